@@ -1,0 +1,16 @@
+//! The event model: what the clients of a PostgreSQL server did, in one vocabulary.
+//!
+//! Importers of server logs and the pooler's tap produce [`Event`]s; captures store them; replay
+//! plays them. This crate says what an event *is*. Files, sockets and SQL meaning live elsewhere.
+
+mod event;
+mod reorder;
+mod text;
+mod time;
+
+pub use event::{
+    Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
+};
+pub use reorder::Reorder;
+pub use text::Text;
+pub use time::{ParseTimestampError, Timestamp};

@@ -1,0 +1,88 @@
+//! Points in time, at the resolution PostgreSQL itself uses.
+
+use std::{
+    fmt,
+    ops::{Add, Sub},
+    str::FromStr,
+    time::Duration,
+};
+
+/// Microseconds since 1970-01-01 00:00:00 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From microseconds since the Unix epoch.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// The present, by the system's wall clock.
+    pub fn now() -> Self {
+        Self(jiff::Timestamp::now().as_microsecond())
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+/// Saturates at the ends of the range.
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// Saturates at the ends of the range.
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+
+    fn sub(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// RFC 3339 in UTC with six fractional digits: `2026-11-20T12:43:19.577000Z`.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(time) => f.pad(&format!("{time:.6}")),
+            Err(_) => write!(f, "{}us", self.0),
+        }
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = ParseTimestampError;
+
+    /// Reads RFC 3339, with any offset.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse::<jiff::Timestamp>() {
+            Ok(time) => Ok(Self(time.as_microsecond())),
+            Err(_) => Err(ParseTimestampError { text: text.to_owned() }),
+        }
+    }
+}
+
+/// A time that is not RFC 3339.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a time such as 2026-11-20T12:43:19.577Z")]
+pub struct ParseTimestampError {
+    text: String,
+}
+
+#[test]
+fn display_is_what_parse_reads() {
+    let time = Timestamp::from_micros(1_795_178_599_577_000);
+    assert_eq!(time.to_string(), "2026-11-20T12:43:19.577000Z");
+    assert_eq!(time.to_string().parse(), Ok(time));
+}
