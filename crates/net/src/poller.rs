@@ -1,6 +1,12 @@
 //! Waiting: for sockets, for another thread, for a point in time.
 
-use std::{io, os::fd::AsFd, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Instant,
+};
 
 use rustix::{
     event::{EventfdFlags, epoll, eventfd},
@@ -30,12 +36,12 @@ pub struct Readiness {
 /// `epoll_wait` itself rounds its timeout up to a millisecond, too coarse for a replay that keeps
 /// the captured pace. A timerfd in the set has nanoseconds on every kernel that is still in use
 /// (`epoll_pwait2` would need 5.11).
+#[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
     /// What the timer is set to, so that it is set again only when that changes.
     armed: Option<Instant>,
-    ready: Vec<epoll::Event>,
 }
 
 /// Reserved for the poller's own descriptors; sockets count from zero.
@@ -58,7 +64,7 @@ impl Poller {
             TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
         )?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
-        Ok(Self { epoll, timer, armed: None, ready: Vec::with_capacity(BATCH) })
+        Ok(Self { epoll, timer, armed: None })
     }
 
     /// Watches `socket` for both directions until it is closed.
@@ -102,12 +108,13 @@ impl Poller {
         out: &mut Vec<Readiness>,
     ) -> io::Result<()> {
         self.arm(deadline)?;
-        self.ready.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.ready), None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let mut ready = [MaybeUninit::uninit(); BATCH];
+        let ready = match epoll::wait(&self.epoll, &mut ready[..], None) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
-        }
-        for event in &self.ready {
+        };
+        for event in ready {
             let flags = event.flags;
             match event.data.u64() {
                 TIMER => self.armed = None,

@@ -1,0 +1,39 @@
+# `make help` lists the targets. Everything is built in cargo's dev profile, so that dependencies
+# compile once for the build, clippy, the tests and the demo.
+
+CARGO ?= cargo
+DEMO_OUT ?= demo-out
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint fmt bench doc
+
+help: ## List the targets.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: ## Install what a Debian lacks for building and testing.
+	@scripts/setup
+
+demo: ## Plant a slow query on a throw-away server and find it; results in demo-out/.
+	@scripts/setup build
+	$(CARGO) build --package howdah
+	target/debug/howdah demo --out $(DEMO_OUT)
+
+# The tests come last: their summaries are what a reader of a long log looks for.
+test: setup lint ## What CI runs: format, clippy, docs, then every test.
+	$(CARGO) test --workspace
+
+lint: ## Format check, clippy and rustdoc, each without a warning.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
+
+fmt: ## Format the code.
+	$(CARGO) fmt --all
+
+bench: ## List the benchmarks and how to run each.
+	@cat bench/README.md
+
+doc: ## Build the API documentation, and the book where mdbook is installed.
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	@if command -v mdbook >/dev/null; then mdbook build docs; \
+	else echo "mdbook is not installed (cargo install mdbook); the book's pages are in docs/src"; fi

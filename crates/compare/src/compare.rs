@@ -1,0 +1,263 @@
+//! From two [`Samples`] to a [`Comparison`].
+//!
+//! Per query that both runs executed often enough: the shift of the logarithm of service time, with
+//! its interval and p-value; p-values adjusted over all queries. Then [`judge`] decides.
+
+mod judge;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use howdah_sql::Fingerprint;
+
+use self::judge::{Evidence, judge};
+use crate::{
+    Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, Overall, QueryComparison,
+    Samples, Settings, Side, Verdict,
+    samples::Query,
+    statistics::{
+        fdr::benjamini_hochberg,
+        shift::{Shift, shift},
+    },
+};
+
+/// Compares `run` with `base`, query by query.
+///
+/// A `control` is a second run of the base's setup. Where it differs from the base although nothing
+/// changed, `run` has to differ twice as much for a verdict. The same input gives the same result.
+pub fn compare(
+    base: &Samples,
+    run: &Samples,
+    control: Option<&Samples>,
+    settings: &Settings,
+) -> Comparison {
+    let fingerprints: BTreeSet<Fingerprint> = base.fingerprints().chain(run.fingerprints()).collect();
+    let shifts = shifts(base, run, &fingerprints, settings);
+    let noise = control.map(|control| Noise::of(&self::shifts(base, control, &fingerprints, settings)));
+    let changes = adjusted(&shifts);
+    let mut queries: Vec<QueryComparison> = fingerprints
+        .into_iter()
+        .map(|fingerprint| {
+            let change = changes.get(&fingerprint).copied();
+            let pair = Pair { base: base.query(fingerprint), run: run.query(fingerprint) };
+            let words = run.words(fingerprint).or_else(|| base.words(fingerprint));
+            let mut query = pair.compared(fingerprint, change, noise.as_ref(), settings);
+            query.words = words.cloned().unwrap_or_default();
+            query
+        })
+        .collect();
+    queries.sort_by(|left, right| right.impact_us.total_cmp(&left.impact_us));
+    let drift = median(shifts.values().map(|shift| shift.estimate)).map(f64::exp);
+    Comparison {
+        settings: *settings,
+        base: Side::of(base),
+        run: Side::of(run),
+        control: control.zip(noise).map(|(control, noise)| Control {
+            about: control.about().clone(),
+            noise: noise.typical.exp(),
+        }),
+        verdict: Overall::of(queries.iter().map(|query| query.verdict)),
+        caveats: caveats(base, run, drift, &queries, settings),
+        queries,
+        drift,
+    }
+}
+
+type Shifts = BTreeMap<Fingerprint, Shift>;
+
+/// The shift of every query that both have executed often enough, in logarithms.
+fn shifts(
+    base: &Samples,
+    run: &Samples,
+    fingerprints: &BTreeSet<Fingerprint>,
+    settings: &Settings,
+) -> Shifts {
+    let enough = |query: &&Query| query.timed() >= settings.executions_min.max(2);
+    let shift_of = |fingerprint: &Fingerprint| {
+        let base = base.query(*fingerprint).filter(enough)?;
+        let run = run.query(*fingerprint).filter(enough)?;
+        let margin = settings.change_min.get().ln() / 2.0;
+        let (base, run) = (logarithms(base), logarithms(run));
+        Some((*fingerprint, shift(&base, &run, settings.confidence, margin)))
+    };
+    fingerprints.iter().filter_map(shift_of).collect()
+}
+
+/// Durations are whole microseconds, so what took none counts as one.
+fn logarithms(query: &Query) -> Vec<f64> {
+    query.durations_us().into_iter().map(|duration| duration.max(1.0).ln()).collect()
+}
+
+fn adjusted(shifts: &Shifts) -> BTreeMap<Fingerprint, Change> {
+    let p_values: Vec<f64> = shifts.values().map(|shift| shift.p_beyond_margin).collect();
+    let change = |((fingerprint, shift), q): ((&Fingerprint, &Shift), f64)| {
+        let factor = Interval {
+            estimate: shift.estimate.exp(),
+            low: shift.low.exp(),
+            high: shift.high.exp(),
+        };
+        (*fingerprint, Change { factor, p: shift.p, q })
+    };
+    shifts.iter().zip(benjamini_hochberg(&p_values)).map(change).collect()
+}
+
+/// What two runs of one setup differ by, in logarithms.
+struct Noise {
+    own: BTreeMap<Fingerprint, f64>,
+    /// The median over all queries.
+    typical: f64,
+}
+
+impl Noise {
+    fn of(shifts: &Shifts) -> Self {
+        let own: BTreeMap<_, _> = shifts
+            .iter()
+            .map(|(fingerprint, shift)| (*fingerprint, shift.estimate.abs()))
+            .collect();
+        let typical = median(own.values().copied()).unwrap_or(0.0);
+        Self { own, typical }
+    }
+
+    fn own(&self, fingerprint: Fingerprint) -> Option<f64> {
+        self.own.get(&fingerprint).copied()
+    }
+
+    /// What counts as noise for a query: what it showed itself, but at least what is typical,
+    /// because one pair of runs may agree by luck.
+    fn of_query(&self, fingerprint: Fingerprint) -> f64 {
+        self.own(fingerprint).unwrap_or(0.0).max(self.typical)
+    }
+}
+
+/// One query in both runs.
+struct Pair<'a> {
+    base: Option<&'a Query>,
+    run: Option<&'a Query>,
+}
+
+impl Pair<'_> {
+    fn compared(
+        &self,
+        fingerprint: Fingerprint,
+        change: Option<Change>,
+        noise: Option<&Noise>,
+        settings: &Settings,
+    ) -> QueryComparison {
+        let evidence = Evidence { change, noise: noise.map(|noise| noise.of_query(fingerprint)) };
+        let (verdict, mean_change) = match (self.executed_base(), self.executed_run()) {
+            (Some(base), Some(run)) => judge(base, run, &evidence, settings, fingerprint.0),
+            (Some(_), None) => (Verdict::OnlyInBase, None),
+            (None, Some(_)) => (Verdict::OnlyInRun, None),
+            (None, None) => (Verdict::TooFew, None),
+        };
+        QueryComparison {
+            fingerprint,
+            words: crate::Words::default(),
+            verdict,
+            base: self.base.map(Measures::of),
+            run: self.run.map(Measures::of),
+            change,
+            mean_change,
+            noise: noise.and_then(|noise| noise.own(fingerprint)).map(f64::exp),
+            impact_us: self.impact_us(),
+            errors: self.errors(),
+            because: None,
+        }
+    }
+
+    fn executed_base(&self) -> Option<&Query> {
+        self.base.filter(|query| query.calls() > 0)
+    }
+
+    fn executed_run(&self) -> Option<&Query> {
+        self.run.filter(|query| query.calls() > 0)
+    }
+
+    /// The difference of total times; of runs that executed the query differently often, that of
+    /// the base's executions at either mean.
+    fn impact_us(&self) -> f64 {
+        let timed = |query: Option<&Query>| query.map_or(0, Query::timed);
+        let mean = |query: Option<&Query>| query.map_or(0.0, Query::mean_us);
+        match (timed(self.base), timed(self.run)) {
+            (0, run) => run as f64 * mean(self.run),
+            (base, 0) => -(base as f64) * mean(self.base),
+            (base, _) => base as f64 * (mean(self.run) - mean(self.base)),
+        }
+    }
+
+    /// Failures by code, where the numbers differ.
+    fn errors(&self) -> Vec<ErrorChange> {
+        let mut changes = BTreeMap::new();
+        for (query, in_run) in [(self.base, false), (self.run, true)] {
+            for (sqlstate, error) in query.iter().flat_map(|query| &query.errors) {
+                let change = changes.entry(*sqlstate).or_insert_with(|| ErrorChange {
+                    sqlstate: *sqlstate,
+                    message: error.message.clone(),
+                    base: 0,
+                    run: 0,
+                });
+                *(if in_run { &mut change.run } else { &mut change.base }) += error.count;
+            }
+        }
+        changes.into_values().filter(|change| change.base != change.run).collect()
+    }
+}
+
+impl Side {
+    fn of(samples: &Samples) -> Self {
+        let mut side = Self {
+            about: samples.about().clone(),
+            unattributed: samples.unattributed(),
+            ..Self::default()
+        };
+        for query in samples.fingerprints().filter_map(|fingerprint| samples.query(fingerprint)) {
+            side.calls += query.calls();
+            side.errors += query.failed;
+            side.skipped += query.skipped;
+            side.total_us = side.total_us.saturating_add(query.total_us());
+        }
+        side
+    }
+}
+
+fn caveats(
+    base: &Samples,
+    run: &Samples,
+    drift: Option<f64>,
+    queries: &[QueryComparison],
+    settings: &Settings,
+) -> Vec<Caveat> {
+    let mut caveats = Vec::new();
+    if base.about().capture != run.about().capture {
+        caveats.push(Caveat::DifferentCaptures);
+    }
+    if base.about().rate != run.about().rate {
+        caveats.push(Caveat::DifferentRates);
+    }
+    for about in [base.about(), run.about()] {
+        if !about.complete {
+            caveats.push(Caveat::Incomplete { name: about.name.clone() });
+        }
+    }
+    // With fewer queries, one that changed is most of them.
+    const MOST_OF_MANY: usize = 4;
+    let judged = queries.iter().filter(|query| query.change.is_some()).count();
+    let moved = drift.is_some_and(|drift| drift.ln().abs() >= settings.change_min.get().ln());
+    if moved && judged >= MOST_OF_MANY {
+        caveats.push(Caveat::EverythingMoved);
+    }
+    caveats
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,25 @@
+//! Two runs of one capture, query by query: which query changed, by how much, and how sure that is.
+//!
+//! [`Samples`] is what is kept of a run, in bounded memory. [`compare()`] puts two of them side by
+//! side and gives a [`Comparison`] with a [`Verdict`] on each query.
+//!
+//! Durations are service times: from sending a statement to the end of its answer, of executions
+//! that ended well. How late a statement was sent is the replay's business and no part of them.
+//!
+//! This crate measures and judges. How a comparison looks on a terminal or in a file is
+//! `howdah-report`'s.
+
+mod compare;
+mod comparison;
+mod samples;
+mod settings;
+mod statistics;
+mod verdict;
+
+pub use compare::compare;
+pub use comparison::{
+    Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, QueryComparison, Side,
+};
+pub use samples::{About, ErrorCount, Errors, ReadRunError, Samples, Words};
+pub use settings::{ChangeFactor, ParseChangeFactorError, Settings};
+pub use verdict::{Overall, Part, Verdict};

@@ -1,0 +1,69 @@
+//! A histogram of durations for percentiles of more values than are kept one by one.
+
+use std::collections::BTreeMap;
+
+/// Counts of values in buckets that are exact below 128 and at most 1/64 wide relative to their
+/// values above, so a percentile is off by less than 1 %.
+///
+/// Only buckets in use take memory: at most 3 776, in practice a few hundred.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Histogram {
+    buckets: BTreeMap<u16, u64>,
+    count: u64,
+}
+
+/// Bits of a value that choose its bucket within a power of two.
+const PRECISION: u32 = 6;
+
+impl Histogram {
+    pub(crate) fn record(&mut self, value: u64) {
+        *self.buckets.entry(bucket(value)).or_default() += 1;
+        self.count += 1;
+    }
+
+    /// The middle of the bucket of the `rank`th smallest value, counting from 1; 0 if there is none.
+    pub(crate) fn at_rank(&self, rank: u64) -> u64 {
+        let mut below = 0;
+        for (&bucket, &count) in &self.buckets {
+            below += count;
+            if below >= rank {
+                return middle(bucket);
+            }
+        }
+        0
+    }
+}
+
+fn bucket(value: u64) -> u16 {
+    let shift = (u64::BITS - PRECISION - 1).saturating_sub(value.leading_zeros());
+    u16::try_from((u64::from(shift) << PRECISION) + (value >> shift)).expect("58 * 64 + 127 fits")
+}
+
+fn middle(bucket: u16) -> u64 {
+    let shift = u32::from(bucket >> PRECISION).saturating_sub(1);
+    let lowest = (u64::from(bucket) - (u64::from(shift) << PRECISION)) << shift;
+    lowest + ((1_u64 << shift) >> 1)
+}
+
+#[test]
+fn every_bucket_holds_its_middle_and_is_narrow() {
+    let mut value = 1_u64;
+    while value < u64::MAX / 3 {
+        let middle = middle(bucket(value));
+        assert_eq!(bucket(middle), bucket(value), "{value}");
+        assert!(middle.abs_diff(value) * 100 <= value, "{value}: {middle}");
+        value += 1 + value / 7;
+    }
+    assert!(bucket(u64::MAX) < 3_776);
+    assert_eq!(bucket(127) + 1, bucket(128));
+}
+
+#[test]
+fn ranks_are_those_of_the_sorted_values() {
+    let mut histogram = Histogram::default();
+    (1..=1000).rev().for_each(|value| histogram.record(value));
+    assert_eq!(histogram.at_rank(1), 1);
+    assert_eq!(histogram.at_rank(100), 100);
+    assert!(histogram.at_rank(500).abs_diff(500) <= 5);
+    assert_eq!(Histogram::default().at_rank(1), 0);
+}

@@ -1,0 +1,142 @@
+//! All executions of one query in one run.
+
+use std::collections::BTreeMap;
+
+use howdah_dataset::{Disposition, ReplayOutcome};
+use howdah_sql::Fingerprint;
+use howdah_traffic::SqlState;
+
+use super::{histogram::Histogram, reservoir::Reservoir};
+
+/// Failures by error code; `None` where no server said one, as when a connection was lost.
+pub type Errors = BTreeMap<Option<SqlState>, ErrorCount>;
+
+/// Failures with one error code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorCount {
+    /// How many.
+    pub count: u64,
+    /// The message of the first, or its first 500 bytes.
+    pub message: String,
+}
+
+/// Error codes that are told apart per query; PostgreSQL has about 260.
+const ERRORS_MAX: usize = 300;
+
+/// Bytes of an error message that are kept.
+const MESSAGE_MAX: usize = 500;
+
+/// What is kept of the executions of one query in one run.
+///
+/// Durations are those of executions that ended well: how long an error took says nothing about
+/// the query.
+#[derive(Clone, Debug)]
+pub(crate) struct Query {
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    pub(crate) errors: Errors,
+    /// Rows of all executions that ended well and said how many.
+    pub(crate) rows: u64,
+    pub(crate) rows_known: u64,
+    timed: u64,
+    total_us: u64,
+    max_us: u64,
+    histogram: Histogram,
+    reservoir: Reservoir,
+}
+
+impl Query {
+    pub(crate) fn new(fingerprint: Fingerprint) -> Self {
+        Self {
+            done: 0,
+            failed: 0,
+            skipped: 0,
+            errors: Errors::new(),
+            rows: 0,
+            rows_known: 0,
+            timed: 0,
+            total_us: 0,
+            max_us: 0,
+            histogram: Histogram::default(),
+            reservoir: Reservoir::new(fingerprint.0),
+        }
+    }
+
+    pub(crate) fn record(&mut self, outcome: &ReplayOutcome) {
+        match &outcome.disposition {
+            Disposition::Done => self.done(outcome),
+            Disposition::Failed { sqlstate, message } => {
+                self.failed += 1;
+                if self.errors.len() >= ERRORS_MAX && !self.errors.contains_key(sqlstate) {
+                    return;
+                }
+                let error = self.errors.entry(*sqlstate).or_default();
+                error.count += 1;
+                if error.count == 1 {
+                    error.message = message.to_str_lossy().into_owned();
+                    error.message.truncate(error.message.floor_char_boundary(MESSAGE_MAX));
+                }
+            }
+            Disposition::Skipped { .. } => self.skipped += 1,
+        }
+    }
+
+    fn done(&mut self, outcome: &ReplayOutcome) {
+        self.done += 1;
+        if let Some(rows) = outcome.rows {
+            self.rows = self.rows.saturating_add(rows);
+            self.rows_known += 1;
+        }
+        if let Some(service_us) = outcome.service_us {
+            self.timed += 1;
+            self.total_us = self.total_us.saturating_add(service_us);
+            self.max_us = self.max_us.max(service_us);
+            self.histogram.record(service_us);
+            self.reservoir.record(outcome.sent_us.unwrap_or(outcome.due_us), service_us);
+        }
+    }
+
+    /// Executions asked of the server, whether they ended well or not.
+    pub(crate) fn calls(&self) -> u64 {
+        self.done + self.failed
+    }
+
+    /// Executions whose duration is known.
+    pub(crate) fn timed(&self) -> u64 {
+        self.timed
+    }
+
+    pub(crate) fn total_us(&self) -> u64 {
+        self.total_us
+    }
+
+    pub(crate) fn max_us(&self) -> u64 {
+        self.max_us
+    }
+
+    pub(crate) fn mean_us(&self) -> f64 {
+        if self.timed == 0 { 0.0 } else { self.total_us as f64 / self.timed as f64 }
+    }
+
+    /// Percentiles by nearest rank, for `shares` such as 0.95: exact if all executions were kept,
+    /// else within 1 %.
+    pub(crate) fn percentiles_us<const N: usize>(&self, shares: [f64; N]) -> [u64; N] {
+        let rank = |share: f64| ((share * self.timed as f64).ceil() as u64).max(1);
+        if !self.reservoir.is_complete() || self.max_us > u64::from(u32::MAX) {
+            return shares.map(|share| self.histogram.at_rank(rank(share)).min(self.max_us));
+        }
+        let sorted = self.reservoir.sorted();
+        shares.map(|share| sorted.get(rank(share) as usize - 1).copied().unwrap_or(0).into())
+    }
+
+    /// A sample of the durations in microseconds, in order of time.
+    pub(crate) fn durations_us(&self) -> Vec<f64> {
+        self.reservoir.in_time()
+    }
+
+    /// Rows per execution, where the server said how many.
+    pub(crate) fn rows_mean(&self) -> Option<f64> {
+        (self.rows_known > 0).then(|| self.rows as f64 / self.rows_known as f64)
+    }
+}

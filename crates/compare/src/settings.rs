@@ -1,0 +1,95 @@
+//! [`Settings`]: what counts as a change.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+/// What counts as a change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Changes by less than this factor, either way, are no change. Default 1.25.
+    ///
+    /// Two replays of one capture against one server differ by up to a fifth on shared machines,
+    /// through moods of the machine that outlast a run and that no statistic of these two runs can
+    /// see. 1.25 lies above that, and its distance to 1.5 is still wider than the confidence
+    /// interval of a query with a few dozen executions.
+    pub change_min: ChangeFactor,
+    /// Changes of a typical execution by less than this are no change. Default 50 µs.
+    ///
+    /// Below that, the scheduler of either machine decides. With a control run, which measures
+    /// this, a fifth of it.
+    pub floor: Duration,
+    /// Executions that a query needs in both runs to be judged. Default 15.
+    pub executions_min: u64,
+    /// Level of the confidence intervals of typical changes. Default 0.95.
+    pub confidence: f64,
+    /// Of the queries called changed, the expected share of false ones is at most this. Default 0.01.
+    pub false_discoveries_max: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            change_min: ChangeFactor::DEFAULT,
+            floor: Duration::from_micros(50),
+            executions_min: 15,
+            confidence: 0.95,
+            false_discoveries_max: 0.01,
+        }
+    }
+}
+
+/// A factor above 1 by which something changed, in either direction: `1.25x`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct ChangeFactor(f64);
+
+impl ChangeFactor {
+    /// 1.25, see [`Settings::change_min`].
+    pub const DEFAULT: Self = Self(1.25);
+
+    /// The factor, if it is a number above 1.
+    pub fn new(factor: f64) -> Option<Self> {
+        (factor.is_finite() && factor > 1.0).then_some(Self(factor))
+    }
+
+    /// The factor as a number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for ChangeFactor {
+    type Err = ParseChangeFactorError;
+
+    /// Reads `1.25x`, `1.25` or `25%`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |digits: &str| digits.trim().parse::<f64>().ok();
+        let factor = match text.trim().strip_suffix('%') {
+            Some(percent) => number(percent).map(|percent| 1.0 + percent / 100.0),
+            None => number(text.trim().trim_end_matches(['x', 'X', '×'])),
+        };
+        factor.and_then(Self::new).ok_or_else(|| ParseChangeFactorError { text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for ChangeFactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x", self.0)
+    }
+}
+
+/// A text that is no factor of change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a factor above 1 such as 1.25x or 25%")]
+pub struct ParseChangeFactorError {
+    text: String,
+}
+
+#[test]
+fn factors_are_read_in_three_spellings() {
+    for text in ["1.25x", "1.25", "25%", " 25 % ", "1.25×"] {
+        assert_eq!(text.parse(), Ok(ChangeFactor::DEFAULT), "{text}");
+    }
+    assert_eq!(ChangeFactor::DEFAULT.to_string().parse(), Ok(ChangeFactor::DEFAULT));
+    for text in ["1x", "0.5x", "-3%", "0%", "x", "", "inf", "NaN", "1.5ms"] {
+        assert!(text.parse::<ChangeFactor>().is_err(), "{text}");
+    }
+}

@@ -1,0 +1,162 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::statistics::random::Random;
+
+fn brute_force(base: &[f64], run: &[f64]) -> Vec<f64> {
+    let mut all: Vec<f64> =
+        base.iter().flat_map(|base| run.iter().map(move |run| run - base)).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+fn normal(random: &mut Random, count: usize, mean: f64, deviation: f64) -> Vec<f64> {
+    (0..count).map(|_| mean + deviation * random.normal()).collect()
+}
+
+/// Each value leans on the one before it.
+fn autocorrelated(random: &mut Random, count: usize, memory: f64) -> Vec<f64> {
+    let mut level = random.normal();
+    let fresh = (1.0 - memory * memory).sqrt();
+    (0..count)
+        .map(|_| {
+            level = memory * level + fresh * random.normal();
+            level
+        })
+        .collect()
+}
+
+#[test]
+fn median_of_differences_by_hand() {
+    // 4-1, 4-2, 4-3, 6-1, 6-2, 6-3 = 3 2 1 5 4 3, sorted 1 2 3 3 4 5.
+    let differences = Differences::new(&[1.0, 2.0, 3.0], &[4.0, 6.0]);
+    assert!((differences.median() - 3.0).abs() < 1e-12);
+    assert!((differences.smallest(1) - 1.0).abs() < 1e-12);
+    assert!((differences.smallest(6) - 5.0).abs() < 1e-12);
+}
+
+proptest! {
+    #[test]
+    fn every_rank_is_that_of_brute_force(
+        base in prop::collection::vec(-20..20_i8, 1..30),
+        run in prop::collection::vec(-20..20_i8, 1..30),
+    ) {
+        let base: Vec<f64> = base.into_iter().map(f64::from).collect();
+        let run: Vec<f64> = run.into_iter().map(f64::from).collect();
+        let differences = Differences::new(&base, &run);
+        for (index, expected) in brute_force(&base, &run).into_iter().enumerate() {
+            prop_assert!((differences.smallest(index + 1) - expected).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn theta_is_that_of_brute_force(
+        base in prop::collection::vec(0..9_u8, 1..30),
+        run in prop::collection::vec(0..9_u8, 1..30),
+    ) {
+        let base: Vec<f64> = base.into_iter().map(f64::from).collect();
+        let run: Vec<f64> = run.into_iter().map(f64::from).collect();
+        let above = |difference: &f64| if *difference > 0.0 { 1.0 } else if *difference == 0.0 { 0.5 } else { 0.0 };
+        let all = brute_force(&base, &run);
+        let expected = all.iter().map(above).sum::<f64>() / all.len() as f64;
+        let theta = mean(&placements(&run, &Differences::new(&base, &run).base, 0.0));
+        prop_assert!((theta - expected).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_shift_of_everything_is_found_exactly(
+        base in prop::collection::vec(0.0..10.0_f64, 15..40), by in -3.0..3.0_f64,
+    ) {
+        let run: Vec<f64> = base.iter().map(|value| value + by).collect();
+        let shift = shift(&base, &run, 0.95, 0.1);
+        prop_assert!((shift.estimate - by).abs() < 1e-6);
+        prop_assert!(shift.low <= shift.estimate && shift.estimate <= shift.high);
+    }
+}
+
+/// For independent values without ties the clustered variance estimates the textbook's
+/// (n + m + 1) / 12nm.
+#[test]
+fn the_variance_is_mann_whitneys_where_its_assumptions_hold() {
+    let mut random = Random::new(11);
+    let mut ratios = 0.0;
+    const ROUNDS: usize = 200;
+    for _ in 0..ROUNDS {
+        let (base, run) = (normal(&mut random, 60, 0.0, 1.0), normal(&mut random, 90, 0.0, 1.0));
+        let (error, _) = standard_error(&base, &run, 0.0, &Differences::new(&base, &run));
+        ratios += error * error / ((60.0 + 90.0 + 1.0) / (12.0 * 60.0 * 90.0));
+    }
+    let ratio = ratios / ROUNDS as f64;
+    assert!((0.95..1.4).contains(&ratio), "{ratio}");
+}
+
+/// Of equal pairs, about the nominal 5 % have p < 0.05 and miss zero in the interval.
+fn false_alarms(mut pair: impl FnMut(&mut Random) -> (Vec<f64>, Vec<f64>)) -> (f64, f64) {
+    const ROUNDS: usize = 1000;
+    let mut random = Random::new(5);
+    let (mut refused, mut missed) = (0, 0);
+    for _ in 0..ROUNDS {
+        let (base, run) = pair(&mut random);
+        let shift = shift(&base, &run, 0.95, 0.1);
+        refused += usize::from(shift.p < 0.05);
+        missed += usize::from(shift.low > 0.0 || shift.high < 0.0);
+    }
+    (refused as f64 / ROUNDS as f64, missed as f64 / ROUNDS as f64)
+}
+
+#[test]
+fn equal_samples_are_refused_as_often_as_promised() {
+    for (n, m) in [(15, 15), (30, 200), (400, 400)] {
+        let (refused, missed) = false_alarms(|random| {
+            (normal(random, n, 0.0, 1.0), normal(random, m, 0.0, 1.0))
+        });
+        assert!((0.01..0.07).contains(&refused), "{n} {m}: {refused}");
+        assert!((0.01..0.07).contains(&missed), "{n} {m}: {missed}");
+    }
+}
+
+#[test]
+fn unequal_spread_is_no_shift() {
+    let (refused, _) =
+        false_alarms(|random| (normal(random, 200, 0.0, 1.0), normal(random, 40, 0.0, 4.0)));
+    assert!(refused < 0.09, "{refused}");
+}
+
+/// With a memory of about ten executions, the textbook variance would refuse most equal pairs.
+#[test]
+fn moods_are_not_mistaken_for_a_shift() {
+    let (refused, missed) = false_alarms(|random| {
+        (autocorrelated(random, 600, 0.9), autocorrelated(random, 600, 0.9))
+    });
+    assert!(refused < 0.12, "{refused}");
+    assert!(missed < 0.12, "{missed}");
+}
+
+#[test]
+fn all_tied_is_no_shift() {
+    let shift = shift(&[3.0; 40], &[3.0; 40], 0.95, 0.1);
+    assert_eq!((shift.estimate, shift.low, shift.high), (0.0, 0.0, 0.0));
+    assert_eq!(shift.p, 1.0);
+}
+
+#[test]
+fn a_shift_must_be_further_than_the_margin() {
+    let mut random = Random::new(8);
+    let base = normal(&mut random, 400, 0.0, 1.0);
+    let run = normal(&mut random, 400, 0.5, 1.0);
+    let with_margin = |margin| shift(&base, &run, 0.95, margin).p_beyond_margin;
+    let plain = shift(&base, &run, 0.95, 0.0);
+    assert_eq!(plain.p, plain.p_beyond_margin);
+    assert!(with_margin(0.2) > plain.p && with_margin(0.2) < 0.01);
+    assert!(with_margin(0.45) > 0.05);
+    assert_eq!(with_margin(2.0), 1.0);
+}
+
+#[test]
+fn samples_that_do_not_overlap_are_certain() {
+    let base: Vec<f64> = (0..15).map(f64::from).collect();
+    let run: Vec<f64> = (100..115).map(f64::from).collect();
+    let shift = shift(&base, &run, 0.95, 0.1);
+    assert!((shift.estimate - 100.0).abs() < 1e-9);
+    assert!(shift.p < 1e-3 && shift.low > 90.0 && shift.high < 110.0, "{shift:?}");
+}

@@ -1,0 +1,242 @@
+//! [`Client`]: one blocking connection for the control plane, where a handful of statements are run
+//! and read by a program or a person.
+//!
+//! It is simple, not fast: one connection, one statement at a time, whole results in memory (up to
+//! [`RESULT_BYTES_MAX`]). Replay and pool have the event loop of the net crate.
+
+mod cancel;
+mod connect;
+mod error;
+mod login;
+mod result;
+mod run;
+mod socket;
+mod versions;
+
+use std::{
+    fmt,
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use howdah_session as session;
+
+pub use cancel::{CancelError, CancelHandle};
+pub use error::{ConnectError, ConnectFailure, Failure, QueryError, SqlError};
+pub use result::{ResultSet, Row};
+
+use crate::{Endpoint, Target};
+use run::{Copy, Rows};
+use socket::Socket;
+
+/// Most bytes of one result that are held in memory.
+pub const RESULT_BYTES_MAX: usize = 256 << 20;
+
+/// A blocking connection to a PostgreSQL server.
+///
+/// ```no_run
+/// use howdah_connect::{Client, Environment, Target, Words};
+///
+/// let words = Words::from_conninfo("postgresql://anna@db1/shop?sslmode=verify-full");
+/// let target = Target::resolve(&words, &Environment::from_process())?;
+/// let mut client = Client::connect(&target)?;
+/// for row in &client.query("select id, name from customer")?[0].rows {
+///     println!("{:?} {:?}", row.text(0), row.text(1));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Text goes both ways as UTF-8, unless the database is of encoding `SQL_ASCII`, where the server
+/// cannot convert. Notices go to `tracing`. Dropping it says goodbye to the server.
+///
+/// After a [`QueryError::Sql`] the connection goes on; after any other error that
+/// [`QueryError::is_fatal`] names it is closed, and every further call is an error.
+pub struct Client {
+    session: session::Client,
+    socket: Socket,
+    endpoint: Endpoint,
+    timeout: Option<Duration>,
+    cancel: Option<CancelHandle>,
+    closed: bool,
+}
+
+impl Client {
+    /// Connects to the first endpoint of `target` that is there and has the kind of session wanted,
+    /// with TLS as its settings say.
+    ///
+    /// Endpoints that cannot be reached, are starting up, or have another kind of session are passed
+    /// over; one that refuses the login ends the search, as in libpq. Each address of each endpoint
+    /// has [`Target::connect_timeout`] to complete the login; looking a host name up may take longer.
+    ///
+    /// # Errors
+    ///
+    /// No endpoint would do; the error holds what each of them said.
+    pub fn connect(target: &Target) -> Result<Self, ConnectError> {
+        connect::connect(target)
+    }
+
+    /// Runs one or more statements by the simple protocol, and gives one result for each.
+    ///
+    /// # Errors
+    ///
+    /// A statement failed, in which case those before it may have taken effect; or the connection
+    /// did. `COPY` from or to the client is an error: see [`Client::copy_out`].
+    pub fn query(&mut self, sql: &str) -> Result<Vec<ResultSet>, QueryError> {
+        let mut rows = Rows::default();
+        self.run(&mut rows, |session| session.query(sql.as_bytes()).map(drop))?;
+        Ok(rows.results)
+    }
+
+    /// Runs one statement with values for `$1`, `$2`, … by the extended protocol. The server deduces
+    /// their types; `None` is NULL.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`].
+    pub fn query_with(
+        &mut self,
+        sql: &str,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, QueryError> {
+        let mut rows = Rows::default();
+        self.run(&mut rows, |session| {
+            session.parse(b"", sql.as_bytes(), &[])?;
+            session.bind(b"", b"", values.iter().map(|value| value.map(str::as_bytes)))?;
+            session.describe_portal(b"")?;
+            session.execute(b"", 0)?;
+            session.sync();
+            Ok(())
+        })?;
+        Ok(rows.results.pop().unwrap_or_default())
+    }
+
+    /// Prepares `sql` under `name`, for [`Client::query_prepared`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`].
+    pub fn prepare(&mut self, name: &str, sql: &str) -> Result<(), QueryError> {
+        self.run(&mut Rows::default(), |session| {
+            session.parse(name.as_bytes(), sql.as_bytes(), &[])?;
+            session.sync();
+            Ok(())
+        })
+    }
+
+    /// Runs the statement prepared under `name` with values for `$1`, `$2`, …; `None` is NULL. The
+    /// result has no column names.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`].
+    pub fn query_prepared(
+        &mut self,
+        name: &str,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, QueryError> {
+        let mut rows = Rows::default();
+        self.run(&mut rows, |session| {
+            let values = values.iter().map(|value| value.map(str::as_bytes));
+            session.bind(b"", name.as_bytes(), values)?;
+            session.execute(b"", 0)?;
+            session.sync();
+            Ok(())
+        })?;
+        Ok(rows.results.pop().unwrap_or_default())
+    }
+
+    /// The first cell of the first row of the first result that has rows; `None` if there is no row
+    /// or the cell is NULL.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`].
+    pub fn one_value(&mut self, sql: &str) -> Result<Option<String>, QueryError> {
+        let results = self.query(sql)?;
+        let row = results.iter().find_map(|result| result.rows.first());
+        Ok(row.and_then(|row| row.text(0)).map(std::borrow::Cow::into_owned))
+    }
+
+    /// Runs a `COPY … TO STDOUT`, writes its data to `writer` as it comes, and gives the number of
+    /// rows.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`]; or `writer` failed, and then the connection is closed, for the rest
+    /// of the data could be long.
+    pub fn copy_out(&mut self, sql: &str, writer: &mut dyn Write) -> Result<u64, QueryError> {
+        let mut copy = Copy::new(writer);
+        self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
+        copy.finish()
+    }
+
+    /// Sets how long each of the calls above may take from now on; `None` is for ever. The
+    /// connection is closed when a call takes longer, while the server may go on with it: see
+    /// [`Client::cancel_handle`].
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// What it takes to cancel a statement of this connection from another thread, if the server has
+    /// said.
+    pub fn cancel_handle(&self) -> Option<CancelHandle> {
+        self.cancel.clone()
+    }
+
+    /// A setting as the server has reported it: `server_version`, `TimeZone`, `in_hot_standby`, …
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.session.parameter(name)
+    }
+
+    /// The server's version as one number, `170002` for 17.2; `None` if it has not said. Poolers may
+    /// say anything.
+    pub fn server_version_num(&self) -> Option<u32> {
+        versions::number(self.parameter("server_version")?)
+    }
+
+    /// The endpoint it is connected to.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.socket.is_encrypted()
+    }
+
+    /// The process id of the session's server process, if the server has said.
+    pub fn process_id(&self) -> Option<i32> {
+        self.session.cancel_key().map(session::CancelKey::process_id)
+    }
+
+    /// Says goodbye and closes the connection. Dropping it does the same.
+    pub fn close(self) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        self.timeout.map(|timeout| Instant::now() + timeout)
+    }
+}
+
+/// Without what was sent or received.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("endpoint", &self.endpoint)
+            .field("process_id", &self.process_id())
+            .field("closed", &self.closed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        self.session.terminate();
+        // A courtesy of a few bytes to a peer that may be gone: it is not worth waiting for.
+        self.socket.set_deadline(Some(Instant::now() + Duration::from_secs(1)));
+        let _ = self.socket.send(self.session.transmit());
+        self.socket.close();
+    }
+}

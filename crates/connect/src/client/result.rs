@@ -1,0 +1,58 @@
+//! What a statement gave back.
+
+use std::borrow::Cow;
+
+/// The result of one statement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResultSet {
+    /// Names of the columns; none if the statement returns no rows.
+    pub columns: Vec<String>,
+    /// The rows, each as wide as `columns`.
+    pub rows: Vec<Row>,
+    /// The command tag, such as `SELECT 5`; empty if the text held no statement.
+    pub tag: String,
+}
+
+impl ResultSet {
+    /// How many rows were returned or changed, for commands that say so.
+    pub fn row_count(&self) -> Option<u64> {
+        self.tag.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// The index of the first column of that name.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column == name)
+    }
+}
+
+/// One row: cells in the text form of their types.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row(pub(super) Vec<Option<Box<[u8]>>>);
+
+impl Row {
+    /// The cell of a column, with U+FFFD where it is not UTF-8; `None` if it is NULL, or if there is
+    /// no such column.
+    pub fn text(&self, column: usize) -> Option<Cow<'_, str>> {
+        self.bytes(column).map(String::from_utf8_lossy)
+    }
+
+    /// The bytes of the cell of a column; `None` if it is NULL, or if there is no such column.
+    pub fn bytes(&self, column: usize) -> Option<&[u8]> {
+        self.0.get(column)?.as_deref()
+    }
+
+    /// Number of cells.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no cells.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The cells, from the left.
+    pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        self.0.iter().map(Option::as_deref)
+    }
+}

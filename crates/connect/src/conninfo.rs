@@ -1,0 +1,183 @@
+//! The first look at a connection string, and the keyword/value form of it.
+//!
+//! Source: PostgreSQL manual, "Connection Strings"; `recognized_connection_string` and
+//! `conninfo_parse` in `fe-connect.c` decide what it leaves open.
+
+use crate::{
+    resolve_error::ResolveError,
+    settings::{Origin, Settings},
+    uri,
+};
+
+/// Reads a connection string: a URI, a keyword/value string, or the bare name of a database.
+pub(crate) fn parse(text: &str) -> Result<Settings, ResolveError> {
+    if let Some(rest) = uri::after_scheme(text)? {
+        return uri::parse(rest);
+    }
+    if text.contains('=') {
+        return parse_keywords(text);
+    }
+    // libpq would ask the server for a database of that name, and the password that is most
+    // probably in it would then stand in the server's log.
+    let credentials = text.split_once('@').is_some_and(|(before, _)| before.contains(':'));
+    if credentials {
+        return Err(ResolveError::UriWithoutScheme);
+    }
+    let mut settings = Settings::default();
+    settings.set("dbname", text, Origin::Typed)?;
+    Ok(settings)
+}
+
+/// Reads `keyword = value` pairs. A value with spaces stands between single quotes; a backslash
+/// takes the next character as it is, in and out of quotes.
+fn parse_keywords(text: &str) -> Result<Settings, ResolveError> {
+    let mut settings = Settings::default();
+    let mut rest = text.trim_ascii_start();
+    let mut after_password = false;
+    while !rest.is_empty() {
+        let pair = Pair::read(rest).and_then(|pair| {
+            settings.set(&pair.keyword, pair.value, Origin::Typed)?;
+            Ok((pair.keyword, pair.rest))
+        });
+        let (keyword, after) = match pair {
+            // What cannot be read here may be the second half of a password with a space in it.
+            Err(_) if after_password => return Err(ResolveError::PasswordNotQuoted),
+            other => other?,
+        };
+        after_password |= matches!(keyword.as_str(), "password" | "sslpassword");
+        rest = after.trim_ascii_start();
+    }
+    Ok(settings)
+}
+
+struct Pair<'a> {
+    keyword: String,
+    value: String,
+    rest: &'a str,
+}
+
+impl<'a> Pair<'a> {
+    /// Reads one pair at the start of `text`.
+    fn read(text: &'a str) -> Result<Self, ResolveError> {
+        let end = text.find(|c: char| c == '=' || is_space(c)).unwrap_or(text.len());
+        let (keyword, rest) = text.split_at(end);
+        let Some(rest) = rest.trim_start_matches(is_space).strip_prefix('=') else {
+            return Err(match ResolveError::unknown_keyword(keyword) {
+                ResolveError::UnknownKeyword { keyword, .. } => {
+                    ResolveError::MissingEquals { keyword }
+                }
+                unreadable => unreadable,
+            });
+        };
+        let rest = rest.trim_start_matches(is_space);
+        let read = match rest.strip_prefix('\'') {
+            Some(quoted) => read_value(quoted, |c| c == '\''),
+            None => read_value(rest, is_space),
+        };
+        match (read, rest.starts_with('\'')) {
+            ((_, None), true) => {
+                Err(ResolveError::UnterminatedQuote { keyword: keyword.to_owned() })
+            }
+            ((value, rest), _) => {
+                Ok(Self { keyword: keyword.to_owned(), value, rest: rest.unwrap_or_default() })
+            }
+        }
+    }
+}
+
+/// Reads up to the character that ends the value, and gives what follows that character: `None` if
+/// it never came.
+fn read_value(text: &str, ends: impl Fn(char) -> bool) -> (String, Option<&str>) {
+    let mut value = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => value.extend(chars.next()),
+            c if ends(c) => return (value, Some(chars.as_str())),
+            c => value.push(c),
+        }
+    }
+    (value, None)
+}
+
+/// What C calls space.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<(&'static str, String)> {
+        let settings = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let value = |name| settings.value(name).unwrap_or_default().to_owned();
+        settings.names().map(|name| (name, value(name))).collect()
+    }
+
+    #[test]
+    fn keyword_value_strings_mean_what_libpq_reads() {
+        let table: &[(&str, &[(&str, &str)])] = &[
+            ("shop", &[("dbname", "shop")]),
+            ("", &[("dbname", "")]),
+            ("host=a port=1", &[("host", "a"), ("port", "1")]),
+            ("  host = a\n port\t=  1 ", &[("host", "a"), ("port", "1")]),
+            ("host='a'port=1", &[("host", "a"), ("port", "1")]),
+            (r"host = a\ b", &[("host", "a b")]),
+            (r"host=a\", &[("host", "a")]),
+            ("host=", &[("host", "")]),
+            ("host='' port=2", &[("host", ""), ("port", "2")]),
+            // A value may be looked for behind spaces, so this is no empty host.
+            ("host= port=1", &[("host", "port=1")]),
+            ("host=a'b'c", &[("host", "a'b'c")]),
+            (r"password='it\'s \\ '", &[("password", r"it's \ ")]),
+            ("host=a host=b", &[("host", "b")]),
+            (
+                "options='-c geqo=off -c work_mem=1MB'",
+                &[("options", "-c geqo=off -c work_mem=1MB")],
+            ),
+        ];
+        for (text, expected) in table {
+            let expected: Vec<_> =
+                expected.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        let error = |text| parse(text).err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(error("port=1 host"), "missing \"=\" after \"host\" in the connection string");
+        assert_eq!(
+            error("host=a sslmod=x"),
+            "unknown connection keyword \"sslmod\", did you mean sslmode?"
+        );
+        assert_eq!(
+            error("host='a port=1"),
+            "the quoted value of \"host\" does not end in the connection string"
+        );
+        assert_eq!(
+            error("mysql://u:hunter2@h/d?a=b"),
+            "mysql:// is not a PostgreSQL URI: write postgresql://"
+        );
+        assert!(error("=x").contains("not of the form"));
+    }
+
+    #[test]
+    fn no_error_repeats_what_may_be_a_part_of_a_password() {
+        let table = [
+            "host=a password=correct hunter2",
+            "host=a password=correct hunter2=x",
+            "host=a password='it's hunter2'",
+            "password='hunter2",
+            "user:hunter2@host/db",
+            "user:hunter2@host/db?sslmode=require",
+            "mysql://user:hunter2=@host/db",
+        ];
+        for text in table {
+            let error = parse(text).err().unwrap_or_else(|| panic!("{text} was taken"));
+            assert!(!error.to_string().contains("hunter2"), "{text}: {error}");
+            assert!(!format!("{error:?}").contains("hunter2"), "{text}: {error:?}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The password file: `~/.pgpass` or what `PGPASSFILE` names.
+//!
+//! ```text
+//! hostname:port:database:username:password
+//! ```
+//!
+//! The first four fields may be `*`; a backslash takes a `:` or `\` as it is; `#` begins a comment
+//! line. The first line that fits wins. Source: PostgreSQL manual, "The Password File";
+//! `passwordFromFile` in `fe-connect.c` decides what it leaves open.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use howdah_wire::Secret;
+
+use crate::{Endpoint, target::Warning};
+
+/// The lines of a password file, read once: replay asks it for each of thousands of sessions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Passwords {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    host: Pattern,
+    port: Pattern,
+    database: Pattern,
+    user: Pattern,
+    password: Secret,
+}
+
+#[derive(Clone, Debug)]
+enum Pattern {
+    Any,
+    Exactly(Vec<u8>),
+}
+
+/// More than any honest password file; a mistaken path should not fill the memory.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+impl Passwords {
+    /// Reads a password file. One that is not there is empty; one that others may read, or that is
+    /// no plain file, is left alone with a warning.
+    pub(crate) fn read(path: &Path) -> (Self, Option<Warning>) {
+        let unreadable = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => None,
+            _ => Some(Warning::PasswordFileUnreadable {
+                path: path.to_owned(),
+                reason: source.to_string(),
+            }),
+        };
+        match Self::try_read(path) {
+            Ok(Ok(passwords)) => (passwords, None),
+            Ok(Err(warning)) => (Self::default(), Some(warning)),
+            Err(source) => (Self::default(), unreadable(source)),
+        }
+    }
+
+    fn try_read(path: &Path) -> io::Result<Result<Self, Warning>> {
+        // Asked before opening: a FIFO would block the open.
+        if !path.metadata()?.is_file() {
+            return Ok(Err(Warning::PasswordFileNotPlain { path: path.to_owned() }));
+        }
+        let file = File::open(path)?;
+        let mode = file.metadata()?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Ok(Err(Warning::PasswordFilePermissions { path: path.to_owned(), mode }));
+        }
+        let mut bytes = Vec::new();
+        if file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)? as u64 > FILE_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(Ok(Self::parse(&bytes)))
+    }
+
+    fn parse(bytes: &[u8]) -> Self {
+        let lines = bytes.split(|byte| *byte == b'\n');
+        Self { lines: lines.filter_map(Line::parse).collect() }
+    }
+
+    /// The password of the first line that fits.
+    pub(crate) fn find(&self, endpoint: &Endpoint, database: &str, user: &str) -> Option<&Secret> {
+        let host = endpoint.passfile_host();
+        let port = endpoint.port().to_string();
+        let fits = |line: &&Line| {
+            line.host.fits(&host)
+                && line.port.fits(&port)
+                && line.database.fits(database)
+                && line.user.fits(user)
+        };
+        // libpq takes an empty password for none.
+        let found = self.lines.iter().find(fits).map(|line| &line.password);
+        found.filter(|password| !password.expose().is_empty())
+    }
+}
+
+impl Line {
+    /// Reads one line; comments and lines with too few fields fit nothing.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.starts_with(b"#") {
+            return None;
+        }
+        let (host, rest) = Pattern::split(line)?;
+        let (port, rest) = Pattern::split(rest)?;
+        let (database, rest) = Pattern::split(rest)?;
+        let (user, rest) = Pattern::split(rest)?;
+        let (password, _) = split_field(rest);
+        Some(Self { host, port, database, user, password: Secret::from(password) })
+    }
+}
+
+impl Pattern {
+    /// Takes a pattern off the line, with the colon that must follow it.
+    fn split(line: &[u8]) -> Option<(Self, &[u8])> {
+        if let Some(rest) = line.strip_prefix(b"*:") {
+            return Some((Self::Any, rest));
+        }
+        let (field, rest) = split_field(line);
+        Some((Self::Exactly(field), rest?))
+    }
+
+    fn fits(&self, text: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exactly(exactly) => exactly == text.as_bytes(),
+        }
+    }
+}
+
+/// Reads up to a colon that no backslash precedes; gives what follows it, `None` without one.
+fn split_field(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
+    let mut field = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        match (byte, text.get(at + 1)) {
+            (b':', _) => return (field, Some(&text[at + 1..])),
+            (b'\\', Some(&escaped)) => {
+                field.push(escaped);
+                at += 1;
+            }
+            _ => field.push(byte),
+        }
+        at += 1;
+    }
+    (field, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use super::*;
+
+    fn find(file: &str, host: &str, port: u16, database: &str, user: &str) -> Option<String> {
+        let endpoint = if host.starts_with('/') {
+            Endpoint::Unix { path: PathBuf::from(format!("{host}/.s.PGSQL.{port}")) }
+        } else {
+            Endpoint::Tcp { host: host.to_owned(), hostaddr: None, port }
+        };
+        let passwords = Passwords::parse(file.as_bytes());
+        let found = passwords.find(&endpoint, database, user)?;
+        Some(String::from_utf8(found.expose().to_vec()).unwrap())
+    }
+
+    #[test]
+    fn the_first_line_that_fits_wins() {
+        let file = "# comment:5432:*:*:no\n\
+                    too:few:fields\n\
+                    db1:5432:shop:anna:one\r\n\
+                    db1:*:*:anna:two\n\
+                    *:*:*:*:any\n";
+        assert_eq!(find(file, "db1", 5432, "shop", "anna").as_deref(), Some("one"));
+        assert_eq!(find(file, "db1", 5433, "shop", "anna").as_deref(), Some("two"));
+        assert_eq!(find(file, "db2", 5432, "shop", "anna").as_deref(), Some("any"));
+        assert_eq!(find("db1:5432:shop:anna:one", "db1", 5432, "shop", "bob"), None);
+        assert_eq!(find("", "db1", 5432, "shop", "anna"), None);
+    }
+
+    #[test]
+    fn backslashes_take_the_next_byte_as_it_is() {
+        let file = r"\:\:1:5432:sh\\op:an\na:pa\:ss\\word\";
+        assert_eq!(find(file, "::1", 5432, r"sh\op", "anna").as_deref(), Some(r"pa:ss\word\"));
+        // An escaped star is a star.
+        assert_eq!(find(r"\*:*:*:*:x", "db1", 5432, "shop", "anna"), None);
+        assert_eq!(find("a*:*:*:*:x", "ab", 5432, "shop", "anna"), None);
+        // What follows a colon behind the password is none of it.
+        assert_eq!(find("*:*:*:*:x:y", "db1", 5432, "shop", "anna").as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn localhost_is_also_the_default_socket_directory() {
+        let file = "localhost:5432:*:*:local\n/srv/pg:5432:*:*:other\n";
+        assert_eq!(find(file, "localhost", 5432, "d", "u").as_deref(), Some("local"));
+        assert_eq!(find(file, "/var/run/postgresql", 5432, "d", "u").as_deref(), Some("local"));
+        assert_eq!(find(file, "/tmp", 5432, "d", "u").as_deref(), Some("local"));
+        assert_eq!(find(file, "/srv/pg", 5432, "d", "u").as_deref(), Some("other"));
+        assert_eq!(find(file, "/srv/pg", 5433, "d", "u"), None);
+    }
+
+    #[test]
+    fn an_empty_password_is_none() {
+        assert_eq!(find("*:*:*:*:", "db1", 5432, "shop", "anna"), None);
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_ignored_with_a_warning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pgpass");
+        fs::write(&path, "*:*:*:*:hunter2\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let (passwords, warning) = Passwords::read(&path);
+        assert!(passwords.lines.is_empty());
+        assert_eq!(
+            warning,
+            Some(Warning::PasswordFilePermissions { path: path.clone(), mode: 0o640 })
+        );
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let (passwords, warning) = Passwords::read(&path);
+        assert_eq!((passwords.lines.len(), warning), (1, None));
+        assert!(!format!("{passwords:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn no_file_is_no_passwords_and_a_folder_is_a_warning() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, warning) = Passwords::read(&folder.path().join("none"));
+        assert_eq!(warning, None);
+        let (_, warning) = Passwords::read(folder.path());
+        assert_eq!(warning, Some(Warning::PasswordFileNotPlain { path: folder.path().to_owned() }));
+    }
+}

@@ -1,0 +1,22 @@
+//! Encryption: what was asked for, the rustls configuration that does it, how a connection begins
+//! it, and what binds a login to it.
+//!
+//! No sockets: the blocking client and the event loop share this.
+
+mod config;
+mod error;
+mod files;
+mod negotiation;
+mod settings;
+mod verifier;
+mod x509;
+
+pub use config::{client_config, server_name};
+pub use error::TlsError;
+pub use negotiation::{Encryption, Negotiation, NegotiationError, Opening};
+pub use settings::{
+    ChannelBinding, RootCertificates, SslMode, SslNegotiation, TlsSettings, TlsVersion,
+};
+pub use x509::end_point_hash;
+
+pub(crate) use settings::unsupported;

@@ -1,0 +1,110 @@
+//! Certificates, keys and revocation lists, read from the files that people keep them in.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use rustls_pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
+    pem::{self, PemObject},
+};
+
+use super::error::TlsError;
+
+/// More than any bundle of certificates; a mistaken path should not fill the memory.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// All certificates of a PEM file, at least one.
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    sections(path, &read(path)?, "certificate")
+}
+
+/// All revocation lists of a PEM file, at least one.
+pub(super) fn revocations(
+    path: &Path,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    sections(path, &read(path)?, "list of revoked certificates")
+}
+
+/// The files in a folder, in order of their names.
+pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
+    let unreadable = |source| TlsError::File { path: folder.to_owned(), source };
+    let entries = fs::read_dir(folder).map_err(unreadable)?;
+    let mut paths = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(unreadable)?;
+    paths.retain(|path| path.is_file());
+    paths.sort();
+    Ok(paths)
+}
+
+/// The private key of a file, in PEM or DER.
+///
+/// # Errors
+///
+/// Also if others than its owner may read it, or it is encrypted.
+pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    check_permissions(path)?;
+    let bytes = read(path)?;
+    let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    if !has("-----BEGIN ") {
+        return PrivateKeyDer::try_from(bytes.clone()).map_err(|_| nothing(path, "private key"));
+    }
+    // PKCS #8 says it in the label, older keys in a header.
+    if has("BEGIN ENCRYPTED PRIVATE KEY") || has("Proc-Type: 4,ENCRYPTED") {
+        return Err(TlsError::EncryptedKey { path: path.to_owned() });
+    }
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| bad_pem(path, error, "private key"))
+}
+
+/// As libpq does: nobody but the owner, or a group if root owns it.
+fn check_permissions(path: &Path) -> Result<(), TlsError> {
+    let metadata =
+        fs::metadata(path).map_err(|source| TlsError::File { path: path.to_owned(), source })?;
+    let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+    match metadata.mode() & 0o777 {
+        mode if mode & forbidden == 0 => Ok(()),
+        mode => Err(TlsError::KeyPermissions { path: path.to_owned(), mode }),
+    }
+}
+
+fn sections<T: PemObject>(
+    path: &Path,
+    bytes: &[u8],
+    what: &'static str,
+) -> Result<Vec<T>, TlsError> {
+    let sections = T::pem_slice_iter(bytes)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| bad_pem(path, error, what))?;
+    if sections.is_empty() { Err(nothing(path, what)) } else { Ok(sections) }
+}
+
+fn bad_pem(path: &Path, error: pem::Error, what: &'static str) -> TlsError {
+    match error {
+        pem::Error::NoItemsFound => nothing(path, what),
+        error => TlsError::File {
+            path: path.to_owned(),
+            source: io::Error::new(io::ErrorKind::InvalidData, error),
+        },
+    }
+}
+
+fn nothing(path: &Path, what: &'static str) -> TlsError {
+    TlsError::Empty { path: path.to_owned(), what }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let try_read = || {
+        let mut bytes = Vec::new();
+        let read = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if read as u64 > FILE_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(bytes)
+    };
+    try_read().map_err(|source| TlsError::File { path: path.to_owned(), source })
+}

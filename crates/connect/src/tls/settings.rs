@@ -1,0 +1,255 @@
+//! What was asked for about encryption, before any file is read.
+
+use std::path::PathBuf;
+
+use crate::{
+    choice::choice, environment::Environment, resolve_error::ResolveError, settings::Settings,
+};
+
+choice! {
+    /// How much protection a connection must have (`sslmode`). Later ones give more.
+    ///
+    /// Source: PostgreSQL manual, "SSL Mode Descriptions".
+    pub enum SslMode {
+        /// No TLS.
+        Disable = "disable",
+        /// No TLS, unless the server insists.
+        Allow = "allow",
+        /// TLS, unless the server has none.
+        Prefer = "prefer",
+        /// TLS. The server's certificate is verified only if there is a root certificate file.
+        Require = "require",
+        /// TLS with a certificate of a trusted authority.
+        VerifyCa = "verify-ca",
+        /// TLS with a certificate of a trusted authority for the host that was asked for.
+        VerifyFull = "verify-full",
+    }
+}
+
+choice! {
+    /// How TLS begins (`sslnegotiation`).
+    pub enum SslNegotiation {
+        /// An SSLRequest asks for it.
+        Postgres = "postgres",
+        /// The first byte belongs to TLS. Needs a server of PostgreSQL 17 or later.
+        Direct = "direct",
+    }
+}
+
+choice! {
+    /// Whether SCRAM is bound to the TLS connection (`channel_binding`).
+    pub enum ChannelBinding {
+        /// Never.
+        Disable = "disable",
+        /// Where both sides can.
+        Prefer = "prefer",
+        /// Or there is no connection.
+        Require = "require",
+    }
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+impl TlsVersion {
+    /// The word that stands for it in a connection string, where case does not matter.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tls12 => "TLSv1.2",
+            Self::Tls13 => "TLSv1.3",
+        }
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        let mut versions = [Self::Tls12, Self::Tls13].into_iter();
+        versions.find(|version| version.as_str().eq_ignore_ascii_case(word))
+    }
+}
+
+/// Which authorities are trusted (`sslrootcert`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootCertificates {
+    /// Those of the operating system (`sslrootcert=system`).
+    System,
+    /// Those in a PEM file. If it was given, it need not be there unless the mode is a verifying
+    /// one.
+    File(PathBuf),
+    /// None were given, and there is no file at the usual place.
+    None,
+}
+
+/// What was asked for about encryption.
+///
+/// Unix sockets carry no TLS: for them it has no meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsSettings {
+    /// `sslmode`.
+    pub mode: SslMode,
+    /// `sslnegotiation`.
+    pub negotiation: SslNegotiation,
+    /// `sslrootcert`, by default `~/.postgresql/root.crt` if that is there.
+    pub root_certificates: RootCertificates,
+    /// `sslcrl`, by default `~/.postgresql/root.crl` if that is there: certificates that were
+    /// revoked, in PEM.
+    pub revocations: Option<PathBuf>,
+    /// `sslcrldir`: a folder of such files.
+    pub revocation_directory: Option<PathBuf>,
+    /// `sslcert`, by default `~/.postgresql/postgresql.crt` if that is there. One that was given
+    /// need not be there; `None` if no certificate may be sent (`sslcertmode=disable`).
+    pub certificate: Option<PathBuf>,
+    /// `sslkey`, by default `~/.postgresql/postgresql.key`.
+    pub key: Option<PathBuf>,
+    /// `sslsni`: whether the host name is sent in the clear, for a proxy to see.
+    pub sni: bool,
+    /// `ssl_min_protocol_version`.
+    pub min_version: TlsVersion,
+    /// `ssl_max_protocol_version`.
+    pub max_version: TlsVersion,
+    /// `channel_binding`.
+    pub channel_binding: ChannelBinding,
+}
+
+impl Default for TlsSettings {
+    /// What libpq does without any word and any file: TLS if the server has it, unverified.
+    fn default() -> Self {
+        Self {
+            mode: SslMode::Prefer,
+            negotiation: SslNegotiation::Postgres,
+            root_certificates: RootCertificates::None,
+            revocations: None,
+            revocation_directory: None,
+            certificate: None,
+            key: None,
+            sni: true,
+            min_version: TlsVersion::Tls12,
+            max_version: TlsVersion::Tls13,
+            channel_binding: ChannelBinding::Prefer,
+        }
+    }
+}
+
+impl TlsSettings {
+    pub(crate) fn resolve(
+        settings: &Settings,
+        environment: &Environment,
+    ) -> Result<Self, ResolveError> {
+        let usual = |name: &str| {
+            environment.home_file(&format!(".postgresql/{name}")).filter(|path| path.exists())
+        };
+        let file =
+            |keyword, name| settings.value(keyword).map(PathBuf::from).or_else(|| usual(name));
+        let root_certificates = match settings.value("sslrootcert") {
+            Some("system") => RootCertificates::System,
+            _ => file("sslrootcert", "root.crt")
+                .map_or(RootCertificates::None, RootCertificates::File),
+        };
+        let revocation_directory = settings.value("sslcrldir").map(PathBuf::from);
+        let revocations = match (settings.value("sslcrl"), &revocation_directory) {
+            (Some(path), _) => Some(PathBuf::from(path)),
+            // The usual list is that of the usual authority.
+            (None, None) if root_certificates != RootCertificates::System => usual("root.crl"),
+            (None, _) => None,
+        };
+        let certificate = match settings.value("sslcertmode") {
+            None | Some("allow") => file("sslcert", "postgresql.crt"),
+            Some("disable") => None,
+            // The handshake does not tell whether the server has asked for the certificate.
+            Some("require") => return Err(unsupported(settings, "sslcertmode")),
+            Some(other) => {
+                return Err(settings.invalid(
+                    "sslcertmode",
+                    other,
+                    "one of: disable allow require",
+                ));
+            }
+        };
+        let tls = Self {
+            mode: resolve_mode(settings, &root_certificates)?,
+            negotiation: settings.parsed(
+                "sslnegotiation",
+                SslNegotiation::Postgres,
+                SslNegotiation::EXPECTED,
+                SslNegotiation::parse,
+            )?,
+            root_certificates,
+            revocations,
+            revocation_directory,
+            certificate,
+            key: file("sslkey", "postgresql.key"),
+            sni: settings.parsed("sslsni", true, "0 or 1", |value| match value {
+                "0" => Some(false),
+                "1" => Some(true),
+                _ => None,
+            })?,
+            min_version: resolve_min_version(settings)?,
+            max_version: settings.parsed(
+                "ssl_max_protocol_version",
+                TlsVersion::Tls13,
+                "TLSv1.2 or TLSv1.3: older versions are not supported",
+                TlsVersion::parse,
+            )?,
+            channel_binding: settings.parsed(
+                "channel_binding",
+                ChannelBinding::Prefer,
+                ChannelBinding::EXPECTED,
+                ChannelBinding::parse,
+            )?,
+        };
+        tls.check(settings)?;
+        Ok(tls)
+    }
+
+    /// Refuses combinations that promise more than they give.
+    fn check(&self, settings: &Settings) -> Result<(), ResolveError> {
+        let weak = |option, needed| {
+            Err(ResolveError::WeakSslMode { mode: self.mode.as_str(), option, needed })
+        };
+        if self.root_certificates == RootCertificates::System && self.mode < SslMode::VerifyFull {
+            return weak("sslrootcert=system", "verify-full");
+        }
+        if self.negotiation == SslNegotiation::Direct && self.mode < SslMode::Require {
+            return weak("sslnegotiation=direct", "require, verify-ca or verify-full");
+        }
+        if self.min_version > self.max_version {
+            let max = self.max_version.as_str();
+            let expected = "at least ssl_min_protocol_version";
+            return Err(settings.invalid("ssl_max_protocol_version", max, expected));
+        }
+        Ok(())
+    }
+}
+
+fn resolve_mode(settings: &Settings, roots: &RootCertificates) -> Result<SslMode, ResolveError> {
+    let default = match (settings.value("requiressl"), roots) {
+        // The system's authorities sign certificates for everybody: only the name tells servers
+        // apart.
+        (_, RootCertificates::System) => SslMode::VerifyFull,
+        (Some("1"), _) => SslMode::Require,
+        _ => SslMode::Prefer,
+    };
+    settings.parsed("sslmode", default, SslMode::EXPECTED, SslMode::parse)
+}
+
+fn resolve_min_version(settings: &Settings) -> Result<TlsVersion, ResolveError> {
+    // Older versions were never there, so a minimum below them is met.
+    settings.parsed("ssl_min_protocol_version", TlsVersion::Tls12, "a TLS version", |value| {
+        let older = ["TLSv1", "TLSv1.1"].iter().any(|name| name.eq_ignore_ascii_case(value));
+        if older { Some(TlsVersion::Tls12) } else { TlsVersion::parse(value) }
+    })
+}
+
+/// The error for a value that promises what is not kept here.
+pub(crate) fn unsupported(settings: &Settings, keyword: &'static str) -> ResolveError {
+    ResolveError::Unsupported {
+        keyword,
+        value: settings.value(keyword).unwrap_or_default().to_owned(),
+        origin: settings.origin(keyword),
+    }
+}

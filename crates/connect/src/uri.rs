@@ -1,0 +1,196 @@
+//! The URI form of a connection string.
+//!
+//! ```text
+//! postgresql://[user[:password]@][host[:port]][,…][/dbname][?keyword=value[&…]]
+//! ```
+//!
+//! Every part may be percent-encoded; a host that decodes to a path is a socket directory.
+//! Source: PostgreSQL manual, "Connection URIs"; `conninfo_uri_parse_options` in `fe-connect.c`
+//! decides what it leaves open.
+
+use crate::{
+    resolve_error::ResolveError,
+    settings::{Origin, Settings},
+};
+
+/// What follows the `postgresql://` of a URI; `None` if the text is no URI.
+///
+/// # Errors
+///
+/// It is a URI of something else.
+pub(crate) fn after_scheme(text: &str) -> Result<Option<&str>, ResolveError> {
+    let of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    match text.split_once("://") {
+        Some(("postgresql" | "postgres", rest)) => Ok(Some(rest)),
+        Some(("jdbc:postgresql", _)) => {
+            Err(ResolveError::UnknownScheme { scheme: "jdbc:postgresql".to_owned() })
+        }
+        Some((scheme, _))
+            if scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                && scheme.bytes().all(of_scheme)
+                && scheme.len() <= 32 =>
+        {
+            Err(ResolveError::UnknownScheme { scheme: scheme.to_owned() })
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Reads a URI from behind its scheme.
+pub(crate) fn parse(text: &str) -> Result<Settings, ResolveError> {
+    let mut settings = Settings::default();
+    let rest = match split_credentials(text) {
+        Some((user, password, rest)) => {
+            store(&mut settings, "user", "user", user)?;
+            store(&mut settings, "password", "password", password)?;
+            rest
+        }
+        None => text,
+    };
+    let rest = parse_hosts(rest, &mut settings)?;
+    let (path, parameters) = match rest.split_once('?') {
+        Some((path, parameters)) => (path, parameters),
+        None => (rest, ""),
+    };
+    if let Some(database) = path.strip_prefix('/') {
+        store(&mut settings, "dbname", "database name", database)?;
+    }
+    parse_parameters(parameters, &mut settings)?;
+    Ok(settings)
+}
+
+/// Splits `user:password@` off, if an `@` comes before any `/`.
+fn split_credentials(text: &str) -> Option<(&str, &str, &str)> {
+    let at = text.find(['@', '/']).filter(|at| text[*at..].starts_with('@'))?;
+    let (credentials, rest) = (&text[..at], &text[at + 1..]);
+    let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+    Some((user, password, rest))
+}
+
+/// Reads `host:port,…` and gives back what follows: a path, parameters or nothing.
+fn parse_hosts<'a>(text: &'a str, settings: &mut Settings) -> Result<&'a str, ResolveError> {
+    let (mut hosts, mut ports) = (String::new(), String::new());
+    let mut rest = text;
+    loop {
+        let (host, after) = split_host(rest)?;
+        let (port, after) = match after.strip_prefix(':') {
+            Some(after) => split_before(after, &['/', '?', ',']),
+            None => ("", after),
+        };
+        // With an `@` too many, or a `/` in the password, the parts of the password stand here.
+        let port_like = port.bytes().all(|byte| byte.is_ascii_digit() || byte == b'%');
+        if host.contains('@') || port.contains('@') || (!port_like && after.contains('@')) {
+            return Err(ResolveError::CredentialsNotEncoded);
+        }
+        hosts.push_str(host);
+        ports.push_str(port);
+        rest = after;
+        let Some(next) = rest.strip_prefix(',') else { break };
+        hosts.push(',');
+        ports.push(',');
+        rest = next;
+    }
+    store(settings, "host", "host", &hosts)?;
+    store(settings, "port", "port", &ports)?;
+    Ok(rest)
+}
+
+/// Splits a host name, or an IPv6 address in brackets, off.
+fn split_host(text: &str) -> Result<(&str, &str), ResolveError> {
+    let Some(bracketed) = text.strip_prefix('[') else {
+        return Ok(split_before(text, &[':', '/', '?', ',']));
+    };
+    let (address, rest) = bracketed.split_once(']').ok_or(ResolveError::BadBrackets)?;
+    if address.is_empty() || !(rest.is_empty() || rest.starts_with([':', '/', '?', ','])) {
+        return Err(ResolveError::BadBrackets);
+    }
+    Ok((address, rest))
+}
+
+fn split_before<'a>(text: &'a str, ends: &[char]) -> (&'a str, &'a str) {
+    text.split_at(text.find(ends).unwrap_or(text.len()))
+}
+
+fn parse_parameters(text: &str, settings: &mut Settings) -> Result<(), ResolveError> {
+    let mut rest = text;
+    let mut after_password = false;
+    while !rest.is_empty() {
+        let (pair, after) = rest.split_once('&').unwrap_or((rest, ""));
+        let result = store_parameter(pair, settings);
+        match result {
+            // What cannot be read here may be the second half of a password with a `&` in it.
+            Err(_) if after_password => return Err(ResolveError::PasswordNotQuoted),
+            other => other?,
+        }
+        after_password |= pair.starts_with("password=") || pair.starts_with("sslpassword=");
+        rest = after;
+    }
+    Ok(())
+}
+
+fn store_parameter(pair: &str, settings: &mut Settings) -> Result<(), ResolveError> {
+    let (keyword, value) = pair.split_once('=').ok_or(ResolveError::BadParameter)?;
+    if value.contains('=') {
+        return Err(ResolveError::BadParameter);
+    }
+    let keyword = decode("keyword", keyword)?;
+    let value = decode("value of a parameter", value)?;
+    match (keyword.as_str(), value.as_str()) {
+        // What JDBC writes.
+        ("ssl", "true") => settings.set("sslmode", "require", Origin::Typed),
+        _ => settings.set(&keyword, value, Origin::Typed),
+    }
+}
+
+/// Stores a part unless it is empty: an empty part leaves the keyword to the environment.
+fn store(
+    settings: &mut Settings,
+    keyword: &'static str,
+    part: &'static str,
+    text: &str,
+) -> Result<(), ResolveError> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    settings.set(keyword, decode(part, text)?, Origin::Typed)
+}
+
+/// Undoes percent-encoding. Spaces around are dropped, as libpq does since PostgreSQL 18.
+fn decode(part: &'static str, text: &str) -> Result<String, ResolveError> {
+    let text = text.trim_matches(' ');
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+                match digit().zip(digit()) {
+                    Some((0, 0)) | None => return Err(ResolveError::BadPercentEncoding { part }),
+                    // Two digits of four bits.
+                    Some((high, low)) => bytes.push((high << 4 | low) as u8),
+                }
+            }
+            byte if byte.is_ascii_whitespace() => {
+                return Err(ResolveError::UnencodedSpace { part });
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| ResolveError::BadUtf8 { part })
+}
+
+/// Percent-encodes what is not plain in any part of a URI, except the bytes of `plain`.
+pub(crate) fn encode(text: &str, plain: &[u8]) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || plain.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Rows waiting to become a file, and how a file's rows are cut into row groups.
+
+use crate::{ROW_BYTES_MAX, error::WriteError, table::Record};
+
+/// Rows held in memory until there are enough for a file.
+#[derive(Debug)]
+pub(crate) struct Buffer<R> {
+    rows: Vec<R>,
+    bytes: usize,
+    limits: Limits,
+}
+
+/// How much goes into one file and into one of its row groups.
+///
+/// A limit in bytes counts the texts of the rows as they are in memory; the last row may exceed it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Rows of a file: also what a crash may lose.
+    pub(crate) file_rows: usize,
+    /// Bytes of a file.
+    pub(crate) file_bytes: usize,
+    /// Rows of a row group: what a reader skips or decodes at once.
+    pub(crate) group_rows: usize,
+    /// Bytes of a row group: what a reader holds in memory.
+    pub(crate) group_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            file_rows: 128 << 10,
+            file_bytes: 64 << 20,
+            group_rows: 16 << 10,
+            group_bytes: 8 << 20,
+        }
+    }
+}
+
+impl<R: Record> Buffer<R> {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { rows: Vec::new(), bytes: 0, limits }
+    }
+
+    /// Whether the rows make a file.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rows.len() >= self.limits.file_rows || self.bytes >= self.limits.file_bytes
+    }
+
+    /// Whether there are no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Adds a row. The caller empties a full buffer first.
+    ///
+    /// # Errors
+    ///
+    /// The row is larger than [`ROW_BYTES_MAX`]; the buffer is as it was.
+    pub(crate) fn push(&mut self, row: R) -> Result<(), WriteError> {
+        let bytes = row.text_bytes();
+        if bytes > ROW_BYTES_MAX {
+            return Err(WriteError::RowTooLarge { bytes });
+        }
+        self.bytes += bytes;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// The rows, to be sorted in place.
+    pub(crate) fn rows_mut(&mut self) -> &mut [R] {
+        &mut self.rows
+    }
+
+    /// The rows, oldest first unless sorted otherwise.
+    pub(crate) fn rows(&self) -> &[R] {
+        &self.rows
+    }
+
+    /// Forgets the rows once they are in a file.
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+        self.bytes = 0;
+    }
+
+    /// Cuts `rows` into row groups.
+    pub(crate) fn groups<'a>(&self, rows: &'a [R]) -> impl Iterator<Item = &'a [R]> + use<'a, R> {
+        let limits = self.limits;
+        let mut rest = rows;
+        std::iter::from_fn(move || {
+            let mut bytes = 0;
+            let rows = rest
+                .iter()
+                .take(limits.group_rows)
+                .take_while(|row| {
+                    let fits = bytes < limits.group_bytes;
+                    bytes += row.text_bytes();
+                    fits
+                })
+                .count();
+            let (group, after) = rest.split_at(rows);
+            rest = after;
+            (!group.is_empty()).then_some(group)
+        })
+    }
+}

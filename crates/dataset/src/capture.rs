@@ -1,0 +1,15 @@
+//! Captures: events on disk.
+
+mod merge;
+mod reader;
+mod record;
+mod writer;
+
+pub use merge::Events;
+pub use reader::Capture;
+#[cfg(test)]
+pub(crate) use record::StoredEvent;
+pub use writer::{CaptureSettings, CaptureWriter};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! Reading a capture.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use howdah_traffic::Timestamp;
+
+use super::{Events, record::StoredEvent};
+use crate::{
+    error::ReadError,
+    folder::{DatasetKind, Folder},
+    manifest::CaptureManifest,
+    table::{Record, TableFile},
+};
+
+/// A capture on disk.
+///
+/// Files that a writer adds after [`Self::open`] are not seen.
+#[derive(Clone, Debug)]
+pub struct Capture {
+    manifest: CaptureManifest,
+    files: Vec<EventFile>,
+    bytes: u64,
+}
+
+/// A file of events and the times that it covers.
+#[derive(Clone, Debug)]
+pub(super) struct EventFile {
+    pub(super) path: PathBuf,
+    pub(super) first: Timestamp,
+    pub(super) last: Timestamp,
+}
+
+impl Capture {
+    /// Opens a capture and checks that its files are there and their footers sound.
+    ///
+    /// A capture whose writer was killed opens too; its manifest says `finished: false` and
+    /// counts what is there.
+    ///
+    /// # Errors
+    ///
+    /// There is no capture, it is of another version, or a file is missing or damaged.
+    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        let (folder, mut manifest) = Folder::open::<CaptureManifest>(dir, DatasetKind::Capture)?;
+        let counted = manifest.files as usize;
+        let paths = folder.files(StoredEvent::STEM, manifest.files, manifest.finished)?;
+        let mut files = Vec::with_capacity(paths.len());
+        let mut bytes = 0;
+        for (index, path) in paths.into_iter().enumerate() {
+            let failed = |source| ReadError::Io { path: path.clone(), source };
+            bytes += fs::metadata(&path).map_err(failed)?.len();
+            let file = TableFile::<StoredEvent>::open(&path, DatasetKind::Capture)?;
+            if index >= counted {
+                count_rows(&file, &mut manifest)?;
+            }
+            let ranges = (0..file.groups()).map(|group| time_range(&file, group));
+            let first = ranges.clone().map(|(first, _)| first).min();
+            let last = ranges.map(|(_, last)| last).max();
+            if let (Some(first), Some(last)) = (first, last) {
+                files.push(EventFile { path, first, last });
+            }
+        }
+        Ok(Self { manifest, files, bytes })
+    }
+
+    /// What the capture says about itself.
+    pub fn manifest(&self) -> &CaptureManifest {
+        &self.manifest
+    }
+
+    /// Size of its files of events on disk.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All events, in the order of their time; events of the same time in the order in which the
+    /// writer got them.
+    ///
+    /// Files are opened when their first event is due. Memory is bounded by a few megabytes per file
+    /// whose range of time overlaps the present one, whatever the size of the capture.
+    pub fn events(&self) -> Events {
+        Events::new(&self.files, None)
+    }
+
+    /// The events from `from` on and before `to`, in the same order. Files and row groups outside
+    /// are not read.
+    pub fn events_between(&self, from: Timestamp, to: Timestamp) -> Events {
+        Events::new(&self.files, Some(from..to))
+    }
+}
+
+/// The times that a row group covers.
+pub(super) fn time_range(file: &TableFile<StoredEvent>, group: usize) -> (Timestamp, Timestamp) {
+    let (first, last) = file.range(group, "time");
+    (Timestamp::from_micros(first), Timestamp::from_micros(last))
+}
+
+/// Adds the rows of a file to a manifest that was written before it.
+fn count_rows(
+    file: &TableFile<StoredEvent>,
+    manifest: &mut CaptureManifest,
+) -> Result<(), ReadError> {
+    for group in 0..file.groups() {
+        for row in file.read(group)? {
+            let event = row?.event;
+            manifest.count(event.time, event.action.kind());
+        }
+    }
+    manifest.files += 1;
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Events to write: any at all for properties, plain ones for stories.
+
+use std::{path::Path, sync::Arc};
+
+use howdah_traffic::{
+    Action, Bound, CopyDirection, Event, Outcome, Parameter, Source, SqlState, Text, Timestamp,
+};
+use proptest::{collection::vec, option, prelude::*};
+
+use super::super::{CaptureSettings, CaptureWriter};
+use crate::{CaptureManifest, ReadError, buffer::Limits};
+
+/// Writes a finished capture.
+pub(super) fn write_all(dir: &Path, limits: Limits, events: &[Event]) -> CaptureManifest {
+    let mut writer = CaptureWriter::with_limits(dir, CaptureSettings::default(), limits).unwrap();
+    for event in events {
+        writer.write(event.clone()).unwrap();
+    }
+    writer.finish(serde_json::json!({ "said": "by the test" })).unwrap()
+}
+
+/// The events of a stream that has no errors.
+pub(super) fn events_of(stream: impl Iterator<Item = Result<Event, ReadError>>) -> Vec<Event> {
+    stream.map(Result::unwrap).collect()
+}
+
+/// A query whose text tells it from others.
+pub(super) fn simple_at(micros: i64) -> Event {
+    Event { action: Action::Simple { sql: format!("select {micros}").into() }, ..connect(micros) }
+}
+
+/// The start of a session.
+pub(super) fn connect(micros: i64) -> Event {
+    Event {
+        time: Timestamp::from_micros(micros),
+        session: "656a1b2c.4d2".into(),
+        user: "app".into(),
+        database: "shop".into(),
+        application: "".into(),
+        action: Action::Connect,
+        outcome: Outcome::default(),
+        source: Source::Session,
+        vxid: None,
+        query_id: None,
+    }
+}
+
+/// Any event that the model can express, with durations that a signed number can.
+pub(super) fn any_event() -> impl Strategy<Value = Event> {
+    let session = (any_time(), any_name(), any_name(), any_name(), any_name());
+    let rest =
+        (any_action(), any_outcome(), any_source(), option::of(any_name()), any::<Option<i64>>());
+    (session, rest).prop_map(
+        |(
+            (time, session, user, database, application),
+            (action, outcome, source, vxid, query_id),
+        )| Event {
+            time,
+            session,
+            user,
+            database,
+            application,
+            action,
+            outcome,
+            source,
+            vxid,
+            query_id,
+        },
+    )
+}
+
+/// Often the same, so that the order of arrival matters; sometimes out of all calendars.
+fn any_time() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![4 => 0_i64..10, 1 => any::<i64>()].prop_map(Timestamp::from_micros)
+}
+
+fn any_name() -> impl Strategy<Value = Arc<str>> {
+    prop_oneof![Just(String::new()), "[a-c]", any::<String>()].prop_map(Arc::from)
+}
+
+fn any_text() -> impl Strategy<Value = Text> {
+    prop_oneof![
+        Just(Text::default()),
+        "select [a-z]{0,9}".prop_map(Text::from),
+        any::<String>().prop_map(Text::from),
+        vec(any::<u8>(), 0..20).prop_map(Text::from),
+    ]
+}
+
+fn any_parameter() -> impl Strategy<Value = Parameter> {
+    prop_oneof![
+        Just(Parameter::Null),
+        any_text().prop_map(Parameter::Value),
+        any_text().prop_map(Parameter::Truncated),
+    ]
+}
+
+fn any_bound() -> impl Strategy<Value = Bound> {
+    (any_text(), any_text(), any_text(), option::of(vec(any_parameter(), 0..5))).prop_map(
+        |(statement, portal, sql, parameters)| Bound { statement, portal, sql, parameters },
+    )
+}
+
+fn any_action() -> impl Strategy<Value = Action> {
+    let direction = prop_oneof![Just(CopyDirection::In), Just(CopyDirection::Out)];
+    prop_oneof![
+        Just(Action::Connect),
+        Just(Action::Disconnect),
+        any_text().prop_map(|sql| Action::Simple { sql }),
+        (any_text(), direction).prop_map(|(sql, direction)| Action::Copy { sql, direction }),
+        (any_text(), any_text()).prop_map(|(statement, sql)| Action::Parse { statement, sql }),
+        any_bound().prop_map(Action::Bind),
+        any_bound().prop_map(Action::Execute),
+        any_bound().prop_map(Action::Fetch),
+        any_text().prop_map(|function| Action::Call { function }),
+        Just(Action::Cancel),
+    ]
+}
+
+fn any_outcome() -> impl Strategy<Value = Outcome> {
+    let duration = option::of(0..=i64::MAX.unsigned_abs());
+    let sqlstate =
+        option::of("[0-9A-Z]{5}".prop_map(|code| SqlState::new(code.as_bytes()).unwrap()));
+    (duration, sqlstate, option::of(any_text()))
+        .prop_map(|(duration_us, sqlstate, error)| Outcome { duration_us, sqlstate, error })
+}
+
+fn any_source() -> impl Strategy<Value = Source> {
+    proptest::sample::select(Source::ALL)
+}

@@ -1,0 +1,154 @@
+//! Writing a capture.
+
+use std::path::Path;
+
+use howdah_traffic::{Event, Timestamp};
+
+use super::record::StoredEvent;
+use crate::{
+    buffer::{Buffer, Limits},
+    error::WriteError,
+    folder::{DatasetKind, Folder},
+    manifest::{CaptureManifest, Origin},
+    table::TableWriter,
+};
+
+/// What a new capture is made with.
+#[derive(Clone, Debug, Default)]
+pub struct CaptureSettings {
+    /// Where its events come from. [`CaptureWriter::set_origin`] can tell later.
+    pub origin: Origin,
+    /// Whether a capture that is already in the folder may be replaced.
+    pub overwrite: bool,
+}
+
+/// Writes a capture, in files that appear whole, one after another.
+///
+/// Events may come in any order of time. They are held until there are enough for a file (128 Ki
+/// events or 64 MiB of text), sorted, and written; the files' ranges of time may overlap, and
+/// [`super::Capture`] merges them.
+///
+/// ```text
+/// in memory        on disk
+/// ──────────────   ────────────────────────────────────────────────────
+/// events in order  events-000002.parquet   [late │ group │ group │ …]
+/// of arrival       events-000001.parquet   [group │ group │ …]
+///                  capture.json            counts of the files above it
+/// ```
+///
+/// Within a file the events that are older than what earlier files already reached, such as those
+/// of statements that ran long, get row groups of their own. So the other row groups never overlap,
+/// and a merge holds few of them at a time however long the longest statement ran.
+///
+/// Dropping the writer without [`Self::finish`] is the same as a crash: finished files stay and make
+/// a valid capture, events in memory are lost.
+#[derive(Debug)]
+pub struct CaptureWriter {
+    folder: Folder,
+    table: TableWriter<StoredEvent>,
+    buffer: Buffer<StoredEvent>,
+    next_sequence: i64,
+    /// Time of the latest event on disk.
+    reached: Option<Timestamp>,
+    manifest: CaptureManifest,
+}
+
+impl CaptureWriter {
+    /// Starts a capture in `dir`, which is created if need be.
+    ///
+    /// # Errors
+    ///
+    /// The folder holds something already that may not be replaced, or cannot be written.
+    pub fn create(dir: &Path, settings: CaptureSettings) -> Result<Self, WriteError> {
+        Self::with_limits(dir, settings, Limits::default())
+    }
+
+    pub(crate) fn with_limits(
+        dir: &Path,
+        settings: CaptureSettings,
+        limits: Limits,
+    ) -> Result<Self, WriteError> {
+        let folder = Folder::create(dir, DatasetKind::Capture, settings.overwrite)?;
+        let manifest = CaptureManifest::new(settings.origin);
+        folder.write_manifest(&manifest, 0)?;
+        Ok(Self {
+            folder,
+            table: TableWriter::new(DatasetKind::Capture),
+            buffer: Buffer::new(limits),
+            next_sequence: 0,
+            reached: None,
+            manifest,
+        })
+    }
+
+    /// Says where the events come from, once it is known. The manifest has it from the next file on.
+    pub fn set_origin(&mut self, origin: Origin) {
+        self.manifest.origin = origin;
+    }
+
+    /// Adds an event.
+    ///
+    /// # Errors
+    ///
+    /// The event is too large, or the file of the events before it could not be written. In both
+    /// cases `event` was not taken; the events before it are kept and the next call tries again.
+    pub fn write(&mut self, event: Event) -> Result<(), WriteError> {
+        if self.buffer.is_full() {
+            self.flush()?;
+        }
+        self.buffer.push(StoredEvent { sequence: self.next_sequence, event })?;
+        self.next_sequence += 1;
+        Ok(())
+    }
+
+    /// Writes what is left, and the manifest with `report`: what the producer of the events has to
+    /// say about them.
+    ///
+    /// # Errors
+    ///
+    /// The files could not be written. What earlier files hold stays readable.
+    pub fn finish(self, report: serde_json::Value) -> Result<CaptureManifest, WriteError> {
+        self.close(report, true)
+    }
+
+    /// The same for a capture whose source failed on the way: what came is kept, and the manifest
+    /// says `finished: false`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::finish`].
+    pub fn stop(self, report: serde_json::Value) -> Result<CaptureManifest, WriteError> {
+        self.close(report, false)
+    }
+
+    fn close(
+        mut self,
+        report: serde_json::Value,
+        finished: bool,
+    ) -> Result<CaptureManifest, WriteError> {
+        if !self.buffer.is_empty() {
+            self.flush()?;
+        }
+        self.manifest.finished = finished;
+        self.manifest.report = report;
+        self.folder.write_manifest(&self.manifest, self.manifest.files)?;
+        Ok(self.manifest)
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        self.buffer.rows_mut().sort_by_key(StoredEvent::key);
+        let rows = self.buffer.rows();
+        let late = rows.partition_point(|row| Some(row.event.time) < self.reached);
+        let (late, in_time) = rows.split_at(late);
+        let groups = self.buffer.groups(late).chain(self.buffer.groups(in_time));
+        self.table.write(&self.folder, groups, self.manifest.files)?;
+
+        for row in rows {
+            self.manifest.count(row.event.time, row.event.action.kind());
+        }
+        self.reached = self.reached.max(rows.last().map(|row| row.event.time));
+        self.manifest.files = self.table.files();
+        self.buffer.clear();
+        self.folder.write_manifest(&self.manifest, self.manifest.files)
+    }
+}

@@ -1,0 +1,194 @@
+//! Writing a run.
+
+use std::{collections::HashSet, path::Path};
+
+use howdah_traffic::Timestamp;
+
+use super::{Disposition, ReplayOutcome, Statement};
+use crate::{
+    buffer::{Buffer, Limits},
+    error::WriteError,
+    folder::{DatasetKind, Folder},
+    manifest::{HOWDAH_VERSION, RunManifest},
+    table::TableWriter,
+};
+
+/// What a new run is made with.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    /// The capture or log that is replayed, as the user named it.
+    pub capture: String,
+    /// The server it is replayed against. The caller has removed the password.
+    pub target: String,
+    /// The pace: a factor such as `1.5`, or `max`.
+    pub rate: String,
+    /// `server_version` of the target.
+    pub server_version: String,
+    /// The zero of [`ReplayOutcome::due_us`] and [`ReplayOutcome::sent_us`].
+    pub started: Timestamp,
+    /// Whether a run that is already in the folder may be replaced.
+    pub overwrite: bool,
+}
+
+/// Writes a run, in files that appear whole, one after another.
+///
+/// Outcomes are stored in the order in which they come. A file of outcomes never appears before the
+/// file of the statements that were told before them, so what survives a crash explains itself.
+/// Dropping the writer without [`Self::finish`] is the same as a crash.
+#[derive(Debug)]
+pub struct RunWriter {
+    folder: Folder,
+    outcomes: Buffer<ReplayOutcome>,
+    outcome_table: TableWriter<ReplayOutcome>,
+    statements: Buffer<Statement>,
+    statement_table: TableWriter<Statement>,
+    /// Fingerprints already described: 8 bytes each, and a workload has thousands.
+    described: HashSet<u64>,
+    manifest: RunManifest,
+}
+
+impl RunWriter {
+    /// Starts a run in `dir`, which is created if need be.
+    ///
+    /// # Errors
+    ///
+    /// The folder holds something already that may not be replaced, or cannot be written.
+    pub fn create(dir: &Path, settings: RunSettings) -> Result<Self, WriteError> {
+        Self::with_limits(dir, settings, Limits::default())
+    }
+
+    pub(crate) fn with_limits(
+        dir: &Path,
+        settings: RunSettings,
+        limits: Limits,
+    ) -> Result<Self, WriteError> {
+        let kind = DatasetKind::Run;
+        let folder = Folder::create(dir, kind, settings.overwrite)?;
+        let manifest = new_manifest(settings);
+        folder.write_manifest(&manifest, 0)?;
+        Ok(Self {
+            folder,
+            outcomes: Buffer::new(limits),
+            outcome_table: TableWriter::new(kind),
+            statements: Buffer::new(limits),
+            statement_table: TableWriter::new(kind),
+            described: HashSet::new(),
+            manifest,
+        })
+    }
+
+    /// Adds an outcome.
+    ///
+    /// # Errors
+    ///
+    /// The outcome is too large, or the file of the outcomes before it could not be written. In both
+    /// cases it was not taken; those before it are kept and the next call tries again.
+    pub fn write(&mut self, outcome: &ReplayOutcome) -> Result<(), WriteError> {
+        if self.outcomes.is_full() {
+            self.flush()?;
+        }
+        self.outcomes.push(outcome.clone())
+    }
+
+    /// Says what a fingerprint stands for. Only the first word on each fingerprint is kept.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::write`].
+    pub fn statement(&mut self, statement: &Statement) -> Result<(), WriteError> {
+        if self.described.contains(&statement.fingerprint) {
+            return Ok(());
+        }
+        if self.statements.is_full() {
+            self.flush_statements()?;
+        }
+        self.statements.push(statement.clone())?;
+        self.described.insert(statement.fingerprint);
+        Ok(())
+    }
+
+    /// Writes what is left, and the manifest. `summary` is what the replay has to say about itself;
+    /// `complete` is false if it was stopped before its end.
+    ///
+    /// # Errors
+    ///
+    /// The files could not be written. What earlier files hold stays readable.
+    pub fn finish(
+        mut self,
+        summary: serde_json::Value,
+        complete: bool,
+    ) -> Result<RunManifest, WriteError> {
+        self.flush()?;
+        self.manifest.finished = true;
+        self.manifest.complete = complete;
+        self.manifest.summary = summary;
+        self.folder.write_manifest(&self.manifest, self.files_kept())?;
+        Ok(self.manifest)
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        self.flush_statements()?;
+        if self.outcomes.is_empty() {
+            return Ok(());
+        }
+        let groups = self.outcomes.groups(self.outcomes.rows());
+        self.outcome_table.write(&self.folder, groups, self.files_kept())?;
+        for outcome in self.outcomes.rows() {
+            self.manifest.count(&outcome.disposition);
+        }
+        self.manifest.files = self.outcome_table.files();
+        self.outcomes.clear();
+        self.folder.write_manifest(&self.manifest, self.files_kept())
+    }
+
+    fn flush_statements(&mut self) -> Result<(), WriteError> {
+        if self.statements.is_empty() {
+            return Ok(());
+        }
+        let groups = self.statements.groups(self.statements.rows());
+        self.statement_table.write(&self.folder, groups, self.files_kept())?;
+        self.manifest.statements += self.statements.rows().len() as u64;
+        self.manifest.statement_files = self.statement_table.files();
+        self.statements.clear();
+        self.folder.write_manifest(&self.manifest, self.files_kept())
+    }
+
+    fn files_kept(&self) -> u32 {
+        self.manifest.files
+    }
+}
+
+impl RunManifest {
+    /// Takes account of one more outcome.
+    pub(super) fn count(&mut self, disposition: &Disposition) {
+        self.outcomes += 1;
+        *match disposition {
+            Disposition::Done => &mut self.done,
+            Disposition::Failed { .. } => &mut self.failed,
+            Disposition::Skipped { .. } => &mut self.skipped,
+        } += 1;
+    }
+}
+
+fn new_manifest(settings: RunSettings) -> RunManifest {
+    RunManifest {
+        format: DatasetKind::Run.format().to_owned(),
+        version: DatasetKind::Run.version(),
+        howdah: HOWDAH_VERSION.to_owned(),
+        capture: settings.capture,
+        target: settings.target,
+        rate: settings.rate,
+        server_version: settings.server_version,
+        started: settings.started,
+        outcomes: 0,
+        done: 0,
+        failed: 0,
+        skipped: 0,
+        statements: 0,
+        files: 0,
+        statement_files: 0,
+        finished: false,
+        complete: false,
+        summary: serde_json::Value::Null,
+    }
+}

@@ -1,0 +1,258 @@
+//! Reading the rows of a table's files, a row group at a time.
+
+use std::{
+    fs,
+    marker::PhantomData,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::Arc,
+    vec,
+};
+
+use parquet::{
+    arrow::arrow_reader::{
+        ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+        ParquetRecordBatchReaderBuilder,
+    },
+    errors::ParquetError,
+    file::{metadata::RowGroupMetaData, statistics::Statistics},
+};
+
+use super::{FORMAT_KEY, Record, VERSION_KEY};
+use crate::{
+    columns::decoded_schema,
+    error::{Damage, ReadError},
+    folder::DatasetKind,
+};
+
+/// One file of a table, its footer read and checked.
+///
+/// The file itself is not held open: each row group opens it while it is being read, so the number
+/// of open files is that of row groups being merged.
+#[derive(Clone, Debug)]
+pub(crate) struct TableFile<R> {
+    path: Arc<Path>,
+    footer: ArrowReaderMetadata,
+    rows: PhantomData<fn() -> R>,
+}
+
+impl<R: Record> TableFile<R> {
+    /// Reads and checks the footer of a file.
+    pub(crate) fn open(path: &Path, kind: DatasetKind) -> Result<Self, ReadError> {
+        let file = open(path)?;
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let plain = guarded(path, || ArrowReaderMetadata::load(&file, options.clone()))?;
+        check_version(path, &plain, kind)?;
+        let options = options.with_schema(decoded_schema(R::COLUMNS));
+        let footer =
+            guarded(path, || ArrowReaderMetadata::try_new(Arc::clone(plain.metadata()), options))?;
+        Ok(Self { path: path.into(), footer, rows: PhantomData })
+    }
+
+    /// Number of its row groups.
+    pub(crate) fn groups(&self) -> usize {
+        self.footer.metadata().num_row_groups()
+    }
+
+    /// The smallest and largest number of a column of a row group, or the widest possible range if
+    /// the file does not say.
+    pub(crate) fn range(&self, group: usize, column: &str) -> (i64, i64) {
+        let group = self.footer.metadata().row_group(group);
+        recorded_range(group, column).unwrap_or((i64::MIN, i64::MAX))
+    }
+
+    /// Streams the rows of a row group.
+    pub(crate) fn read(&self, group: usize) -> Result<GroupRows<R>, ReadError> {
+        let rows = self.footer.metadata().row_group(group).num_rows();
+        let file = open(&self.path)?;
+        let reader = guarded(&self.path, || {
+            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.footer.clone())
+                .with_row_groups(vec![group])
+                .with_batch_size(BATCH_ROWS)
+                .build()
+        })?;
+        Ok(GroupRows {
+            path: Arc::clone(&self.path),
+            rows_left: usize::try_from(rows).unwrap_or(0),
+            reader: Some(reader),
+            decoded: Vec::new().into_iter(),
+        })
+    }
+}
+
+/// Rows decoded at once: enough that the decoder's set-up does not show, few enough that many row
+/// groups can be merged.
+const BATCH_ROWS: usize = 1024;
+
+/// Runs the decoder, whose arithmetic panics on some damaged files: bad data must be an error here.
+///
+/// What `decode` works on must not be used again after an error, as it may be half changed.
+fn guarded<T>(
+    path: &Path,
+    decode: impl FnOnce() -> Result<T, ParquetError>,
+) -> Result<T, ReadError> {
+    match catch_unwind(AssertUnwindSafe(decode)) {
+        Ok(decoded) => decoded.map_err(|source| ReadError::from_parquet(path.to_owned(), source)),
+        Err(payload) => {
+            let said = payload.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| payload.downcast_ref::<&str>().copied());
+            let message = said.unwrap_or("no reason given").to_owned();
+            Err(ReadError::Damaged { path: path.to_owned(), source: Damage::Decoder { message } })
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<fs::File, ReadError> {
+    fs::File::open(path).map_err(|source| ReadError::from_io(path.to_owned(), source))
+}
+
+fn check_version(
+    path: &Path,
+    footer: &ArrowReaderMetadata,
+    kind: DatasetKind,
+) -> Result<(), ReadError> {
+    let pairs = footer.metadata().file_metadata().key_value_metadata();
+    let value = |key: &str| {
+        pairs
+            .into_iter()
+            .flatten()
+            .find(|pair| pair.key == key)
+            .and_then(|pair| pair.value.as_deref())
+    };
+    let version = value(VERSION_KEY).and_then(|version| version.parse::<u32>().ok());
+    match version {
+        Some(found) if found == kind.version() && value(FORMAT_KEY) == Some(kind.format()) => {
+            Ok(())
+        }
+        Some(found) if found != kind.version() => {
+            Err(ReadError::Version { path: path.to_owned(), found, supported: kind.version() })
+        }
+        _ => Err(ReadError::Damaged { path: path.to_owned(), source: Damage::NoVersion }),
+    }
+}
+
+fn recorded_range(group: &RowGroupMetaData, column: &str) -> Option<(i64, i64)> {
+    let chunk = group.columns().iter().find(|chunk| chunk.column_path().string() == column)?;
+    match chunk.statistics()? {
+        Statistics::Int64(range) => Some((*range.min_opt()?, *range.max_opt()?)),
+        _ => None,
+    }
+}
+
+/// The rows of one row group, decoded a batch at a time.
+pub(crate) struct GroupRows<R> {
+    path: Arc<Path>,
+    rows_left: usize,
+    /// Dropped, and with it the open file, as soon as the last batch is decoded.
+    reader: Option<ParquetRecordBatchReader>,
+    decoded: vec::IntoIter<R>,
+}
+
+impl<R: Record> GroupRows<R> {
+    fn decode_batch(&mut self) -> Option<Result<(), ReadError>> {
+        let reader = self.reader.as_mut()?;
+        let batch = match guarded(&self.path, || Ok(reader.next().transpose()?)) {
+            Ok(Some(batch)) => batch,
+            Ok(None) => {
+                self.reader = None;
+                // The footer promised more rows than the pages hold.
+                let cut = || Damage::Parquet(ParquetError::EOF("rows are missing".to_owned()));
+                return (self.rows_left > 0)
+                    .then(|| Err(ReadError::Damaged { path: self.path(), source: cut() }));
+            }
+            Err(error) => return Some(Err(error)),
+        };
+        self.rows_left = self.rows_left.saturating_sub(batch.num_rows());
+        if self.rows_left == 0 {
+            self.reader = None;
+        }
+        match R::decode(&batch) {
+            Ok(rows) => {
+                self.decoded = rows.into_iter();
+                Some(Ok(()))
+            }
+            Err(source) => Some(Err(ReadError::Damaged { path: self.path(), source })),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path.to_path_buf()
+    }
+}
+
+impl<R: Record> Iterator for GroupRows<R> {
+    type Item = Result<R, ReadError>;
+
+    /// The next row. After an error there are no more.
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(row) = self.decoded.next() {
+                return Some(Ok(row));
+            }
+            if let Err(error) = self.decode_batch()? {
+                self.reader = None;
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+/// The rows of several files of a table, in the order of the files.
+pub(crate) struct TableRows<R> {
+    kind: DatasetKind,
+    paths: vec::IntoIter<PathBuf>,
+    file: Option<(TableFile<R>, Range<usize>)>,
+    rows: Option<GroupRows<R>>,
+}
+
+impl<R: Record> TableRows<R> {
+    pub(crate) fn new(kind: DatasetKind, paths: Vec<PathBuf>) -> Self {
+        Self { kind, paths: paths.into_iter(), file: None, rows: None }
+    }
+
+    /// The next row group, opened.
+    fn next_group(&mut self) -> Option<Result<GroupRows<R>, ReadError>> {
+        loop {
+            if let Some((file, groups)) = &mut self.file
+                && let Some(group) = groups.next()
+            {
+                return Some(file.read(group));
+            }
+            match TableFile::open(&self.paths.next()?, self.kind) {
+                Ok(file) => {
+                    let groups = 0..file.groups();
+                    self.file = Some((file, groups));
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        (self.paths, self.file, self.rows) = (Vec::new().into_iter(), None, None);
+    }
+}
+
+impl<R: Record> Iterator for TableRows<R> {
+    type Item = Result<R, ReadError>;
+
+    /// The next row. After an error there are no more.
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(row) = self.rows.as_mut().and_then(Iterator::next) {
+                if row.is_err() {
+                    self.end();
+                }
+                return Some(row);
+            }
+            match self.next_group()? {
+                Ok(rows) => self.rows = Some(rows),
+                Err(error) => {
+                    self.end();
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}

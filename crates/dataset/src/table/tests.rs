@@ -1,0 +1,42 @@
+//! The tables against the page that describes them.
+
+use super::Record;
+use crate::{ReplayOutcome, Statement, capture::StoredEvent, columns::Shape};
+
+const PAGE: &str = include_str!("../../../../docs/src/reference/capture-format.md");
+
+/// `column`, `type` and `null` of each row of the table below the line that names the files.
+fn described(files: &str) -> Vec<(String, String, bool)> {
+    let (_, after) = PAGE.split_once(&format!("\n`{files}`: ")).expect("the page names the files");
+    after
+        .lines()
+        .skip_while(|line| !line.starts_with("|---"))
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            (cells[1].trim_matches('`').to_owned(), cells[2].to_owned(), cells[3] != "never")
+        })
+        .collect()
+}
+
+fn declared<R: Record>() -> Vec<(String, String, bool)> {
+    let word = |shape| match shape {
+        Shape::Int64 => "int64",
+        Shape::Time => "timestamp",
+        Shape::Text => "text",
+        Shape::Bytes => "bytes",
+        Shape::TextList => "list of text",
+        Shape::BytesList => "list of bytes",
+        Shape::Int32List => "list of int32",
+    };
+    let columns = R::COLUMNS.iter();
+    columns.map(|one| (one.name.to_owned(), word(one.shape).to_owned(), one.nullable)).collect()
+}
+
+#[test]
+fn the_page_describes_every_column() {
+    assert_eq!(described("events-*.parquet"), declared::<StoredEvent>());
+    assert_eq!(described("outcomes-*.parquet"), declared::<ReplayOutcome>());
+    assert_eq!(described("statements-*.parquet"), declared::<Statement>());
+}

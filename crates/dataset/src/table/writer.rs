@@ -1,0 +1,128 @@
+//! Writing rows into the numbered files of a table.
+
+use std::{fs, marker::PhantomData, sync::Arc};
+
+use arrow::{array::RecordBatch, datatypes::SchemaRef};
+use parquet::{
+    arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
+    basic::{Compression, Encoding, ZstdLevel},
+    errors::ParquetError,
+    file::{
+        metadata::{KeyValue, SortingColumn},
+        properties::{EnabledStatistics, WriterProperties},
+    },
+    schema::types::ColumnPath,
+};
+
+use super::{FORMAT_KEY, Record, VERSION_KEY};
+use crate::{
+    columns::{Shape, stored_schema},
+    error::WriteError,
+    folder::{DatasetKind, Folder},
+    manifest::HOWDAH_VERSION,
+};
+
+/// Writes the files of one table, one after another.
+#[derive(Debug)]
+pub(crate) struct TableWriter<R> {
+    schema: SchemaRef,
+    properties: WriterProperties,
+    files: u32,
+    rows: PhantomData<fn(R)>,
+}
+
+impl<R: Record> TableWriter<R> {
+    pub(crate) fn new(kind: DatasetKind) -> Self {
+        Self {
+            schema: stored_schema(R::COLUMNS),
+            properties: properties::<R>(kind),
+            files: 0,
+            rows: PhantomData,
+        }
+    }
+
+    /// Number of files written.
+    pub(crate) fn files(&self) -> u32 {
+        self.files
+    }
+
+    /// Writes one more file, each of `groups` a row group. After an error the file does not exist
+    /// and the same rows can be written again. `files_kept` is for the error.
+    pub(crate) fn write<'a>(
+        &mut self,
+        folder: &Folder,
+        groups: impl Iterator<Item = &'a [R]>,
+        files_kept: u32,
+    ) -> Result<(), WriteError>
+    where
+        R: 'a,
+    {
+        let path = folder.file_path(R::STEM, self.files + 1);
+        folder.publish(&path, files_kept, |file| {
+            self.encode(file, groups)
+                .map_err(|source| WriteError::from_parquet(path.clone(), files_kept, source))
+        })?;
+        self.files += 1;
+        Ok(())
+    }
+
+    fn encode<'a>(
+        &self,
+        file: fs::File,
+        groups: impl Iterator<Item = &'a [R]>,
+    ) -> Result<fs::File, ParquetError>
+    where
+        R: 'a,
+    {
+        let options = ArrowWriterOptions::new()
+            .with_properties(self.properties.clone())
+            // The Parquet types say all there is to say; one description cannot contradict itself.
+            .with_skip_arrow_metadata(true);
+        let schema = Arc::clone(&self.schema);
+        let mut writer = ArrowWriter::try_new_with_options(file, schema, options)?;
+        for rows in groups {
+            let batch = RecordBatch::try_new(Arc::clone(&self.schema), R::encode(rows))?;
+            writer.write(&batch)?;
+            writer.flush()?;
+        }
+        writer.into_inner()
+    }
+}
+
+/// How columns are encoded.
+///
+/// zstd at its fastest level costs less time than the bytes it saves. A dictionary helps texts,
+/// which repeat, and not numbers, which are near their neighbours. Statistics per row group are
+/// what `events_between` and other readers prune by; pages are too small here to prune.
+fn properties<R: Record>(kind: DatasetKind) -> WriterProperties {
+    let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
+    let sorted_by = R::SORTED_BY.iter().filter_map(|name| {
+        let index = R::COLUMNS.iter().position(|column| column.name == *name)?;
+        let column_idx = i32::try_from(index).ok()?;
+        Some(SortingColumn { column_idx, descending: false, nulls_first: false })
+    });
+    let mut properties = WriterProperties::builder()
+        .set_created_by(format!("howdah {HOWDAH_VERSION}"))
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(None)
+        .set_data_page_size_limit(PAGE_BYTES)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
+        .set_key_value_metadata(Some(vec![
+            pair(FORMAT_KEY, kind.format().to_owned()),
+            pair(VERSION_KEY, kind.version().to_string()),
+        ]))
+        .set_sorting_columns((!R::SORTED_BY.is_empty()).then(|| sorted_by.collect()));
+    for column in R::COLUMNS {
+        let path = || ColumnPath::from(column.name);
+        if matches!(column.shape, Shape::Int64 | Shape::Time) {
+            properties = properties
+                .set_column_dictionary_enabled(path(), false)
+                .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
+        }
+    }
+    properties.build()
+}
+
+/// A reader holds one page of each column of each row group that it merges.
+const PAGE_BYTES: usize = 256 << 10;

@@ -1,0 +1,169 @@
+//! The files as somebody else's program sees them: DuckDB, through Python, asked as users ask it.
+//!
+//! `scripts/setup` makes the Python; `HOWDAH_TEST_PYTHON` names another one that has `duckdb`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use howdah_dataset::{
+    CaptureSettings, CaptureWriter, Disposition, ReplayOutcome, RunSettings, RunWriter, Statement,
+};
+use howdah_traffic::{
+    Action, Bound, Event, Kind, Outcome, Parameter, Source, SqlState, Text, Timestamp,
+};
+use serde_json::{Value, json};
+
+fn python() -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = match env::var_os("HOWDAH_TEST_PYTHON") {
+        Some(path) => path.into(),
+        None => workspace.join("target/tools/venv/bin/python"),
+    };
+    assert!(
+        path.exists(),
+        "{} does not exist: run scripts/setup, or set HOWDAH_TEST_PYTHON to a Python with duckdb",
+        path.display()
+    );
+    path
+}
+
+/// The rows of a query, `{dir}` in it being the dataset.
+fn query(dir: &Path, sql: &str) -> Value {
+    const SCRIPT: &str = "import duckdb, json, sys\n\
+        print(json.dumps(duckdb.sql(sys.argv[1]).fetchall(), default=lambda b: b.hex()))";
+    let sql = sql.replace("{dir}", dir.to_str().unwrap());
+    let output = Command::new(python()).args(["-c", SCRIPT, &sql]).output().unwrap();
+    assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn event(micros: i64, action: Action) -> Event {
+    Event {
+        time: Timestamp::from_micros(micros),
+        session: "656a1b2c.4d2".into(),
+        user: "app".into(),
+        database: "".into(),
+        application: "psql".into(),
+        action,
+        outcome: Outcome::default(),
+        source: Source::Duration,
+        vxid: Some("3/17".into()),
+        query_id: Some(-42),
+    }
+}
+
+fn capture(dir: &Path) {
+    let mut writer = CaptureWriter::create(dir, CaptureSettings::default()).unwrap();
+    let latin = Text::from(&b"select 'caf\xe9'"[..]);
+    let mut failed = event(1_795_178_600_000_000, Action::Simple { sql: latin });
+    failed.outcome = Outcome {
+        duration_us: Some(1500),
+        sqlstate: SqlState::new(b"22021"),
+        error: Some("invalid byte sequence".into()),
+    };
+    let execute = Action::Execute(Bound {
+        statement: "s1".into(),
+        portal: "".into(),
+        sql: "select $1, $2, $3".into(),
+        parameters: Some(vec![
+            Parameter::Value("it's".into()),
+            Parameter::Null,
+            Parameter::Truncated("long".into()),
+        ]),
+    });
+    for event in [failed, event(1_795_178_599_577_000, execute), event(0, Action::Connect)] {
+        writer.write(event).unwrap();
+    }
+    writer.finish(Value::Null).unwrap();
+}
+
+#[test]
+fn duckdb_reads_a_capture() {
+    let scratch = tempfile::tempdir().unwrap();
+    capture(scratch.path());
+    let ask = |sql| query(scratch.path(), sql);
+
+    let kinds = "select kind, count(*) from '{dir}/events-*.parquet' group by kind order by kind";
+    assert_eq!(ask(kinds), json!([["connect", 1], ["execute", 1], ["simple", 1]]));
+
+    let range = "select epoch_us(min(time)), epoch_us(max(time)), typeof(min(time)) \
+                 from '{dir}/events-*.parquet'";
+    let range = ask(range);
+    assert_eq!(range, json!([[0, 1_795_178_600_000_000_i64, "TIMESTAMP WITH TIME ZONE"]]));
+
+    let parameters = "select parameters, parameters[1], len(parameters), parameters_truncated, \
+                      parameters_bytes, statement, portal \
+                      from '{dir}/events-*.parquet' where kind = 'execute'";
+    let values = json!(["it's", null, "long"]);
+    assert_eq!(ask(parameters), json!([[values, "it's", 3, [3], null, "s1", ""]]));
+
+    let facts = "select sql, sql_bytes, duration_us, sqlstate, error, \"user\", database, query_id \
+                 from '{dir}/events-*.parquet' where kind = 'simple'";
+    let hex = "73656c6563742027636166e927";
+    let text = "select 'caf\u{fffd}'";
+    let expected = json!([[text, hex, 1500, "22021", "invalid byte sequence", "app", null, -42]]);
+    assert_eq!(ask(facts), expected);
+
+    let order = "select list(sequence order by time, sequence) from '{dir}/events-*.parquet'";
+    assert_eq!(ask(order), json!([[[2, 1, 0]]]));
+
+    let version = "select decode(value) from parquet_kv_metadata('{dir}/events-*.parquet') \
+                   where decode(key) = 'howdah.version'";
+    assert_eq!(ask(version), json!([["1"]]));
+}
+
+#[test]
+fn duckdb_joins_the_tables_of_a_run() {
+    let scratch = tempfile::tempdir().unwrap();
+    let settings = RunSettings {
+        capture: "monday".to_owned(),
+        target: "postgresql://app@db.example/shop".to_owned(),
+        rate: "1".to_owned(),
+        server_version: "17.10".to_owned(),
+        started: Timestamp::from_micros(0),
+        overwrite: false,
+    };
+    let mut writer = RunWriter::create(scratch.path(), settings).unwrap();
+    let statement = Statement {
+        fingerprint: u64::MAX,
+        query: "select $1".to_owned(),
+        example_sql: "select 1".into(),
+        example_parameters: None,
+        user: "app".into(),
+        database: "shop".into(),
+    };
+    writer.statement(&statement).unwrap();
+    let outcome = |service_us, disposition| ReplayOutcome {
+        time: Timestamp::from_micros(0),
+        session: "656a1b2c.4d2".into(),
+        user: "app".into(),
+        database: "shop".into(),
+        kind: Kind::Simple,
+        fingerprint: Some(statement.fingerprint),
+        due_us: -5,
+        sent_us: Some(0),
+        service_us: Some(service_us),
+        schedule_error_us: Some(5),
+        dependency_lag_us: Some(0),
+        rows: Some(1),
+        disposition,
+        captured_us: None,
+    };
+    writer.write(&outcome(100, Disposition::Done)).unwrap();
+    let failed =
+        Disposition::Failed { sqlstate: SqlState::new(b"57014"), message: "cancelled".into() };
+    writer.write(&outcome(300, failed)).unwrap();
+    writer.finish(Value::Null, true).unwrap();
+
+    let sql = "select s.fingerprint, s.query, count(*), \
+               count(*) filter (o.disposition = 'failed'), avg(o.service_us), min(o.due_us) \
+               from '{dir}/outcomes-*.parquet' o join '{dir}/statements-*.parquet' s \
+               using (fingerprint) group by all";
+    let expected = json!([["ffffffffffffffff", "select $1", 2, 1, 200.0, -5]]);
+    assert_eq!(query(scratch.path(), sql), expected);
+}

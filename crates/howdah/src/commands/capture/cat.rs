@@ -1,0 +1,248 @@
+//! `howdah capture cat`: the events of a capture, in the order of their time.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use howdah_traffic::{Action, Bound, CopyDirection, Event, Parameter, Text};
+use serde::{Serialize, Serializer};
+
+use crate::{context::Context, outcome::Outcome};
+
+/// Print the events of a capture in the order of their time.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The folder of the capture
+    #[arg(value_name = "CAPTURE")]
+    capture: PathBuf,
+    /// How to print them
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// One line per event, texts shortened
+    #[default]
+    Table,
+    /// One JSON object per line, complete
+    Ndjson,
+}
+
+pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let capture = super::open(&args.capture)?;
+    let mut out = ctx.stdout();
+    if args.format == Format::Table {
+        let head = ["time", "session", "kind", "user@database", "ms", "state", "sql"];
+        write_row(&mut out, &head.map(str::to_owned))?;
+    }
+    for event in capture.events() {
+        let event = event?;
+        match args.format {
+            Format::Table => write_row(&mut out, &cells(&event))?,
+            Format::Ndjson => {
+                serde_json::to_writer(&mut out, &Line::of(&event)).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Columns have a usual width, since a stream cannot look ahead for the widest.
+fn write_row(out: &mut impl Write, row: &[String; 7]) -> io::Result<()> {
+    let [time, session, kind, identity, ms, state, text] = row;
+    let row = format!(
+        "{time:<27}  {session:<14}  {kind:<10}  {identity:<20}  {ms:>10}  {state:<5}  {text}"
+    );
+    writeln!(out, "{}", row.trim_end())
+}
+
+fn cells(event: &Event) -> [String; 7] {
+    let ms = event.outcome.duration_us.map(|us| format!("{}.{:03}", us / 1000, us % 1000));
+    let state = event.outcome.sqlstate.map(|code| code.to_string());
+    let failed = if event.outcome.failed() { "error" } else { "" };
+    [
+        event.time.to_string(),
+        printable(&event.session),
+        event.action.kind().to_string(),
+        printable(&format!("{}@{}", event.user, event.database)),
+        ms.unwrap_or_default(),
+        state.unwrap_or_else(|| failed.to_owned()),
+        summary(&event.action),
+    ]
+}
+
+/// SQL and parameters in one line.
+fn summary(action: &Action) -> String {
+    let text = match action {
+        Action::Call { function } => function.to_str_lossy(),
+        other => other.sql().map(Text::to_str_lossy).unwrap_or_default(),
+    };
+    let mut line = shortened(&text, SQL_CHARS);
+    for (number, parameter) in
+        (1..).zip(bound(action).and_then(|b| b.parameters.as_ref()).into_iter().flatten())
+    {
+        let _ = match parameter {
+            Parameter::Null => write!(line, "  ${number}=NULL"),
+            Parameter::Value(text) => {
+                write!(line, "  ${number}={}", shortened(&text.to_str_lossy(), VALUE_CHARS))
+            }
+            Parameter::Truncated(text) => {
+                write!(line, "  ${number}={} (cut)", shortened(&text.to_str_lossy(), VALUE_CHARS))
+            }
+        };
+    }
+    line
+}
+
+/// Characters of a text, and of a value, that the table shows.
+const SQL_CHARS: usize = 100;
+const VALUE_CHARS: usize = 30;
+
+fn shortened(text: &str, chars: usize) -> String {
+    let mut words = text.split_whitespace();
+    let mut short = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        if short.len() > chars * 4 {
+            break;
+        }
+        short.push(' ');
+        short.push_str(word);
+    }
+    match short.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", printable(&short[..end])),
+        None => printable(&short),
+    }
+}
+
+/// What a client sent must not steer the reader's terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn bound(action: &Action) -> Option<&Bound> {
+    match action {
+        Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => Some(bound),
+        _ => None,
+    }
+}
+
+/// One object of `--format ndjson`. Every key is always there, in this order, null where the event
+/// has no such thing or it is not known. Texts that are not UTF-8 have U+FFFD in them; the files have
+/// the exact bytes.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(serialize_with = "as_text")]
+    time: howdah_traffic::Timestamp,
+    session: &'a str,
+    kind: &'static str,
+    user: Option<&'a str>,
+    database: Option<&'a str>,
+    application: Option<&'a str>,
+    sql: Option<Lossy<'a>>,
+    parameters: Option<Vec<Option<Lossy<'a>>>>,
+    parameters_truncated: Option<Vec<usize>>,
+    duration_us: Option<u64>,
+    sqlstate: Option<String>,
+    error: Option<Lossy<'a>>,
+    statement: Option<Lossy<'a>>,
+    portal: Option<Lossy<'a>>,
+    copy_direction: Option<&'static str>,
+    function: Option<Lossy<'a>>,
+    source: &'static str,
+    vxid: Option<&'a str>,
+    query_id: Option<i64>,
+}
+
+struct Lossy<'a>(&'a Text);
+
+impl Serialize for Lossy<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0.to_str_lossy())
+    }
+}
+
+fn as_text<S: Serializer>(time: &howdah_traffic::Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(time)
+}
+
+impl<'a> Line<'a> {
+    fn of(event: &'a Event) -> Self {
+        let known = |text: &'a str| (!text.is_empty()).then_some(text);
+        let bound = bound(&event.action);
+        let parameters = bound.and_then(|bound| bound.parameters.as_deref());
+        Self {
+            time: event.time,
+            session: &event.session,
+            kind: event.action.kind().as_str(),
+            user: known(&event.user),
+            database: known(&event.database),
+            application: known(&event.application),
+            sql: event.action.sql().map(Lossy),
+            parameters: parameters.map(|values| values.iter().map(value).collect()),
+            parameters_truncated: parameters.and_then(truncated),
+            duration_us: event.outcome.duration_us,
+            sqlstate: event.outcome.sqlstate.map(|code| code.to_string()),
+            error: event.outcome.error.as_ref().map(Lossy),
+            statement: match &event.action {
+                Action::Parse { statement, .. } => Some(Lossy(statement)),
+                _ => bound.map(|bound| Lossy(&bound.statement)),
+            },
+            portal: bound.map(|bound| Lossy(&bound.portal)),
+            copy_direction: match &event.action {
+                Action::Copy { direction: CopyDirection::In, .. } => Some("in"),
+                Action::Copy { direction: CopyDirection::Out, .. } => Some("out"),
+                _ => None,
+            },
+            function: match &event.action {
+                Action::Call { function } => Some(Lossy(function)),
+                _ => None,
+            },
+            source: event.source.as_str(),
+            vxid: event.vxid.as_deref(),
+            query_id: event.query_id,
+        }
+    }
+}
+
+fn value(parameter: &Parameter) -> Option<Lossy<'_>> {
+    match parameter {
+        Parameter::Null => None,
+        Parameter::Value(text) | Parameter::Truncated(text) => Some(Lossy(text)),
+    }
+}
+
+/// Numbers, from 1, of the values that were cut; nothing if none was.
+fn truncated(parameters: &[Parameter]) -> Option<Vec<usize>> {
+    let cut = |(number, parameter): (usize, &Parameter)| {
+        matches!(parameter, Parameter::Truncated(_)).then_some(number)
+    };
+    let numbers: Vec<usize> = (1..).zip(parameters).filter_map(cut).collect();
+    (!numbers.is_empty()).then_some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_one_printable_line() {
+        assert_eq!(shortened("select\n\t1\x1b[2J", 100), "select 1\u{fffd}[2J");
+        assert_eq!(shortened("select 1", 6), "select…");
+        assert_eq!(shortened(&"é".repeat(101), 100), format!("{}…", "é".repeat(100)));
+    }
+
+    #[test]
+    fn a_table_row_shows_values_and_cuts() {
+        let action = Action::Execute(Bound {
+            statement: "s".into(),
+            portal: "".into(),
+            sql: "select $1, $2".into(),
+            parameters: Some(vec![Parameter::Null, Parameter::Truncated("lo".into())]),
+        });
+        assert_eq!(summary(&action), "select $1, $2  $1=NULL  $2=lo (cut)");
+    }
+}

@@ -1,0 +1,255 @@
+//! `howdah capture import`: server logs into a capture.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
+use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, read_files};
+use howdah_traffic::Event;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::LogArgs;
+use crate::{
+    context::Context,
+    errors::{self, Advise as _},
+    outcome::Outcome,
+    progress::Total,
+};
+
+/// Make a capture from the logs of a PostgreSQL server.
+///
+/// Reads the stderr, csvlog and jsonlog formats of PostgreSQL 14 to 18 and says what it took them
+/// for. Records that cannot be read are counted and shown, and never stop the import.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Log files in the order they were written; - is standard input
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+    /// Folder for the capture
+    #[arg(long, short, value_name = "CAPTURE")]
+    output: PathBuf,
+    /// Format of the logs; recognised if not given
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<LogFormat>,
+    #[command(flatten)]
+    log: LogArgs,
+    /// Replace a capture that is there already
+    #[arg(long)]
+    force: bool,
+}
+
+/// The formats that PostgreSQL writes its log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    /// Lines that begin with log_line_prefix
+    Stderr,
+    /// csvlog
+    Csv,
+    /// jsonlog
+    Json,
+}
+
+impl From<LogFormat> for Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Stderr => Self::Stderr,
+            LogFormat::Csv => Self::Csv,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let options = Options { format: args.format.map(Format::from), ..args.log.options()? };
+    let mut target = Target::new(args, &options);
+    let mut bar = None;
+    let read = read_files(
+        &args.logs,
+        options,
+        |progress| show(ctx, &mut bar, progress),
+        |event| target.write(event),
+    );
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let too_large = target.too_large;
+    match read {
+        Ok(summary) => {
+            let manifest = written(&args.output, target.finish(&summary))?;
+            tell(ctx, &args.output, &manifest, &summary, too_large);
+            Ok(Outcome::Done)
+        }
+        Err(ReadFilesError::Sink(error)) => written(&args.output, Err(error)),
+        Err(error) => {
+            let error = match error {
+                ReadFilesError::Options(error) => errors::wrong_usage(error),
+                error => anyhow::Error::from(error).context("cannot import"),
+            };
+            match written(&args.output, target.stop(&error))? {
+                Some(manifest) => Err(errors::with_hint(
+                    error,
+                    format!(
+                        "the {} events before it are kept in {}",
+                        manifest.events,
+                        args.output.display()
+                    ),
+                )),
+                None => Err(error),
+            }
+        }
+    }
+}
+
+fn written<T>(dir: &Path, result: Result<T, WriteError>) -> anyhow::Result<T> {
+    let hint = match &result {
+        Err(WriteError::Exists { .. }) => Some("--force replaces it".to_owned()),
+        Err(WriteError::NoRoom { files_kept: 1.., .. }) => Some(format!(
+            "`howdah capture info {}` shows what was imported; free some space and import again \
+             with --force",
+            dir.display()
+        )),
+        _ => None,
+    };
+    let result = result.context("cannot write the capture");
+    match hint {
+        Some(hint) => result.hint(hint),
+        None => result,
+    }
+}
+
+/// The capture that is being written. It is created when the first event comes, so that logs which
+/// cannot be read replace nothing and leave nothing.
+struct Target<'a> {
+    dir: &'a Path,
+    settings: CaptureSettings,
+    timezone: Option<String>,
+    writer: Option<CaptureWriter>,
+    /// Events that no capture can hold.
+    too_large: u64,
+}
+
+impl<'a> Target<'a> {
+    fn new(args: &'a Args, options: &Options) -> Self {
+        let origin = Origin {
+            files: args.logs.iter().map(|path| path.display().to_string()).collect(),
+            format: options.format.map(|format| format.as_str().to_owned()),
+            prefix: options.prefix.clone(),
+            timezone: options.timezone.clone(),
+        };
+        Self {
+            dir: &args.output,
+            settings: CaptureSettings { origin, overwrite: args.force },
+            timezone: options.timezone.clone(),
+            writer: None,
+            too_large: 0,
+        }
+    }
+
+    fn write(&mut self, event: Event) -> Result<(), WriteError> {
+        match self.writer()?.write(event) {
+            Err(WriteError::RowTooLarge { .. }) => {
+                self.too_large += 1;
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn writer(&mut self) -> Result<&mut CaptureWriter, WriteError> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => CaptureWriter::create(self.dir, self.settings.clone())?,
+        };
+        Ok(self.writer.insert(writer))
+    }
+
+    fn finish(mut self, summary: &Summary) -> Result<CaptureManifest, WriteError> {
+        let origin = Origin {
+            files: std::mem::take(&mut self.settings.origin.files),
+            format: summary.format.map(|format| format.as_str().to_owned()),
+            prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
+            timezone: self.timezone.take(),
+        };
+        let report = report(summary, self.too_large);
+        let writer = match self.writer {
+            Some(mut writer) => {
+                writer.set_origin(origin);
+                writer
+            }
+            None => CaptureWriter::create(self.dir, CaptureSettings { origin, ..self.settings })?,
+        };
+        writer.finish(report)
+    }
+
+    /// Keeps what came before an error, if anything came.
+    fn stop(self, error: &anyhow::Error) -> Result<Option<CaptureManifest>, WriteError> {
+        self.writer.map(|writer| writer.stop(json!({ "error": format!("{error:#}") }))).transpose()
+    }
+}
+
+/// The `report` of the manifest.
+fn report(summary: &Summary, too_large: u64) -> serde_json::Value {
+    json!({
+        "bytes": summary.bytes,
+        "records": summary.records,
+        "rejected": summary.rejected() + too_large,
+        "too_large": too_large,
+        "prefix": summary.prefix,
+        "problems": summary.problems,
+        "facts": summary.facts,
+    })
+}
+
+fn show(ctx: &Context, bar: &mut Option<ProgressBar>, progress: Progress) {
+    let total = progress.bytes_total.map_or(Total::Unknown, Total::Bytes);
+    bar.get_or_insert_with(|| ctx.progress(total, "importing")).set_position(progress.bytes);
+}
+
+/// Says what was read, what is in the capture, and what is not.
+fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary, too_large: u64) {
+    let format = summary.format.map_or("unknown", Format::as_str);
+    let prefix = summary.prefix.as_ref().map_or(String::new(), |prefix| {
+        let origin = match prefix.origin {
+            howdah_logs::Origin::Given => "given",
+            howdah_logs::Origin::Guessed => "guessed",
+        };
+        format!(", log_line_prefix '{}' ({origin})", prefix.text)
+    });
+    ctx.say(format_args!("read {} records in {format} format{prefix}", summary.records));
+    let span = match (manifest.first, manifest.last) {
+        (Some(first), Some(last)) => format!(", {first} to {last}"),
+        _ => String::new(),
+    };
+    ctx.say(format_args!(
+        "{}: {} events of {} sessions{span}",
+        dir.display(),
+        manifest.events,
+        summary.facts.sessions
+    ));
+    for (kind, count) in &manifest.kinds {
+        ctx.say(format_args!("  {kind:<10} {count:>10}"));
+    }
+    for problem in &summary.problems {
+        ctx.say(format_args!("{} {}", problem.count, problem.reason.as_str()));
+        for sample in &problem.samples {
+            ctx.say(format_args!("  {}:{}: {}", sample.file, sample.line, sample.excerpt));
+        }
+    }
+    let facts = &summary.facts;
+    let notes = [
+        (too_large, "events too large for a capture; they were left out"),
+        (facts.truncated_values, "values cut by log_parameter_max_length; they cannot be replayed"),
+        (
+            facts.errors_without_statement,
+            "errors whose statement the log does not hold (log_min_error_statement)",
+        ),
+        (facts.lost_lines, "lines that the server wrote and the log does not hold"),
+    ];
+    for (count, note) in notes.iter().filter(|(count, _)| *count > 0) {
+        ctx.say(format_args!("{count} {note}"));
+    }
+    if facts.sessions_merged {
+        ctx.say("the line prefix tells no session: those of one user are taken as one");
+    }
+}

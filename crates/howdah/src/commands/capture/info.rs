@@ -1,0 +1,113 @@
+//! `howdah capture info`: what a capture holds.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use howdah_dataset::{Capture, CaptureManifest};
+use indicatif::HumanBytes;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{context::Context, outcome::Outcome};
+
+/// Say what is in a capture: where it came from, its time, its events.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The folder of the capture
+    #[arg(value_name = "CAPTURE")]
+    capture: PathBuf,
+    /// How to print it
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Lines for a person
+    #[default]
+    Table,
+    /// One JSON document: the manifest and the size
+    Json,
+}
+
+/// The document of `--format json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    capture: String,
+    bytes: u64,
+    #[serde(flatten)]
+    manifest: &'a CaptureManifest,
+}
+
+pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let capture = super::open(&args.capture)?;
+    let mut out = ctx.stdout();
+    match args.format {
+        Format::Table => table(&mut out, &args.capture, &capture)?,
+        Format::Json => {
+            let document = Document {
+                capture: args.capture.display().to_string(),
+                bytes: capture.bytes(),
+                manifest: capture.manifest(),
+            };
+            serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> {
+    let manifest = capture.manifest();
+    let state = match manifest.finished {
+        true => "",
+        false => "; NOT FINISHED: the writer was stopped, what it finished is here",
+    };
+    writeln!(out, "capture   {}", dir.display())?;
+    writeln!(out, "written   {} by howdah {}{state}", manifest.created, manifest.howdah)?;
+    writeln!(out, "from      {}", origin(manifest))?;
+    if let (Some(first), Some(last)) = (manifest.first, manifest.last) {
+        writeln!(out, "time      {first} to {last} ({:.1?})", last.saturating_since(first))?;
+    }
+    let size = HumanBytes(capture.bytes());
+    writeln!(out, "events    {} in {} files, {size}", manifest.events, manifest.files)?;
+    for (kind, count) in &manifest.kinds {
+        writeln!(out, "  {kind:<10} {count:>10}")?;
+    }
+    problems(out, &manifest.report)
+}
+
+fn origin(manifest: &CaptureManifest) -> String {
+    let origin = &manifest.origin;
+    let mut text = origin.files.join(", ");
+    for (name, value) in
+        [("", &origin.format), ("prefix ", &origin.prefix), ("zone ", &origin.timezone)]
+    {
+        if let Some(value) = value {
+            text = format!("{text}; {name}{value}");
+        }
+    }
+    text
+}
+
+/// What the importer reported; a report of another writer may lack any of it.
+fn problems(out: &mut impl Write, report: &Value) -> io::Result<()> {
+    if let Some(error) = report["error"].as_str() {
+        writeln!(out, "stopped   {error}")?;
+    }
+    let rejected = report["rejected"].as_u64().unwrap_or(0);
+    if rejected > 0 {
+        writeln!(out, "rejected  {rejected} records")?;
+    }
+    for problem in report["problems"].as_array().into_iter().flatten() {
+        let reason = problem["reason"].as_str().unwrap_or_default().replace('_', " ");
+        writeln!(out, "  {reason}: {}", problem["count"])?;
+        for sample in problem["samples"].as_array().into_iter().flatten() {
+            let text = |key: &str| sample[key].as_str().unwrap_or_default();
+            writeln!(out, "    {}:{}: {}", text("file"), sample["line"], text("excerpt"))?;
+        }
+    }
+    Ok(())
+}

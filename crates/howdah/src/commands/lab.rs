@@ -1,0 +1,344 @@
+//! `howdah lab`: throw-away PostgreSQL clusters.
+
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    str::FromStr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use anyhow::bail;
+use howdah_lab::{Builder, Lab, LabState, Labs, LabsError, MAJORS, StartedLab};
+use serde::Serialize;
+
+use crate::{
+    context::Context,
+    errors::{self, Advise as _},
+    outcome::Outcome,
+};
+
+/// Start and stop throw-away PostgreSQL clusters.
+///
+/// PostgreSQL is taken from where it is installed; a major version that the machine lacks is fetched
+/// once and kept for later. Clusters listen on 127.0.0.1 and on a unix socket only, trust who
+/// connects, and do not wait for the disk. Nothing in them is meant to last.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    Start(Start),
+    Stop(Stop),
+    List(List),
+}
+
+/// Start a lab and print its connection URI.
+///
+/// It runs in the background until `howdah lab stop`. The superuser is postgres. When root starts
+/// it, the server runs as postgres, or else as nobody.
+#[derive(Debug, clap::Args)]
+struct Start {
+    /// Major version of PostgreSQL, 14 to 18; without it the newest that is installed
+    #[arg(long, value_name = "MAJOR",
+          value_parser = clap::value_parser!(u32)
+              .range(i64::from(*MAJORS.start())..=i64::from(*MAJORS.end())))]
+    pg: Option<u32>,
+    /// Folder of the server's programs, instead of a search for them
+    #[arg(long, value_name = "DIR")]
+    pg_bin: Option<PathBuf>,
+    /// Name of the lab, for the other commands; without it one is made up
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Folder for its files, made if missing; a lab that was kept there is started again
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Leave the files in --dir when the lab is stopped
+    #[arg(long, requires = "dir")]
+    keep: bool,
+    /// A setting of the server, as in postgresql.conf; repeat for more
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<Setting>,
+    /// Make it a physical standby of this lab, with the same programs and settings
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["pg", "pg_bin"])]
+    standby_of: Option<String>,
+    /// Stay in the foreground; the lab ends with Ctrl-C, or when this process dies
+    #[arg(long)]
+    foreground: bool,
+}
+
+/// Stop a lab and remove its files.
+#[derive(Debug, clap::Args)]
+struct Stop {
+    /// Name of the lab; not needed when there is only one
+    name: Option<String>,
+    /// Stop them all
+    #[arg(long, conflicts_with = "name")]
+    all: bool,
+}
+
+/// List the labs that run.
+#[derive(Debug, clap::Args)]
+struct List {
+    /// How to print the list
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Lines for a person
+    #[default]
+    Table,
+    /// One JSON document
+    Json,
+}
+
+pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let labs = Labs::of_user();
+    match args.action {
+        Action::Start(args) => start(args, &labs, ctx),
+        Action::Stop(args) => stop(args, &labs, ctx),
+        Action::List(args) => list(args.format, &labs, ctx),
+    }
+}
+
+fn start(args: Start, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+    let mut builder = builder(&args);
+    if let Some(primary) = &args.standby_of {
+        builder = builder.standby_of_lab(&get(labs, primary)?);
+    }
+    // In the foreground signals are ours from the start on: what is half made is cleaned up then,
+    // too, but a person who pressed Ctrl-C wants to see that it has been.
+    let interrupted = args.foreground.then(|| ctx.interrupted());
+    let started = advised(labs.start(args.name.as_deref(), builder))?;
+    let lab = started.lab();
+    ctx.say(format_args!("{}: PostgreSQL {}, files in {}", lab.name, lab.version, lab.dir.display()));
+    let mut out = ctx.stdout();
+    writeln!(out, "{}", lab.uri("postgres"))?;
+    out.finish()?;
+    match interrupted {
+        Some(interrupted) => stay(started, &interrupted),
+        None => {
+            started.leave_running();
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn builder(args: &Start) -> Builder {
+    let mut builder = Builder::new().keep(args.keep);
+    if let Some(major) = args.pg {
+        builder = builder.major(major);
+    }
+    if let Some(dir) = &args.pg_bin {
+        builder = builder.bin_dir(dir);
+    }
+    if let Some(dir) = &args.dir {
+        builder = builder.dir(dir);
+    }
+    for Setting { name, value } in &args.set {
+        builder = builder.setting(name, value);
+    }
+    builder
+}
+
+/// Waits for Ctrl-C, or for the server to be stopped by somebody else.
+fn stay(mut started: StartedLab, interrupted: &AtomicBool) -> anyhow::Result<Outcome> {
+    const GLANCE: Duration = Duration::from_millis(100);
+    while !interrupted.load(Ordering::Relaxed) {
+        match started.cluster().exit_status() {
+            Some(status) if status.success() => break,
+            Some(status) => bail!("the server ended by itself ({status})"),
+            None => std::thread::sleep(GLANCE),
+        }
+    }
+    started.cluster().stop()?;
+    Ok(Outcome::Done)
+}
+
+fn stop(args: Stop, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+    let names = match args.name {
+        Some(name) => vec![name],
+        None => {
+            let mut names: Vec<_> =
+                labs.list()?.iter().map(|state| state.name().to_owned()).collect();
+            match names.as_slice() {
+                [] if args.all => {}
+                [] => bail!("there is no lab to stop"),
+                [_] => {}
+                _ if args.all => {}
+                _ => {
+                    return Err(errors::wrong_usage("there are several labs"))
+                        .hint(format_args!("name one of {}, or say --all", names.join(", ")));
+                }
+            }
+            names.sort();
+            names
+        }
+    };
+    for name in names {
+        let lab = advised(labs.stop(&name))?;
+        let what = if lab.dir.exists() { "files kept in" } else { "removed" };
+        ctx.say(format_args!("{name}: stopped, {what} {}", lab.dir.display()));
+    }
+    Ok(Outcome::Done)
+}
+
+fn get(labs: &Labs, name: &str) -> anyhow::Result<Lab> {
+    advised(labs.get(name))
+}
+
+/// Adds what a person can do about it.
+fn advised<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
+    match result {
+        Err(LabsError::Unknown { name, known }) => {
+            let hint = match known.as_slice() {
+                [] => "there is none at the moment; `howdah lab start` starts one".to_owned(),
+                known => format!("there is {}", known.join(", ")),
+            };
+            Err(LabsError::Unknown { name, known }).hint(hint)
+        }
+        Err(error @ LabsError::NameTaken { .. }) => {
+            Err(error).hint("`howdah lab stop` stops it; or choose another --name")
+        }
+        Err(LabsError::Cluster(error)) if error.is_no_postgres() => Err(error)
+            .hint("install PostgreSQL's server package, or say where it is with --pg-bin"),
+        result => Ok(result?),
+    }
+}
+
+fn list(format: Format, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+    let labs: Vec<_> = labs.list()?.iter().map(Row::of).collect();
+    let mut out = ctx.stdout();
+    match format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &Document { version: 1, labs })?;
+            writeln!(out)?;
+        }
+        Format::Table => {
+            let widths = HEAD.map(str::len);
+            let widths = labs.iter().fold(widths, |widths, row| {
+                let cells = row.cells();
+                std::array::from_fn(|column| widths[column].max(cells[column].len()))
+            });
+            write_line(&mut out, widths, HEAD)?;
+            for row in &labs {
+                write_line(&mut out, widths, row.cells())?;
+            }
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+const HEAD: [&str; 5] = ["name", "postgresql", "standby of", "uri", "folder"];
+
+fn write_line(
+    out: &mut impl std::io::Write,
+    [name, version, primary, uri, _]: [usize; 5],
+    cells: [&str; 5],
+) -> std::io::Result<()> {
+    let [a, b, c, d, folder] = cells;
+    writeln!(out, "{a:name$}  {b:version$}  {c:primary$}  {d:uri$}  {folder}")
+}
+
+/// What `--format json` prints. Fields are added, never changed, within a version.
+#[derive(Debug, Serialize)]
+struct Document {
+    version: u32,
+    labs: Vec<Row>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Row {
+    name: String,
+    /// `starting` or `running`; what follows is empty while it starts.
+    state: &'static str,
+    postgresql: Option<String>,
+    major: Option<u32>,
+    pid: Option<u32>,
+    uri: Option<String>,
+    port: Option<u16>,
+    socket_dir: Option<PathBuf>,
+    dir: Option<String>,
+    data_dir: Option<PathBuf>,
+    standby_of: Option<String>,
+    started_s: Option<u64>,
+}
+
+impl Row {
+    fn of(state: &LabState) -> Self {
+        let name = state.name().to_owned();
+        let LabState::Running(lab) = state else {
+            return Self { name, state: "starting", ..Self::default() };
+        };
+        Self {
+            name,
+            state: "running",
+            postgresql: Some(lab.version.to_string()),
+            major: Some(lab.version.major()),
+            pid: lab.pid(),
+            uri: Some(lab.uri("postgres")),
+            port: Some(lab.port),
+            socket_dir: Some(lab.socket_dir.clone()),
+            dir: Some(lab.dir.display().to_string()),
+            data_dir: Some(lab.data_dir.clone()),
+            standby_of: lab.standby_of.clone(),
+            started_s: Some(lab.started_s),
+        }
+    }
+
+    fn cells(&self) -> [&str; 5] {
+        let text = |cell: &'_ Option<String>| -> &str { cell.as_deref().unwrap_or("") };
+        let uri = self.uri.as_deref().unwrap_or(self.state);
+        [&self.name, text(&self.postgresql), text(&self.standby_of), uri, text(&self.dir)]
+    }
+}
+
+/// `NAME=VALUE`; the value may be empty and hold anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Setting {
+    name: String,
+    value: String,
+}
+
+impl FromStr for Setting {
+    type Err = &'static str;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let (name, value) = word.split_once('=').ok_or("a setting is NAME=VALUE")?;
+        Ok(Self { name: name.trim().to_owned(), value: value.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_names_and_values() {
+        let parse = |word: &str| word.parse::<Setting>();
+        let setting = |name: &str, value: &str| Setting { name: name.into(), value: value.into() };
+        assert_eq!(parse("work_mem=1MB"), Ok(setting("work_mem", "1MB")));
+        assert_eq!(parse("log_line_prefix=%m=%p "), Ok(setting("log_line_prefix", "%m=%p ")));
+        assert_eq!(parse("search_path="), Ok(setting("search_path", "")));
+        assert!(parse("work_mem").is_err());
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_its_cells() {
+        let starting = Row::of(&LabState::Starting { name: "a-rather-long-name".into() });
+        let mut out = Vec::new();
+        let widths = std::array::from_fn(|column| HEAD[column].len().max(starting.cells()[column].len()));
+        write_line(&mut out, widths, HEAD).unwrap();
+        write_line(&mut out, widths, starting.cells()).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "name                postgresql  standby of  uri       folder\n\
+             a-rather-long-name                          starting  \n"
+        );
+    }
+}

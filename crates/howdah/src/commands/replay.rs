@@ -1,0 +1,252 @@
+//! `howdah replay`: a capture or a log against a server.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use howdah_dataset::{Capture, RunSettings, RunWriter};
+use howdah_logs::LogStream;
+use howdah_replay::{Identities, Limits, Rate, Renaming, Replay, Report, Settings};
+use howdah_traffic::Timestamp;
+
+use crate::{
+    commands::capture::LogArgs,
+    connection::{self, ConnectionArgs},
+    context::Context,
+    errors::{self, Advise as _},
+    metrics::MetricsArgs,
+    outcome::Outcome,
+    progress::Total,
+};
+
+/// Replay captured traffic against a server.
+///
+/// Every captured session gets a connection of its own, and sends what it sent, when it sent it: a
+/// slow statement delays its own session and no other. Statements really run, so point this at a
+/// copy. Server logs can be given in place of a capture; they are read as the replay goes.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    /// A capture, or server logs in the order they were written; - is standard input
+    #[arg(required = true, value_name = "CAPTURE|LOG")]
+    inputs: Vec<PathBuf>,
+    /// The server to replay against: a URI or a keyword string, as psql takes it
+    #[arg(long, value_name = "CONNINFO")]
+    target: Option<String>,
+    /// Folder for the run: the outcome of each event, which `howdah compare` reads
+    #[arg(long, short, value_name = "RUN")]
+    output: Option<PathBuf>,
+    /// Replace a run that is there already
+    #[arg(long)]
+    force: bool,
+    /// Pace: a factor on captured time such as 0.5 or 2, or max for no waiting at all
+    #[arg(long, short, value_name = "FACTOR", default_value_t)]
+    rate: Rate,
+    /// Log in as NEW where the capture has OLD; repeat for more
+    #[arg(long, value_name = "OLD=NEW", value_delimiter = ',')]
+    map_user: Vec<Renaming>,
+    /// Connect to NEW where the capture has OLD; repeat for more
+    #[arg(long, value_name = "OLD=NEW", value_delimiter = ',')]
+    map_database: Vec<Renaming>,
+    /// Log in every session as this role
+    #[arg(long, value_name = "ROLE")]
+    as_user: Option<String>,
+    /// Connect every session to this database
+    #[arg(long, value_name = "NAME")]
+    as_database: Option<String>,
+    /// Rows per fetch from a portal: logs do not hold the number
+    #[arg(long, value_name = "ROWS", default_value_t = Limits::default().fetch_rows,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    fetch_rows: u32,
+    /// Threads that hold sessions
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+    /// Memory for events that wait, per thread, in MiB; beyond it, sessions that are behind skip
+    #[arg(long, value_name = "MIB", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    backlog: u32,
+    /// How to print the numbers
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: Format,
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// How the numbers of a replay are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Lines for a person
+    #[default]
+    Table,
+    /// One JSON document
+    Json,
+}
+
+pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let target = args.connection.target(args.target.as_deref())?;
+    let source = Source::open(&args.inputs, &args.log)?;
+    let client = connection::connect(&target)?;
+    let writer = args.output.as_deref().map(|dir| run_writer(&args, dir, &client)).transpose()?;
+    let _server = args.metrics.serve(ctx)?;
+    let stop = ctx.interrupted();
+    let settings = settings(&args);
+    let replay = Replay {
+        target,
+        endpoint: client.endpoint().clone(),
+        encrypted: client.is_encrypted(),
+        settings,
+        writer,
+        registry: ctx.registry().clone(),
+        stop: stop.clone(),
+    };
+    let total = source.total();
+    let finished = Arc::new(AtomicBool::new(false));
+    let report = std::thread::scope(|scope| {
+        let done = finished.clone();
+        scope.spawn(move || show_progress(ctx, total, &done));
+        let report = source.play(replay);
+        finished.store(true, Ordering::Relaxed);
+        report
+    });
+    let report = report
+        .with_context(|| format!("cannot replay {}", args.inputs[0].display()))?;
+    conclude(&args, ctx, report)
+}
+
+fn settings(args: &Args) -> Settings {
+    let pairs = |renamings: &[Renaming]| {
+        renamings.iter().map(|renaming| (renaming.from.clone(), renaming.to.clone())).collect()
+    };
+    Settings {
+        rate: args.rate,
+        identities: Identities {
+            users: pairs(&args.map_user),
+            databases: pairs(&args.map_database),
+            as_user: args.as_user.clone(),
+            as_database: args.as_database.clone(),
+        },
+        limits: Limits {
+            fetch_rows: args.fetch_rows,
+            backlog_bytes: (args.backlog as usize) << 20,
+            ..Limits::default()
+        },
+        workers: usize::from(args.workers),
+    }
+}
+
+fn run_writer(
+    args: &Args,
+    dir: &Path,
+    client: &howdah_connect::Client,
+) -> anyhow::Result<RunWriter> {
+    let settings = RunSettings {
+        capture: args.inputs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" "),
+        target: client.endpoint().to_string(),
+        rate: args.rate.to_string(),
+        server_version: client.parameter("server_version").unwrap_or_default().to_owned(),
+        started: Timestamp::now(),
+        overwrite: args.force,
+    };
+    RunWriter::create(dir, settings)
+        .with_context(|| format!("cannot write the run {}", dir.display()))
+        .hint("--force replaces a run that is there already")
+}
+
+/// Where the events come from.
+enum Source {
+    Capture(Capture),
+    Log(LogStream),
+}
+
+impl Source {
+    fn open(inputs: &[PathBuf], log: &LogArgs) -> anyhow::Result<Self> {
+        match inputs {
+            [dir] if dir.is_dir() => Capture::open(dir)
+                .map(Self::Capture)
+                .with_context(|| format!("cannot read the capture {}", dir.display()))
+                .hint("`howdah capture import LOG -o CAPTURE` makes one; logs are given by file"),
+            _ if inputs.iter().any(|path| path.is_dir()) => {
+                Err(errors::wrong_usage("give one capture, or log files: a folder is among several inputs"))
+            }
+            _ => LogStream::open(inputs.to_vec(), log.options()?)
+                .map(Self::Log)
+                .context("cannot read the log"),
+        }
+    }
+
+    /// Events that will come, if that is known.
+    fn total(&self) -> Option<u64> {
+        match self {
+            Self::Capture(capture) => Some(capture.manifest().events),
+            Self::Log(_) => None,
+        }
+    }
+
+    fn play(
+        self,
+        replay: Replay,
+    ) -> Result<Report, howdah_replay::StartError> {
+        match self {
+            Self::Capture(capture) => replay.run(capture.events()),
+            Self::Log(stream) => replay.run(stream),
+        }
+    }
+}
+
+/// Draws how far the replay has come, until it is finished.
+fn show_progress(ctx: &Context, total: Option<u64>, finished: &AtomicBool) {
+    let progress = howdah_replay::Progress::of(ctx.registry());
+    let bar = ctx.progress(total.map_or(Total::Unknown, Total::Count), "replaying");
+    while !finished.load(Ordering::Relaxed) {
+        let state = progress.read();
+        bar.set_position(state.ended);
+        bar.set_message(format!(
+            "replaying, {} open, {} failed, lag {:.1?}",
+            state.connections, state.failed, state.lag
+        ));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    bar.finish_and_clear();
+}
+
+/// Prints the numbers, finishes the run, and says what went wrong besides statements.
+fn conclude(args: &Args, ctx: &Context, mut report: Report) -> anyhow::Result<Outcome> {
+    let summary = report.json(args.rate);
+    let complete = !report.interrupted && report.feed_error.is_none();
+    if let (Some(writer), Some(dir)) = (report.writer.take(), &args.output) {
+        let finished = writer.finish(summary.clone(), complete);
+        finished.with_context(|| format!("cannot finish the run {}", dir.display()))?;
+    }
+    {
+        let mut out = ctx.stdout();
+        match args.format {
+            Format::Table => write!(out, "{}", report.lines(args.rate))?,
+            Format::Json => writeln!(out, "{summary:#}")?,
+        }
+        if let (Some(dir), Format::Table) = (&args.output, args.format) {
+            writeln!(out, "run: {}", dir.display())?;
+        }
+    }
+    if let Some(error) = report.write_error.take() {
+        return Err(error).context("the run is incomplete, its outcomes could not all be written");
+    }
+    if let Some(error) = report.feed_error.take() {
+        bail!("the capture could not be read to its end: {error}");
+    }
+    if report.interrupted {
+        bail!("interrupted: what was played until then is above");
+    }
+    Ok(Outcome::Done)
+}

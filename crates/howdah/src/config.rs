@@ -1,0 +1,257 @@
+//! `howdah.toml`: defaults for the options of all commands.
+//!
+//! A key is the long name of an option. Options of every command stand at the top, those of one
+//! command in the section that bears its name, `[capture.import]` for a command below another:
+//!
+//! ```toml
+//! log-level = "info"
+//!
+//! [replay]
+//! rate = 2
+//! map-user = ["app=app_test"]
+//! ```
+//!
+//! The command tree is the schema, so there is none to keep in step with it: a key nobody knows is
+//! refused with the nearest one that is known, and a value is judged by the option's own parser.
+
+mod problem;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, Command};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+pub(crate) use self::problem::{Problem, Problems};
+use crate::{cli, errors::Advise as _};
+
+/// Far more than all options of all commands take. A file this long is not ours.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A configuration file, read but not judged.
+#[derive(Debug)]
+pub(crate) struct ConfigFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl ConfigFile {
+    /// Reads `named`, or the first file that exists of those places where one may stand.
+    ///
+    /// # Errors
+    ///
+    /// A file that is there cannot be read, or a named one is not there.
+    pub(crate) fn find(named: Option<PathBuf>) -> anyhow::Result<Option<Self>> {
+        if let Some(path) = named {
+            return Self::read(&path)
+                .with_context(|| format!("cannot read the configuration {}", path.display()))
+                .map(Some);
+        }
+        for path in places() {
+            match Self::read(&path) {
+                Ok(file) => return Ok(Some(file)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Somebody's home that we may not enter is as good as empty.
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| {
+                            format!("cannot read the configuration {}", path.display())
+                        })
+                        .hint("name another file by --config");
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where it was found.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the file's values the defaults of the options they name.
+    ///
+    /// # Errors
+    ///
+    /// Something in the file is wrong; the error tells all of it.
+    pub(crate) fn apply(&self, command: Command) -> Result<Command, Problems> {
+        let document = DeTable::parse(&self.text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            self.problems(vec![Problem::new(at, "", error.message())])
+        })?;
+        let mut found = Vec::new();
+        let command = apply_table(command, document.get_ref(), "", &mut found);
+        match found.is_empty() {
+            true => Ok(command),
+            false => Err(self.problems(found)),
+        }
+    }
+
+    /// How many values it sets.
+    pub(crate) fn len(&self) -> usize {
+        fn count(table: &DeTable<'_>) -> usize {
+            let one = |value: &Spanned<DeValue<'_>>| value.get_ref().as_table().map_or(1, count);
+            table.values().map(one).sum()
+        }
+        DeTable::parse(&self.text).map_or(0, |document| count(document.get_ref()))
+    }
+
+    fn read(path: &Path) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::Error::other("it is longer than 1 MiB"));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+            io::Error::other(format!("line {line} is not UTF-8"))
+        })?;
+        Ok(Self { path: path.to_owned(), text })
+    }
+
+    fn problems(&self, mut found: Vec<Problem>) -> Problems {
+        found.sort_by_key(|problem| problem.offset);
+        Problems::new(&self.path, &self.text, found)
+    }
+}
+
+/// Where a file may stand, nearest first.
+fn places() -> Vec<PathBuf> {
+    let home = std::env::var_os("XDG_CONFIG_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
+    let mut places = vec![PathBuf::from("howdah.toml")];
+    places.extend(home.map(|home| home.join("howdah/howdah.toml")));
+    places.push("/etc/howdah/howdah.toml".into());
+    places
+}
+
+/// Whether a file and the environment may set an option. The one that names the file cannot stand
+/// in it, but the environment gives it too.
+pub(crate) fn is_setting(arg: &Arg) -> bool {
+    arg.get_long().is_some() && !cli::is_question(arg)
+}
+
+fn apply_table(
+    mut command: Command,
+    table: &DeTable<'_>,
+    path: &str,
+    found: &mut Vec<Problem>,
+) -> Command {
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        let key_path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        let at = key.span().start;
+        match value.get_ref().as_table() {
+            Some(section) if command.find_subcommand(name).is_some() => {
+                // The name is the subcommand's own, not an alias, or `mut_subcommand` would add one.
+                let sub = command.find_subcommand(name).map(|sub| sub.get_name().to_owned());
+                let sub = sub.unwrap_or_default();
+                command =
+                    command.mut_subcommand(sub, |sub| apply_table(sub, section, &key_path, found));
+            }
+            Some(_) => found.push(unknown_section(&command, at, &key_path, name)),
+            None => match setting(&command, name) {
+                Some(arg) => match checked(arg, value) {
+                    Ok(values) => {
+                        let id = arg.get_id().clone();
+                        command =
+                            command.mut_arg(id, |arg| arg.default_values(values).required(false));
+                    }
+                    Err(why) => found.push(Problem::new(value.span().start, &key_path, why)),
+                },
+                None => found.push(unknown_key(&command, at, &key_path, name)),
+            },
+        }
+    }
+    command
+}
+
+fn setting<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {
+    settings(command).find(|arg| arg.get_long() == Some(key))
+}
+
+fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
+    // `--config` in the file it names would be read too late to mean anything.
+    command.get_arguments().filter(|arg| is_setting(arg) && arg.get_long() != Some("config"))
+}
+
+/// The texts that `value` puts in place of the option's default.
+fn checked(arg: &Arg, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
+    let many = matches!(arg.get_action(), ArgAction::Append)
+        || arg.get_num_args().is_some_and(|range| range.max_values() > 1);
+    let texts = match value.get_ref().as_array() {
+        Some(list) if many => list.iter().map(|item| text(item.get_ref())).collect(),
+        Some(_) => Err("takes one value, not a list".to_owned()),
+        None => text(value.get_ref()).map(|text| vec![text]),
+    }?;
+    judge(arg, &texts)?;
+    Ok(texts)
+}
+
+/// A scalar as somebody would write it on the command line.
+fn text(value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::String(text) => Ok(text.clone().into_owned()),
+        DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map(|number| number.to_string())
+            .map_err(|error| error.to_string()),
+        DeValue::Float(number) => Ok(number.as_str().to_owned()),
+        DeValue::Boolean(value) => Ok(value.to_string()),
+        DeValue::Datetime(time) => Ok(time.to_string()),
+        DeValue::Array(_) | DeValue::Table(_) => {
+            Err(format!("must be a plain value, not {}", value.type_str()))
+        }
+    }
+}
+
+/// Asks the option's own parser. clap trusts defaults, so a bad one has to be found before.
+fn judge(arg: &Arg, texts: &[String]) -> Result<(), String> {
+    if !arg.get_action().takes_values() {
+        return match texts {
+            [text] if text == "true" || text == "false" => Ok(()),
+            _ => Err("must be true or false".to_owned()),
+        };
+    }
+    let long = arg.get_long().unwrap_or_default();
+    let words = texts.iter().map(|text| format!("--{long}={text}"));
+    let alone = Arg::new("value")
+        .long(long.to_owned())
+        .value_delimiter(arg.get_value_delimiter())
+        .action(arg.get_action().clone())
+        .value_parser(arg.get_value_parser().clone())
+        .num_args(1)
+        .allow_hyphen_values(true);
+    let command = Command::new("value").no_binary_name(true).disable_help_flag(true).arg(alone);
+    command.try_get_matches_from(words).map(drop).map_err(|error| problem::why(&error))
+}
+
+fn unknown_key(command: &Command, at: usize, path: &str, name: &str) -> Problem {
+    let keys = settings(command).filter_map(Arg::get_long);
+    if command.find_subcommand(name).is_some() {
+        let why = format!("is a section: write [{path}] and its options below");
+        return Problem::new(at, path, why);
+    }
+    Problem::new(at, path, "no such key").or_nearest(name, keys)
+}
+
+fn unknown_section(command: &Command, at: usize, path: &str, name: &str) -> Problem {
+    if setting(command, name).is_some() {
+        return Problem::new(at, path, "takes a value, not a section");
+    }
+    let sections = command.get_subcommands().map(Command::get_name);
+    Problem::new(at, path, "no such section").or_nearest(name, sections)
+}

@@ -1,0 +1,115 @@
+//! Files against a command tree of the tests' own.
+
+use std::path::Path;
+
+use clap::{Arg, ArgAction, Command, value_parser};
+
+use super::*;
+
+fn tree() -> Command {
+    let rate = Arg::new("rate").long("rate").value_parser(value_parser!(f64)).default_value("1");
+    let map = Arg::new("map").long("map-user").action(ArgAction::Append);
+    let fast = Arg::new("fast").long("fast").action(ArgAction::SetTrue);
+    let target = Arg::new("target").long("target").required(true);
+    let format = Arg::new("format").long("format").value_parser(["table", "json"]);
+    let play = Command::new("play").args([rate, map, fast, target, format]);
+    let port = Arg::new("port").long("port").value_parser(value_parser!(u16));
+    let lab = Command::new("lab").subcommand(Command::new("start").arg(port));
+    let level = Arg::new("level").long("level").global(true).value_parser(["warn", "info"]);
+    Command::new("t").arg(level).subcommands([play, lab])
+}
+
+fn file(text: &str) -> ConfigFile {
+    ConfigFile { path: Path::new("h.toml").to_owned(), text: text.to_owned() }
+}
+
+fn problems(text: &str) -> Vec<String> {
+    file(text).apply(tree()).expect_err("the file is wrong").lines().collect()
+}
+
+#[test]
+fn values_become_defaults_and_words_come_before_them() {
+    let text = "level = 'info'\n[play]\nrate = 2\nmap-user = ['a=b', 'c=d']\nfast = true\n\
+                target = 'x'\n[lab.start]\nport = 0x1538\n";
+    let command = file(text).apply(tree()).unwrap();
+    let matches = command.clone().try_get_matches_from(["t", "play"]).unwrap();
+    let play = matches.subcommand_matches("play").unwrap();
+    assert_eq!(play.get_one::<f64>("rate"), Some(&2.0));
+    assert_eq!(play.get_one::<String>("target").unwrap(), "x");
+    assert_eq!(play.get_one::<String>("level").unwrap(), "info");
+    assert!(play.get_flag("fast"));
+    let users: Vec<_> = play.get_many::<String>("map").unwrap().collect();
+    assert_eq!(users, ["a=b", "c=d"]);
+
+    let words = ["t", "play", "--rate=3", "--map-user=e=f", "--level=warn"];
+    let matches = command.clone().try_get_matches_from(words).unwrap();
+    let play = matches.subcommand_matches("play").unwrap();
+    assert_eq!(play.get_one::<f64>("rate"), Some(&3.0));
+    assert_eq!(play.get_one::<String>("level").unwrap(), "warn");
+    let users: Vec<_> = play.get_many::<String>("map").unwrap().collect();
+    assert_eq!(users, ["e=f"]);
+
+    let matches = command.try_get_matches_from(["t", "lab", "start"]).unwrap();
+    let (_, lab) = matches.subcommand().unwrap();
+    let (_, start) = lab.subcommand().unwrap();
+    assert_eq!(start.get_one::<u16>("port"), Some(&5432));
+}
+
+#[test]
+fn a_mistyped_key_is_told_with_line_path_and_the_nearest() {
+    assert_eq!(
+        problems("level = 'info'\n\n[play]\n# pace\nraet = 2\n"),
+        ["h.toml:5: play.raet: no such key (did you mean `rate`?)"]
+    );
+    assert_eq!(
+        problems("[plya]\nrate = 2"),
+        ["h.toml:1: plya: no such section (did you mean `play`?)"]
+    );
+    assert_eq!(
+        problems("[lab.start]\nzzzzzzzz = 2"),
+        ["h.toml:2: lab.start.zzzzzzzz: no such key (known here: port)"]
+    );
+}
+
+#[test]
+fn values_are_judged_by_the_options_own_parser() {
+    assert_eq!(
+        problems(
+            "level = 'loud'\n[play]\nrate = 'fast'\nformat = 'xml'\nfast = 1\nmap-user = [[1]]\n\
+             target = ['a', 'b']\n[lab.start]\nport = 70000\n"
+        ),
+        [
+            "h.toml:1: level: `loud` is none of warn, info",
+            "h.toml:3: play.rate: `fast`: invalid float literal",
+            "h.toml:4: play.format: `xml` is none of table, json",
+            "h.toml:5: play.fast: must be true or false",
+            "h.toml:6: play.map-user: must be a plain value, not array",
+            "h.toml:7: play.target: takes one value, not a list",
+            "h.toml:9: lab.start.port: `70000`: 70000 is not in 0..=65535",
+        ]
+    );
+}
+
+#[test]
+fn sections_and_values_are_not_mixed_up() {
+    assert_eq!(
+        problems("play = 1\n[level]\nx = 1\n"),
+        [
+            "h.toml:1: play: is a section: write [play] and its options below",
+            "h.toml:2: level: takes a value, not a section",
+        ]
+    );
+}
+
+#[test]
+fn broken_toml_has_its_line() {
+    let lines = problems("[play]\nrate = = 2\n");
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].starts_with("h.toml:2: "), "{lines:?}");
+    assert!(problems("[play]\nrate = 1\nrate = 2\n")[0].starts_with("h.toml:3: "));
+}
+
+#[test]
+fn values_are_counted() {
+    assert_eq!(file("a = 1\n[b]\nc = 1\n[b.d]\ne = [1, 2]\n").len(), 3);
+}

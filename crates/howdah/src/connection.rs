@@ -1,0 +1,50 @@
+//! `-h -p -U -d` and a connection string: how every command is told of a server.
+
+use anyhow::Context as _;
+use howdah_connect::{Client, Environment, Target, Words};
+
+use crate::errors::Advise as _;
+
+/// The words of psql. Flatten into `Args` of a command that has `disable_help_flag`, for `-h` is the
+/// host here as it is there.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct ConnectionArgs {
+    /// Host name, address or socket directory of the server
+    #[arg(short = 'h', long, value_name = "HOST")]
+    pub(crate) host: Option<String>,
+    /// Port of the server
+    #[arg(short, long, value_name = "PORT")]
+    pub(crate) port: Option<String>,
+    /// Role to log in as
+    #[arg(short = 'U', long, value_name = "ROLE")]
+    pub(crate) username: Option<String>,
+    /// Database, or a connection string
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) dbname: Option<String>,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::HelpLong)]
+    pub(crate) help: Option<bool>,
+}
+
+impl ConnectionArgs {
+    /// Resolves them, together with a connection string, as libpq would.
+    pub(crate) fn target(&self, conninfo: Option<&str>) -> anyhow::Result<Target> {
+        let words = Words {
+            conninfo: conninfo.map(str::to_owned),
+            host: self.host.clone(),
+            port: self.port.clone(),
+            user: self.username.clone(),
+            database: self.dbname.clone(),
+        };
+        Target::resolve(&words, &Environment::from_process())
+            .context("cannot make sense of the connection settings")
+    }
+}
+
+/// Connects, or says which server could not be reached and what to look at.
+pub(crate) fn connect(target: &Target) -> anyhow::Result<Client> {
+    Client::connect(target)
+        .with_context(|| format!("cannot connect to {target}"))
+        .hint("is the server running there, and does pg_hba.conf let this role in?")
+}

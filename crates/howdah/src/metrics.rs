@@ -1,0 +1,178 @@
+//! `--metrics ADDR`: the numbers of a running command, for Prometheus.
+//!
+//! One thread with a runtime of its own, so that a scrape never waits for the work and the work
+//! never waits for a scrape.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, ToSocketAddrs as _},
+    thread::{self, JoinHandle},
+};
+
+use anyhow::Context as _;
+use axum::{Router, http::header::CONTENT_TYPE, routing::get};
+use howdah_stats::Registry;
+use tokio::sync::oneshot;
+
+use crate::{context::Context, errors::Advise as _};
+
+/// The option of commands that run long enough to be watched. Flatten it into their `Args`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct MetricsArgs {
+    /// Serve Prometheus metrics at this address under /metrics; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) metrics: Option<String>,
+}
+
+impl MetricsArgs {
+    /// Serves the context's registry if the option was given, and says where. Keep what it returns
+    /// until the work is done.
+    ///
+    /// # Errors
+    ///
+    /// See [`serve`].
+    pub(crate) fn serve(&self, ctx: &Context) -> anyhow::Result<Option<MetricsServer>> {
+        let Some(address) = &self.metrics else { return Ok(None) };
+        let server = serve(address, ctx.registry().clone())?;
+        ctx.say(format_args!("metrics: http://{}/metrics", server.address()));
+        Ok(Some(server))
+    }
+}
+
+/// A running server. Dropping it closes the port and ends the thread.
+#[derive(Debug)]
+pub(crate) struct MetricsServer {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsServer {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell: what went wrong in it was logged there.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Listens at `address` and answers `/metrics` and `/healthz`.
+///
+/// # Errors
+///
+/// The address is not `HOST:PORT`, or it cannot be listened at, say because somebody else does.
+pub(crate) fn serve(address: &str, registry: Registry) -> anyhow::Result<MetricsServer> {
+    let listener = listen(address)
+        .with_context(|| format!("cannot serve metrics at {address}"))
+        .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9187; port 0 takes a free one")?;
+    let address = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = thread::Builder::new().name("metrics".into()).spawn(move || {
+        runtime.block_on(async {
+            let serving = tokio::spawn(async {
+                if let Err(error) = answer(listener, registry).await {
+                    tracing::error!(%error, "metrics are no longer served");
+                }
+            });
+            // The sender is never used, only dropped.
+            let _ = stopped.await;
+            // The runtime ends with this block, and what is still being answered with it.
+            serving.abort();
+        });
+    })?;
+    Ok(MetricsServer { address, stop: Some(stop), thread: Some(thread) })
+}
+
+fn listen(address: &str) -> io::Result<TcpListener> {
+    let addresses: Vec<_> = address.to_socket_addrs()?.collect();
+    TcpListener::bind(&addresses[..])
+}
+
+async fn answer(listener: TcpListener, registry: Registry) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let metrics = async move || {
+        ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.prometheus())
+    };
+    let app = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(async || "ok\n"))
+        .fallback(async || (axum::http::StatusCode::NOT_FOUND, "try /metrics or /healthz\n"));
+    axum::serve(listener, app).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpStream,
+    };
+
+    use howdah_stats::Description;
+
+    use super::*;
+
+    const SEEN: Description = Description::counter("t_seen_total", "Seen.");
+
+    fn ask(server: &MetricsServer, path: &str) -> String {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_moment() {
+        let registry = Registry::new();
+        let server = serve("127.0.0.1:0", registry.clone()).unwrap();
+        registry.counter(&SEEN).add(3);
+        let answer = ask(&server, "/metrics");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+        assert!(answer.ends_with("\nt_seen_total 3\n"), "{answer}");
+        assert!(ask(&server, "/healthz").ends_with("\r\n\r\nok\n"));
+        assert!(ask(&server, "/").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn a_taken_address_is_said_and_a_dropped_one_is_free() {
+        let server = serve("127.0.0.1:0", Registry::new()).unwrap();
+        let address = server.address().to_string();
+        let error = serve(&address, Registry::new()).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.starts_with(&format!("cannot serve metrics at {address}: ")), "{text}");
+        assert!(text.contains("in use"), "{text}");
+        drop(server);
+        serve(&address, Registry::new()).unwrap();
+    }
+
+    #[test]
+    fn the_reference_page_holds_the_table() {
+        let page = include_str!("../../../docs/src/reference/metrics.md");
+        let labels = |metric: &Description| match metric.label_names() {
+            [] => String::new(),
+            names => format!("`{}`", names.join("`, `")),
+        };
+        let row = |metric: &Description| {
+            let (name, kind, help) = (metric.name(), metric.kind().as_str(), metric.help());
+            format!("| `{name}` | {kind} | {} | {help} |\n", labels(metric))
+        };
+        let table: String = howdah_replay::METRICS.iter().map(row).collect();
+        assert!(page.contains(&table), "docs/src/reference/metrics.md has to hold:\n{table}");
+    }
+
+    #[test]
+    fn an_address_without_a_port_is_refused() {
+        assert!(serve("127.0.0.1", Registry::new()).is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! Progress bars on stderr, for long work that a person watches.
+
+use std::{borrow::Cow, io, time::Duration};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tracing_subscriber::fmt::MakeWriter;
+
+const WITH_TOTAL: &str = "{msg} {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}";
+const BYTES: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
+const WITHOUT_TOTAL: &str = "{spinner} {msg} {human_pos} {per_sec} {elapsed}";
+
+/// What a bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Total {
+    /// Things: statements, files.
+    Count(u64),
+    /// Bytes.
+    Bytes(u64),
+    /// Things, and nobody knows how many: a pipe, a server that has not said.
+    Unknown,
+}
+
+/// The bars of one command. Talk and log lines go above them.
+#[derive(Clone, Debug)]
+pub(crate) struct Bars(MultiProgress);
+
+impl Bars {
+    /// Bars on stderr if they are `visible`, else bars that draw nothing.
+    pub(crate) fn new(visible: bool) -> Self {
+        Self(MultiProgress::with_draw_target(match visible {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        }))
+    }
+
+    /// Adds a bar.
+    pub(crate) fn add(&self, total: Total, label: impl Into<Cow<'static, str>>) -> ProgressBar {
+        let (bar, template) = match total {
+            Total::Count(count) => (ProgressBar::new(count), WITH_TOTAL),
+            Total::Bytes(bytes) => (ProgressBar::new(bytes), BYTES),
+            Total::Unknown => (ProgressBar::no_length(), WITHOUT_TOTAL),
+        };
+        let style = ProgressStyle::with_template(template).expect("the templates above are right");
+        let bar = self.0.add(bar.with_style(style).with_message(label));
+        if self.0.is_hidden() {
+            return bar;
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
+
+    /// Writes to stderr without tearing a bar.
+    pub(crate) fn write_above(&self, bytes: &[u8]) -> io::Result<()> {
+        self.0.suspend(|| io::Write::write_all(&mut io::stderr(), bytes))
+    }
+}
+
+/// One log line on its way to stderr.
+#[derive(Debug)]
+pub(crate) struct AboveBars<'a>(&'a Bars);
+
+impl io::Write for AboveBars<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_above(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Bars {
+    type Writer = AboveBars<'a>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        AboveBars(self)
+    }
+}
+
+#[test]
+fn bars_that_nobody_sees_still_count() {
+    let bars = Bars::new(false);
+    for total in [Total::Count(10), Total::Bytes(10), Total::Unknown] {
+        let bar = bars.add(total, "reading");
+        bar.inc(3);
+        assert_eq!(bar.position(), 3);
+        assert!(bar.is_hidden());
+    }
+}

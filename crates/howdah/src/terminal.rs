@@ -1,0 +1,117 @@
+//! What the streams are connected to, and the two writers: data to stdout, talk to stderr.
+
+use std::{
+    io::{self, BufWriter, IsTerminal as _, Write},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use clap::ValueEnum;
+
+use crate::errors::StdoutClosed;
+
+/// When to colour output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Facts about the two output streams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    /// Stdout goes to a person.
+    pub(crate) stdout: bool,
+    /// Stderr goes to a person: bars may be drawn there.
+    pub(crate) stderr: bool,
+    /// Data on stdout may carry colour.
+    pub(crate) color_stdout: bool,
+    /// Talk on stderr may carry colour.
+    pub(crate) color_stderr: bool,
+}
+
+impl Terminal {
+    /// Asks the streams and the environment.
+    pub(crate) fn detect(color: Color) -> Self {
+        let stdout = io::stdout().is_terminal();
+        let stderr = io::stderr().is_terminal();
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let paint = |is_terminal: bool| match color {
+            Color::Auto => is_terminal && !plain,
+            Color::Always => true,
+            Color::Never => false,
+        };
+        Self { stdout, stderr, color_stdout: paint(stdout), color_stderr: paint(stderr) }
+    }
+}
+
+/// Stdout, buffered: by lines towards a person, by blocks towards a file or a pipe.
+#[derive(Debug)]
+pub(crate) struct Stdout {
+    buffer: Mutex<BufWriter<io::Stdout>>,
+    flush_lines: bool,
+}
+
+impl Stdout {
+    /// The process's stdout.
+    pub(crate) fn new(terminal: Terminal) -> Self {
+        let buffer = Mutex::new(BufWriter::with_capacity(64 * 1024, io::stdout()));
+        Self { buffer, flush_lines: terminal.stdout }
+    }
+
+    /// Locks it for writing.
+    pub(crate) fn lock(&self) -> StdoutLock<'_> {
+        let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        StdoutLock { buffer, flush_lines: self.flush_lines }
+    }
+}
+
+/// A writer for data.
+///
+/// Writing after the reader has gone is an error that the command passes up by `?`; it ends the
+/// command and counts as success.
+#[derive(Debug)]
+pub(crate) struct StdoutLock<'a> {
+    buffer: MutexGuard<'a, BufWriter<io::Stdout>>,
+    flush_lines: bool,
+}
+
+impl StdoutLock<'_> {
+    /// Hands everything to the reader, so that a full disk is noticed.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        self.flush()
+    }
+}
+
+impl Write for StdoutLock<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.buffer.write(bytes).map_err(named)?;
+        if self.flush_lines && bytes[..written].contains(&b'\n') {
+            self.flush()?;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.buffer.flush().map_err(named)
+    }
+}
+
+/// Tells a broken pipe of ours from one of a database connection, and says whose any other error is.
+fn named(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, StdoutClosed),
+        kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
+    }
+}
+
+/// Writes talk to stderr. A stderr that is closed or full takes nothing, and nobody is there to be
+/// told.
+pub(crate) fn write_stderr(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,29 @@
+//! Tests of the whole binary, and of the workspace it is built from.
+
+mod capture;
+mod cli;
+mod config;
+mod help;
+mod workspace;
+
+use std::path::Path;
+
+use assert_cmd::Command;
+
+/// The binary, in a folder of its own, out of reach of the tester's settings.
+fn howdah(folder: &Path) -> Command {
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("howdah");
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_string_lossy();
+        if ours.starts_with("HOWDAH") || ours.starts_with("PG") || ours.starts_with("XDG") {
+            command.env_remove(&name);
+        }
+    }
+    command.current_dir(folder).env("HOME", folder).env("COLUMNS", "100");
+    command
+}
+
+/// What a command said on a stream.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}

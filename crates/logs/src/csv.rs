@@ -1,0 +1,329 @@
+//! csvlog: rows of 22 to 26 columns, newlines raw inside quotes.
+//!
+//! The number of columns is taken from each row, since a file may span an upgrade of the server. A row
+//! that was cut inside quotes would swallow all that follows, so inside quotes each line is checked for
+//! looking like a row's beginning; text of a client cannot, because its quotes would be doubled.
+//!
+//! Source: manual, Using CSV-Format Log Output; `write_csvlog` in `csvlog.c`.
+
+use howdah_traffic::SqlState;
+
+use crate::{
+    clock::{Clock, stamp_len},
+    pieces::{Piece, function, number, session_id},
+    reader::{Closing, Step},
+    record::{Record, Severity},
+    stderr::known,
+    summary::Reason,
+};
+
+/// Reader of csvlog files.
+#[derive(Debug)]
+pub(crate) struct Csv {
+    max_record_bytes: usize,
+    /// How far the current row was looked at, and whether that place is inside quotes.
+    scanned: usize,
+    in_quotes: bool,
+    /// Inside a row that is too long.
+    skipping: bool,
+    columns: [Piece; COLUMNS_MAX],
+    /// Columns of the last whole row.
+    columns_before: usize,
+    len: usize,
+    scratch: Vec<u8>,
+}
+
+/// Columns that are read: PostgreSQL 14 to 18 write these. Later ones are passed over.
+const COLUMNS_MAX: usize = 26;
+/// Columns of the oldest format, PostgreSQL 8.4.
+const COLUMNS_MIN: usize = 22;
+
+/// Columns by number.
+mod column {
+    pub(super) const TIME: usize = 0;
+    pub(super) const USER: usize = 1;
+    pub(super) const DATABASE: usize = 2;
+    pub(super) const PID: usize = 3;
+    pub(super) const REMOTE: usize = 4;
+    pub(super) const SESSION_ID: usize = 5;
+    pub(super) const LINE: usize = 6;
+    pub(super) const TAG: usize = 7;
+    pub(super) const VXID: usize = 9;
+    pub(super) const SEVERITY: usize = 11;
+    pub(super) const SQLSTATE: usize = 12;
+    pub(super) const MESSAGE: usize = 13;
+    pub(super) const DETAIL: usize = 14;
+    pub(super) const CONTEXT: usize = 18;
+    pub(super) const STATEMENT: usize = 19;
+    pub(super) const LOCATION: usize = 21;
+    pub(super) const APPLICATION: usize = 22;
+    pub(super) const BACKEND_TYPE: usize = 23;
+    pub(super) const LEADER: usize = 24;
+    pub(super) const QUERY_ID: usize = 25;
+}
+
+impl Csv {
+    pub(crate) fn new(max_record_bytes: usize) -> Self {
+        Self {
+            max_record_bytes,
+            scanned: 0,
+            in_quotes: false,
+            skipping: false,
+            columns: [Piece::Absent; COLUMNS_MAX],
+            columns_before: 0,
+            len: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The same reader at the beginning of another file.
+    pub(crate) fn restarted(&self) -> Self {
+        Self::new(self.max_record_bytes)
+    }
+
+    pub(crate) fn step(&mut self, input: &[u8], closing: Closing) -> Step {
+        if self.skipping {
+            return self.skip(input, closing);
+        }
+        match input {
+            [] => return Step::More,
+            [b'\n', ..] => return Step::Skip { len: 1 },
+            [b'\r', b'\n', ..] => return Step::Skip { len: 2 },
+            _ => {}
+        }
+        if self.scanned == 0 {
+            match row_begins(input, closing == Closing::End) {
+                None => return Step::More,
+                Some(true) => {}
+                Some(false) => return self.junk_line(input, closing),
+            }
+        }
+        match self.row_end(input, closing) {
+            End::Row(len) => self.split(input, len),
+            End::Broken(len) => Step::Junk { len, reason: Reason::CutShort },
+            End::Unknown if input.len() > self.max_record_bytes => {
+                self.skipping = true;
+                Step::Junk { len: input.len(), reason: Reason::TooLong }
+            }
+            End::Unknown if closing == Closing::End => self.tail(input),
+            End::Unknown => Step::More,
+        }
+    }
+
+    /// A line that does not begin like a row: it ends at its newline, whatever quotes it has.
+    fn junk_line(&mut self, input: &[u8], closing: Closing) -> Step {
+        let reason = Reason::NotARecord;
+        match memchr::memchr(b'\n', input) {
+            Some(newline) => Step::Junk { len: newline + 1, reason },
+            None if closing == Closing::End => {
+                Step::Junk { len: input.len(), reason: Reason::CutShort }
+            }
+            None if input.len() > self.max_record_bytes => {
+                self.skipping = true;
+                Step::Junk { len: input.len(), reason: Reason::TooLong }
+            }
+            None => Step::More,
+        }
+    }
+
+    /// What is left of a row that was too long ends where a line begins like a row.
+    fn skip(&mut self, input: &[u8], closing: Closing) -> Step {
+        for newline in memchr::memchr_iter(b'\n', input) {
+            match row_begins(&input[newline + 1..], closing == Closing::End) {
+                Some(true) => {
+                    self.skipping = false;
+                    return Step::Skip { len: newline + 1 };
+                }
+                Some(false) => {}
+                None if newline == 0 => return Step::More,
+                None => return Step::Skip { len: newline },
+            }
+        }
+        if input.is_empty() { Step::More } else { Step::Skip { len: input.len() } }
+    }
+
+    /// The last row of a file that lacks its newline is whole if it has as many columns as the row
+    /// before.
+    fn tail(&mut self, input: &[u8]) -> Step {
+        let before = self.columns_before;
+        let is_whole = !self.in_quotes
+            && matches!(self.split(input, input.len()), Step::Record { .. })
+            && self.len >= before;
+        if is_whole {
+            Step::Record { len: input.len() }
+        } else {
+            Step::Junk { len: input.len(), reason: Reason::CutShort }
+        }
+    }
+
+    fn row_end(&mut self, input: &[u8], closing: Closing) -> End {
+        while let Some(found) = memchr::memchr2(b'"', b'\n', &input[self.scanned..]) {
+            let at = self.scanned + found;
+            if input[at] == b'"' {
+                self.in_quotes = !self.in_quotes;
+            } else if !self.in_quotes {
+                return End::Row(at + 1);
+            } else {
+                match row_begins(&input[at + 1..], closing == Closing::End) {
+                    Some(true) => return End::Broken(at + 1),
+                    Some(false) => {}
+                    None => {
+                        self.scanned = at;
+                        return End::Unknown;
+                    }
+                }
+            }
+            self.scanned = at + 1;
+        }
+        self.scanned = input.len();
+        End::Unknown
+    }
+
+    /// Finds the columns of a row.
+    fn split(&mut self, input: &[u8], len: usize) -> Step {
+        self.scratch.clear();
+        self.columns = [Piece::Absent; COLUMNS_MAX];
+        self.len = 0;
+        let row = &input[..len];
+        let row = row.strip_suffix(b"\n").unwrap_or(row);
+        let row = row.strip_suffix(b"\r").unwrap_or(row);
+        let mut at = 0;
+        loop {
+            let Some((piece, end)) = self.field(row, at) else {
+                return Step::Junk { len, reason: Reason::BadRow };
+            };
+            if let Some(column) = self.columns.get_mut(self.len) {
+                *column = piece;
+            }
+            self.len += 1;
+            match row.get(end) {
+                Some(b',') => at = end + 1,
+                Some(_) => return Step::Junk { len, reason: Reason::BadRow },
+                None => break,
+            }
+        }
+        if self.len < COLUMNS_MIN {
+            return Step::Junk { len, reason: Reason::BadRow };
+        }
+        self.columns_before = self.len;
+        Step::Record { len }
+    }
+
+    /// The field that begins at `at`, and where it ends.
+    fn field(&mut self, row: &[u8], at: usize) -> Option<(Piece, usize)> {
+        if row.get(at) != Some(&b'"') {
+            let end = memchr::memchr(b',', &row[at..]).map_or(row.len(), |comma| at + comma);
+            let piece = if end == at { Piece::Absent } else { Piece::Input(at, end) };
+            return Some((piece, end));
+        }
+        let from = self.scratch.len();
+        let mut start = at + 1;
+        loop {
+            let quote = start + memchr::memchr(b'"', &row[start..])?;
+            if row.get(quote + 1) == Some(&b'"') {
+                self.scratch.extend_from_slice(&row[start..=quote]);
+                start = quote + 2;
+                continue;
+            }
+            if start == at + 1 {
+                return Some((Piece::Input(start, quote), quote + 1));
+            }
+            self.scratch.extend_from_slice(&row[start..quote]);
+            return Some((Piece::Scratch(from, self.scratch.len()), quote + 1));
+        }
+    }
+
+    pub(crate) fn consumed(&mut self, _len: usize) {
+        self.scanned = 0;
+        self.in_quotes = false;
+    }
+
+    pub(crate) fn record<'a>(
+        &'a mut self,
+        input: &'a [u8],
+        clock: &mut Clock,
+    ) -> Result<Record<'a>, Reason> {
+        let scratch = self.scratch.as_slice();
+        let get = |column: usize| self.columns[column].get(input, scratch);
+        let text = |column: usize| get(column).unwrap_or_default();
+        let id = session_id(text(column::SESSION_ID));
+        let line = number(text(column::LINE));
+        Ok(Record {
+            time: clock.read(text(column::TIME)).ok_or(Reason::BadTime)?,
+            session_id: text(column::SESSION_ID),
+            session_start: id.map(|(start, _)| start),
+            pid: number(text(column::PID)).or(id.map(|(_, pid)| pid)),
+            remote: text(column::REMOTE),
+            user: known(text(column::USER)),
+            database: known(text(column::DATABASE)),
+            application: known(text(column::APPLICATION)),
+            backend_type: text(column::BACKEND_TYPE),
+            has_leader: get(column::LEADER).is_some(),
+            vxid: text(column::VXID),
+            query_id: number(text(column::QUERY_ID)),
+            tag: text(column::TAG),
+            lines: line.map(|line| (line, line)),
+            severity: Severity::from_word(text(column::SEVERITY)).ok_or(Reason::BadSeverity)?,
+            sqlstate: SqlState::new(text(column::SQLSTATE)),
+            message: text(column::MESSAGE),
+            detail: text(column::DETAIL),
+            context: text(column::CONTEXT),
+            statement: get(column::STATEMENT),
+            function: function(text(column::LOCATION)),
+        })
+    }
+}
+
+/// Where a row ends.
+enum End {
+    Row(usize),
+    /// Another row begins inside its quotes.
+    Broken(usize),
+    Unknown,
+}
+
+/// Whether a row begins here: a time, then a user that is empty or in quotes that are not doubled, and
+/// in a row without user and database a process id. `None`: too little to tell.
+pub(crate) fn row_begins(bytes: &[u8], is_all: bool) -> Option<bool> {
+    let is_short = !is_all && bytes.len() < ROW_START_BYTES;
+    if !looks_like_digits_of_a_time(bytes) {
+        return Some(false);
+    }
+    let Some(len) = stamp_len(bytes, true) else {
+        return if is_short { None } else { Some(false) };
+    };
+    let begins = match &bytes[len..] {
+        [b',', b'"', b'"', ..] => false,
+        [b',', b'"', _, ..] => true,
+        [b',', b',', b'"', b'"', ..] => false,
+        [b',', b',', b'"', _, ..] => true,
+        [b',', b',', b',', digit, ..] => digit.is_ascii_digit(),
+        _ if is_short => return None,
+        _ => false,
+    };
+    Some(begins)
+}
+
+/// Enough to hold a time, a zone and the beginning of what follows.
+const ROW_START_BYTES: usize = 64;
+
+/// Whether what there is of a time looks like one.
+fn looks_like_digits_of_a_time(bytes: &[u8]) -> bool {
+    bytes.iter().zip(b"dddd-dd-dd dd:dd:dd.d").all(|(byte, shape)| match shape {
+        b'd' => byte.is_ascii_digit(),
+        _ => byte == shape,
+    })
+}
+
+#[test]
+fn row_beginnings() {
+    let row = b"2026-11-20 12:43:19.577 UTC,\"postgres\",\"postgres\",1,";
+    assert_eq!(row_begins(row, true), Some(true));
+    for len in 0..24 {
+        assert_eq!(row_begins(&row[..len], false), None, "{len}");
+    }
+    assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,,,18146,,", true), Some(true));
+    assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,\"\"postgres\"\",", true), Some(false));
+    assert_eq!(row_begins(b"select 1", false), Some(false));
+    assert_eq!(row_begins(b"2026-11-20", true), Some(false));
+}

@@ -1,0 +1,280 @@
+//! [`Importer`]: bytes in, events out.
+
+use howdah_traffic::{Event, Timestamp};
+
+use crate::{
+    buffer::Buffer,
+    clock::{Assumption, Clock},
+    detect::{SAMPLE_BYTES, Wanted},
+    error::ImportError,
+    options::{Format, Options, OptionsError},
+    reader::{Closing, Reader, Step},
+    summary::{Origin, Place, Prefix, Reason, Summary, shorten},
+    tracker::Tracker,
+};
+
+/// Turns a PostgreSQL server log into events.
+///
+/// Feed it the bytes of one file after another, in the order the server wrote them, in pieces of any
+/// size; take out events after each piece. It does no I/O and knows no clock: whoever reads a pipe
+/// says with [`idle`](Self::idle) that nothing came for a while.
+///
+/// ```text
+/// begin_file ─► feed* ─► (idle) ─► feed* ─► end_file ─► begin_file ─► … ─► finish
+///                 └──────── poll_event until None, after each call ──────────┘
+/// ```
+///
+/// # Order
+///
+/// Events of one session come in the order of their actions. Events of different sessions come in the
+/// order in which they became known: near to that of time with [`Emit::Start`](crate::Emit::Start),
+/// that of their ends with [`Emit::End`](crate::Emit::End).
+///
+/// # Memory
+///
+/// Bounded by the longest record ([`Options::max_record_bytes`]), by the piece that is fed, whose events
+/// wait in a queue, and by about 65 thousand sessions at a time; the one that was silent longest
+/// is taken to have ended when there are more.
+#[derive(Debug)]
+pub struct Importer {
+    wanted: Wanted,
+    clock: Clock,
+    buffer: Buffer,
+    reader: Option<Reader>,
+    /// The reader of the file before, for a file that is too short to tell by itself.
+    before: Option<Reader>,
+    tracker: Tracker,
+    summary: Summary,
+    file: String,
+    /// What ended the file before, when nobody could be told yet.
+    failed: Option<ImportError>,
+    /// The record that told of another language, until a known message proves it to be English.
+    translated: Option<(u64, String)>,
+}
+
+impl Importer {
+    /// An importer that has seen nothing.
+    ///
+    /// # Errors
+    ///
+    /// The prefix has no time or is not one, or the time zone is not known.
+    pub fn new(options: Options) -> Result<Self, OptionsError> {
+        let mut buffer = Buffer::default();
+        buffer.begin();
+        Ok(Self {
+            wanted: Wanted::new(&options)?,
+            clock: Clock::new(options.timezone.as_deref())?,
+            buffer,
+            reader: None,
+            before: None,
+            tracker: Tracker::new(options.emit),
+            summary: Summary::default(),
+            file: "input".to_owned(),
+            failed: None,
+            translated: None,
+        })
+    }
+
+    /// Starts a file; `name` is what problems in it are reported under. Sessions go on over files, as
+    /// they do when the server rotates its log. Format and prefix are found anew. A file before that was
+    /// not ended is ended now; had that failed, the next call that can fail says so.
+    pub fn begin_file(&mut self, name: &str) {
+        let ended = self.end_file();
+        self.failed = ended.err();
+        name.clone_into(&mut self.file);
+        self.summary.files += 1;
+    }
+
+    /// Takes the next bytes of the file.
+    ///
+    /// # Errors
+    ///
+    /// The input is hopeless: not a log, or in a shape that needs other options.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
+        self.summary.bytes += bytes.len() as u64;
+        for piece in bytes.chunks(PIECE_BYTES) {
+            self.buffer.push(piece);
+            // Without a new line there is nothing more to tell the format from.
+            let is_worth_it = self.reader.is_some()
+                || memchr::memchr(b'\n', piece).is_some()
+                || self.buffer.bytes().len() >= SAMPLE_BYTES;
+            if is_worth_it {
+                self.advance(Closing::Open)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that no input came for a while, so that a record which looks complete is taken to be. A stderr
+    /// log shows the end of a record only by the beginning of the next.
+    pub fn idle(&mut self) {
+        // What is hopeless will still be so with the next bytes, and reported then.
+        let _ = self.advance(Closing::Idle);
+    }
+
+    /// Ends the file. What is left of an incomplete record is counted as cut short.
+    ///
+    /// # Errors
+    ///
+    /// As for [`feed`](Self::feed).
+    pub fn end_file(&mut self) -> Result<(), ImportError> {
+        self.advance(Closing::End)?;
+        self.buffer.begin();
+        self.before = self.reader.take().or(self.before.take());
+        Ok(())
+    }
+
+    /// Ends the input. Actions whose outcome never came are handed out without.
+    ///
+    /// # Errors
+    ///
+    /// As for [`feed`](Self::feed), or the log is translated and therefore tells nothing.
+    pub fn finish(&mut self) -> Result<(), ImportError> {
+        self.end_file()?;
+        self.tracker.finish(&mut self.summary);
+        self.check_language(0)
+    }
+
+    /// The next event, or `None` until there is more input.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.tracker.poll_event()
+    }
+
+    /// The newest time seen in the log.
+    pub fn watermark(&self) -> Option<Timestamp> {
+        self.tracker.watermark()
+    }
+
+    /// What was read so far.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Reads as many records as there are.
+    fn advance(&mut self, closing: Closing) -> Result<(), ImportError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if self.reader.is_none() && !self.detect(closing)? {
+            return Ok(());
+        }
+        let Some(mut reader) = self.reader.take() else { return Ok(()) };
+        let result = self.read(&mut reader, closing);
+        describe(&reader, &mut self.summary);
+        self.reader = Some(reader);
+        result
+    }
+
+    fn read(&mut self, reader: &mut Reader, closing: Closing) -> Result<(), ImportError> {
+        loop {
+            let input = self.buffer.bytes();
+            let place = Place { file: &self.file, line: self.buffer.line_at(0) };
+            let len = match reader.step(input, closing, &self.tracker) {
+                Step::More => return Ok(()),
+                Step::Skip { len } => len,
+                Step::Junk { len, reason } => {
+                    self.summary.note(reason, place, &input[..len]);
+                    len
+                }
+                Step::Record { len } => {
+                    self.take_record(reader, len);
+                    len
+                }
+            };
+            self.buffer.consume(len);
+            reader.consumed(len);
+            self.check_language(LANGUAGE_RECORDS)?;
+        }
+    }
+
+    /// Hands the record in the first `len` bytes to its session.
+    fn take_record(&mut self, reader: &mut Reader, len: usize) {
+        let input = &self.buffer.bytes()[..len];
+        let place = Place { file: &self.file, line: self.buffer.line_at(0) };
+        let intruders = reader.intruders();
+        if intruders.count > 0 {
+            let line = self.buffer.line_at(intruders.first);
+            self.summary.note(
+                Reason::NotARecord,
+                Place { line, ..place },
+                &input[intruders.first..],
+            );
+            self.summary.note_more(Reason::NotARecord, intruders.count - 1);
+        }
+        match reader.record(input, &mut self.clock) {
+            Ok(record) => {
+                self.tracker.take(&record, &mut self.summary, place);
+                if self.translated.is_none() && self.tracker.seems_translated() {
+                    self.translated = Some((place.line, shorten(input)));
+                }
+            }
+            Err(reason) => self.summary.note(reason, place, input),
+        }
+        if let Some(assumption) = self.clock.take_assumption() {
+            let reason = match assumption {
+                Assumption::Unknown => Reason::UnknownZone,
+                Assumption::Ambiguous => Reason::AmbiguousZone,
+            };
+            self.summary.note(reason, place, input);
+        }
+    }
+
+    /// Fails when a log of enough records has durations in another language and no known message.
+    fn check_language(&self, records_min: u64) -> Result<(), ImportError> {
+        match &self.translated {
+            Some((line, excerpt))
+                if self.tracker.seems_translated() && self.summary.records >= records_min =>
+            {
+                Err(ImportError::Translated {
+                    file: self.file.clone(),
+                    line: *line,
+                    excerpt: excerpt.clone(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds the reader for the file; false while there is too little of it.
+    fn detect(&mut self, closing: Closing) -> Result<bool, ImportError> {
+        let place = Place { file: &self.file, line: self.buffer.line_at(0) };
+        if closing != Closing::End && b"\xef\xbb\xbf".starts_with(self.buffer.bytes()) {
+            return Ok(false);
+        }
+        if self.buffer.bytes().starts_with(b"\xef\xbb\xbf") {
+            self.buffer.consume(3);
+        }
+        let found = self.wanted.reader(self.buffer.bytes(), closing, place);
+        self.reader = match (found, &self.before) {
+            (Ok(Some(reader)), _) => Some(reader),
+            (Ok(None), _) => None,
+            (Err(_), Some(before)) => Some(before.restarted()),
+            (Err(error), None) => return Err(error),
+        };
+        Ok(self.reader.is_some())
+    }
+}
+
+/// Input is taken in pieces of this size, so that a huge slice does not become a huge copy.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Records after which a log must have shown that it is in English.
+const LANGUAGE_RECORDS: u64 = 1000;
+
+/// Writes format and prefix into the summary.
+fn describe(reader: &Reader, summary: &mut Summary) {
+    summary.format = Some(match reader {
+        Reader::Stderr(_) => Format::Stderr,
+        Reader::Csv(_) => Format::Csv,
+        Reader::Json(_) => Format::Json,
+    });
+    if let Reader::Stderr(reader) = reader {
+        let prefix = reader.prefix();
+        if summary.prefix.as_ref().is_some_and(|known| known.text == prefix.source()) {
+            return;
+        }
+        let origin = if reader.is_guessed() { Origin::Guessed } else { Origin::Given };
+        summary.prefix = Some(Prefix { text: prefix.source().to_owned(), origin });
+        summary.facts.sessions_merged |= !prefix.tells_sessions();
+    }
+}

@@ -1,0 +1,312 @@
+//! What the text of a `LOG` message tells of a client's doings.
+//!
+//! Source: `exec_simple_query`, `exec_parse_message`, `exec_bind_message`, `exec_execute_message`
+//! and `check_log_duration` in `postgres.c`; `log_fastpath_function_call` in `fastpath.c`;
+//! `PerformAuthentication` in `postinit.c`.
+
+use memchr::memmem;
+
+/// A message, sorted by what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message<'a> {
+    /// An action that begins now.
+    Begin(Step<'a>),
+    /// An action that ends now, and how long it took. `None`: the text was logged before.
+    End { micros: u64, step: Option<Step<'a>> },
+    /// A session was authorised.
+    Authorized(Authorized<'a>),
+    /// A session for replication or backup: not a client in our sense.
+    ReplicationAuthorized,
+    /// A connection was accepted; nobody knows yet whose.
+    Received,
+    /// A session ended.
+    Disconnection,
+    /// All sessions that were open are gone.
+    Restart,
+    /// Anything else that an untranslated server says about connections or itself.
+    Known,
+    /// Looks like a duration in another language.
+    ForeignDuration,
+    /// Anything else.
+    Other,
+}
+
+/// A step of a query protocol. The texts after parse, bind and execute still hold name and SQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step<'a> {
+    Statement(&'a [u8]),
+    Parse(&'a [u8]),
+    Bind(&'a [u8]),
+    Execute(&'a [u8]),
+    Fetch(&'a [u8]),
+    Call(&'a [u8]),
+}
+
+/// What the line `connection authorized` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Authorized<'a> {
+    pub(crate) user: &'a [u8],
+    pub(crate) database: &'a [u8],
+    pub(crate) application: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    pub(crate) fn parse(text: &'a [u8]) -> Self {
+        match text.first() {
+            Some(b'd') => {
+                if let Some(rest) = text.strip_prefix(b"duration: ") {
+                    return duration(rest);
+                }
+                if text.starts_with(b"disconnection: session time: ") {
+                    return Self::Disconnection;
+                }
+            }
+            Some(b's' | b'e' | b'f') => {
+                if let Some(step) =
+                    step(text).filter(|s| !matches!(s, Step::Parse(_) | Step::Bind(_)))
+                {
+                    return Self::Begin(step);
+                }
+            }
+            Some(b'c' | b'r') => {
+                if let Some(known) = connection(text) {
+                    return known;
+                }
+            }
+            _ => {}
+        }
+        if RESTARTS.iter().any(|start| text.starts_with(start)) {
+            return Self::Restart;
+        }
+        if KNOWN.iter().any(|start| text.starts_with(start)) {
+            return Self::Known;
+        }
+        if is_foreign_duration(text) { Self::ForeignDuration } else { Self::Other }
+    }
+}
+
+/// Messages after which no session of before is left.
+const RESTARTS: &[&[u8]] = &[
+    b"starting PostgreSQL ",
+    b"database system is shut down",
+    b"all server processes terminated; reinitializing",
+];
+
+/// Beginnings of frequent messages that prove the log to be in English.
+const KNOWN: &[&[u8]] = &[
+    b"checkpoint ",
+    b"database system ",
+    b"listening on ",
+    b"received ",
+    b"parameter \"",
+    b"automatic ",
+    b"temporary file",
+    b"process ",
+    b"could not ",
+    b"unexpected EOF",
+    b"redo ",
+    b"shutting down",
+    b"restored ",
+    b"background worker ",
+];
+
+/// What follows `duration: `.
+fn duration(rest: &[u8]) -> Message<'_> {
+    let Some((micros, rest)) = millis(rest) else { return Message::Other };
+    if rest.is_empty() {
+        return Message::End { micros, step: None };
+    }
+    // auto_explain writes `duration: … ms  plan:`, which is about a statement but ends none.
+    match rest.strip_prefix(b"  ").and_then(step) {
+        Some(step) => Message::End { micros, step: Some(step) },
+        None => Message::Known,
+    }
+}
+
+/// Reads `12.345 ms` as microseconds.
+fn millis(text: &[u8]) -> Option<(u64, &[u8])> {
+    let dot = text.iter().take(20).position(|byte| *byte == b'.')?;
+    let (whole, rest) = (&text[..dot], &text[dot + 1..]);
+    let (fraction, rest) = rest.split_at_checked(3)?;
+    let rest = rest.strip_prefix(b" ms")?;
+    if whole.is_empty() {
+        return None;
+    }
+    let digits = whole.iter().chain(fraction);
+    let micros = digits.into_iter().try_fold(0_u64, |sum, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit & 0x0f))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })?;
+    Some((micros, rest))
+}
+
+fn step(text: &[u8]) -> Option<Step<'_>> {
+    if let Some(sql) = text.strip_prefix(b"statement: ") {
+        return Some(Step::Statement(sql));
+    }
+    if let Some(rest) = text.strip_prefix(b"execute ") {
+        return Some(match rest.strip_prefix(b"fetch from ") {
+            Some(rest) => Step::Fetch(rest),
+            None => Step::Execute(rest),
+        });
+    }
+    if let Some(rest) = text.strip_prefix(b"parse ") {
+        return Some(Step::Parse(rest));
+    }
+    if let Some(rest) = text.strip_prefix(b"bind ") {
+        return Some(Step::Bind(rest));
+    }
+    let call = text.strip_prefix(b"fastpath function call: \"")?;
+    Some(Step::Call(&call[..memmem::rfind(call, b"\" (OID ")?]))
+}
+
+fn connection(text: &[u8]) -> Option<Message<'_>> {
+    if let Some(rest) = text.strip_prefix(b"connection authorized: user=") {
+        return Some(Message::Authorized(authorized(rest)));
+    }
+    if text.starts_with(b"connection received: ") {
+        return Some(Message::Received);
+    }
+    if text.starts_with(b"replication connection authorized: ")
+        || text.starts_with(b"received replication command: ")
+    {
+        return Some(Message::ReplicationAuthorized);
+    }
+    let known =
+        text.starts_with(b"connection authenticated: ") || text.starts_with(b"connection ready: ");
+    known.then_some(Message::Known)
+}
+
+/// Reads what follows `connection authorized: user=`. Nothing in it is quoted: the application name
+/// goes to the end, or to the remark about encryption.
+fn authorized(rest: &[u8]) -> Authorized<'_> {
+    let rest = without_encryption(rest);
+    let (rest, application) = split(rest, b" application_name=");
+    let (user, database) = split(rest, b" database=");
+    Authorized { user, database, application }
+}
+
+/// Cuts ` SSL enabled (…)` and ` GSS (…)` off the end.
+fn without_encryption(mut text: &[u8]) -> &[u8] {
+    for start in [&b" GSS ("[..], b" SSL enabled ("] {
+        if text.ends_with(b")")
+            && let Some(at) = memmem::rfind(text, start)
+        {
+            text = &text[..at];
+        }
+    }
+    text
+}
+
+fn split<'a>(text: &'a [u8], at: &[u8]) -> (&'a [u8], &'a [u8]) {
+    match memmem::find(text, at) {
+        Some(found) => (&text[..found], &text[found + at.len()..]),
+        None => (text, b""),
+    }
+}
+
+/// Whether a message reads like `Dauer: 0.562 ms`: a word, a colon, a number with three decimals.
+fn is_foreign_duration(text: &[u8]) -> bool {
+    let head = &text[..text.len().min(64)];
+    let Some(colon) = memmem::find(head, b": ") else { return false };
+    let number = &head[colon + 2..];
+    let digits = number.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let decimals = number.get(digits + 1..digits + 4);
+    digits > 0
+        && matches!(number.get(digits), Some(b'.' | b','))
+        && decimals.is_some_and(|three| three.iter().all(u8::is_ascii_digit))
+        && number.get(digits + 4) == Some(&b' ')
+        && !head[..colon].trim_ascii_end().contains(&b' ')
+}
+
+/// The message of an error without ` at character 8`, which only a stderr log appends.
+pub(crate) fn without_position(message: &[u8]) -> &[u8] {
+    let digits = message.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    match message[..message.len() - digits].strip_suffix(b" at character ") {
+        Some(text) if digits > 0 => text,
+        _ => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_with_and_without_a_step() {
+        let bare = Message::End { micros: 1065, step: None };
+        assert_eq!(Message::parse(b"duration: 1.065 ms"), bare);
+        let full = Message::End { micros: 70, step: Some(Step::Parse(b"S_1: select 1")) };
+        assert_eq!(Message::parse(b"duration: 0.070 ms  parse S_1: select 1"), full);
+        let empty = Message::End { micros: 6, step: Some(Step::Statement(b"")) };
+        assert_eq!(Message::parse(b"duration: 0.006 ms  statement: "), empty);
+        let call = Message::End { micros: 75, step: Some(Step::Call(b"random")) };
+        assert_eq!(
+            Message::parse(b"duration: 0.075 ms  fastpath function call: \"random\" (OID 1598)"),
+            call
+        );
+    }
+
+    #[test]
+    fn look_alikes_are_nothing() {
+        assert_eq!(
+            Message::parse(b"duration: 0.070 ms  plan:\nQuery Text: select 1"),
+            Message::Known
+        );
+        assert_eq!(
+            Message::parse(b"AUDIT: SESSION,1,1,READ,SELECT,,,select 1,<none>"),
+            Message::Other
+        );
+        assert_eq!(Message::parse(b"duration: x ms"), Message::Other);
+        assert_eq!(Message::parse(b"duration: 99999999999999999999999.000 ms"), Message::Other);
+        assert_eq!(Message::parse(b"parse S_1: select 1"), Message::Other);
+        assert_eq!(
+            Message::parse(b"received replication command: SHOW x"),
+            Message::ReplicationAuthorized
+        );
+    }
+
+    #[test]
+    fn steps_that_begin() {
+        assert_eq!(Message::parse(b"statement: a"), Message::Begin(Step::Statement(b"a")));
+        assert_eq!(Message::parse(b"execute S/C: a"), Message::Begin(Step::Execute(b"S/C: a")));
+        assert_eq!(
+            Message::parse(b"execute fetch from S/C: a"),
+            Message::Begin(Step::Fetch(b"S/C: a"))
+        );
+    }
+
+    #[test]
+    fn authorized_takes_names_as_they_are() {
+        let read = |text: &'static [u8]| match Message::parse(text) {
+            Message::Authorized(who) => (who.user, who.database, who.application),
+            other => panic!("{other:?}"),
+        };
+        let plain = read(b"connection authorized: user=a database=b");
+        assert_eq!(plain, (&b"a"[..], &b"b"[..], &b""[..]));
+        let spaced =
+            read(b"connection authorized: user=a b database=c d application_name=we\"ird | app");
+        assert_eq!(spaced, (&b"a b"[..], &b"c d"[..], &b"we\"ird | app"[..]));
+        let secure = read(
+            b"connection authorized: user=a database=b application_name=c (d) SSL enabled \
+              (protocol=TLSv1.3, cipher=TLS_AES_256_GCM_SHA384, bits=256)",
+        );
+        assert_eq!(secure, (&b"a"[..], &b"b"[..], &b"c (d)"[..]));
+    }
+
+    #[test]
+    fn durations_of_other_languages_are_noticed() {
+        for text in ["Dauer: 0.562 ms", "durée : 0.562 ms", "продолжительность: 0,562 мс"]
+        {
+            assert_eq!(Message::parse(text.as_bytes()), Message::ForeignDuration, "{text}");
+        }
+        assert_eq!(Message::parse(b"some value: 1 of 2"), Message::Other);
+    }
+
+    #[test]
+    fn the_position_is_no_part_of_the_message() {
+        assert_eq!(without_position(b"syntax error at character 12"), b"syntax error");
+        assert_eq!(without_position(b"error at character "), b"error at character ");
+        assert_eq!(without_position(b""), b"");
+    }
+}

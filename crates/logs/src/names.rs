@@ -1,0 +1,239 @@
+//! Statement and portal names out of `execute NAME/PORTAL: SQL`.
+//!
+//! Names are not quoted and may hold anything, `: ` included. The session's own earlier records decide
+//! where they can; then the first split whose rest begins like SQL; then the first split.
+
+use howdah_traffic::Text;
+
+/// The statements that one session is known to have prepared.
+///
+/// Holds the most recent ones only: a driver that prepares without end must not fill memory.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    statements: Vec<(Text, Text)>,
+    /// Where the next one goes when all places are taken.
+    next: usize,
+    is_new: bool,
+    /// A name with `: ` in it was met, so that the first one in a text need not end the name.
+    has_colons: bool,
+}
+
+impl Known {
+    /// Remembers that `name` stands for `sql` from now on.
+    pub(crate) fn insert(&mut self, name: &Text, sql: &Text) {
+        let entry = (name.clone(), sql.clone());
+        self.is_new = self.sql_of(name.as_bytes()).is_none();
+        self.has_colons |= memchr::memmem::find(name.as_bytes(), b": ").is_some();
+        if let Some(known) = self.statements.iter_mut().find(|(known, _)| known == name) {
+            *known = entry;
+        } else if self.statements.len() < STATEMENTS_MAX {
+            self.statements.push(entry);
+        } else {
+            self.statements[self.next] = entry;
+            self.next = (self.next + 1) % STATEMENTS_MAX;
+        }
+    }
+
+    /// Whether the name inserted last had not been known.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    fn sql_of(&self, name: &[u8]) -> Option<&Text> {
+        self.statements.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, sql)| sql)
+    }
+}
+
+/// Most statements remembered for one session.
+const STATEMENTS_MAX: usize = 64;
+
+/// A step's text, taken apart. The unnamed statement and the unnamed portal are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named<'a> {
+    pub(crate) statement: &'a [u8],
+    pub(crate) portal: &'a [u8],
+    pub(crate) sql: &'a [u8],
+}
+
+/// Takes apart what follows `parse `: there is no portal.
+pub(crate) fn parsed<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
+    let (name, sql) = split(text, known, |name, sql| {
+        known.sql_of(unnamed(name)).is_some_and(|k| k.as_bytes() == sql)
+    })?;
+    Some(Named { statement: unnamed(name), portal: b"", sql })
+}
+
+/// Takes apart what follows `bind `, `execute ` or `execute fetch from `.
+pub(crate) fn bound<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
+    let (name, sql) = split(text, known, |name, sql| {
+        let (statement, _) = portal(name, known);
+        known.sql_of(unnamed(statement)).is_some_and(|k| k.as_bytes() == sql)
+    })?;
+    let (statement, portal) = portal(name, known);
+    Some(Named { statement: unnamed(statement), portal, sql })
+}
+
+fn unnamed(name: &[u8]) -> &[u8] {
+    if name == b"<unnamed>" { b"" } else { name }
+}
+
+/// Splits at the right `: `.
+fn split<'a>(
+    text: &'a [u8],
+    known: &Known,
+    is_known: impl Fn(&[u8], &[u8]) -> bool,
+) -> Option<(&'a [u8], &'a [u8])> {
+    let at = |colon: usize| (&text[..colon], &text[colon + 2..]);
+    // A name is at most as long as a client cares to make it; the search is bounded all the same.
+    let window = &text[..text.len().min(NAME_BYTES_MAX)];
+    let mut splits = memchr::memmem::find_iter(window, b": ").map(at);
+    let first = splits.next()?;
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-<>/".contains(byte);
+    if !known.has_colons && first.0.iter().all(is_plain) && begins_like_sql(first.1) {
+        return Some(first);
+    }
+    let all =
+        || std::iter::once(first).chain(memchr::memmem::find_iter(window, b": ").skip(1).map(at));
+    all()
+        .find(|(name, sql)| is_known(name, sql))
+        .or_else(|| all().find(|(_, sql)| begins_like_sql(sql)))
+        .or(Some(first))
+}
+
+/// Farthest that the end of a name is looked for.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// Splits `NAME/PORTAL`, where both may hold slashes.
+fn portal<'a>(name: &'a [u8], known: &Known) -> (&'a [u8], &'a [u8]) {
+    let mut slashes = memchr::memchr_iter(b'/', name).map(|at| (&name[..at], &name[at + 1..]));
+    let Some(first) = slashes.next() else { return (name, b"") };
+    if known.sql_of(name).is_some() {
+        return (name, b"");
+    }
+    let mut later = slashes.filter(|(statement, _)| known.sql_of(statement).is_some());
+    match known.sql_of(first.0) {
+        Some(_) => first,
+        None => later.next().unwrap_or(first),
+    }
+}
+
+/// Whether a text begins with a word that begins a statement, or a comment, or holds nothing.
+fn begins_like_sql(text: &[u8]) -> bool {
+    let text = text.trim_ascii_start();
+    let len = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    if len == 0 {
+        return text.is_empty() || b"(;-/".contains(&text[0]);
+    }
+    let word = &text[..len];
+    VERBS.iter().any(|verb| verb.as_bytes().eq_ignore_ascii_case(word))
+}
+
+/// Words that begin a statement, most frequent first. Source: manual, SQL Commands.
+const VERBS: &[&str] = &[
+    "SELECT",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "BEGIN",
+    "COMMIT",
+    "WITH",
+    "SET",
+    "ROLLBACK",
+    "END",
+    "START",
+    "ABORT",
+    "ALTER",
+    "ANALYZE",
+    "CALL",
+    "CHECKPOINT",
+    "CLOSE",
+    "CLUSTER",
+    "COMMENT",
+    "COPY",
+    "CREATE",
+    "DEALLOCATE",
+    "DECLARE",
+    "DISCARD",
+    "DO",
+    "DROP",
+    "EXECUTE",
+    "EXPLAIN",
+    "FETCH",
+    "GRANT",
+    "IMPORT",
+    "LISTEN",
+    "LOAD",
+    "LOCK",
+    "MERGE",
+    "MOVE",
+    "NOTIFY",
+    "PREPARE",
+    "REASSIGN",
+    "REFRESH",
+    "REINDEX",
+    "RELEASE",
+    "RESET",
+    "REVOKE",
+    "SAVEPOINT",
+    "SECURITY",
+    "SHOW",
+    "TABLE",
+    "TRUNCATE",
+    "UNLISTEN",
+    "VACUUM",
+    "VALUES",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, known: &Known) -> (String, String, String) {
+        let named = bound(text.as_bytes(), known).expect("a colon");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(named.statement), text(named.portal), text(named.sql))
+    }
+
+    fn triple(a: &str, b: &str, c: &str) -> (String, String, String) {
+        (a.to_owned(), b.to_owned(), c.to_owned())
+    }
+
+    #[test]
+    fn plain_names() {
+        let known = Known::default();
+        assert_eq!(read("<unnamed>: select 1", &known), triple("", "", "select 1"));
+        assert_eq!(read("S_2/C_3: select 1", &known), triple("S_2", "C_3", "select 1"));
+        assert_eq!(read("<unnamed>/C_3: x: y", &known), triple("", "C_3", "x: y"));
+        assert_eq!(read("S_1: ", &known), triple("S_1", "", ""));
+        assert_eq!(bound(b"no colon", &known), None);
+    }
+
+    #[test]
+    fn a_colon_in_a_name_is_told_by_the_sql_after_it() {
+        let known = Known::default();
+        let odd = read("einf\"ug: x: select $1::text", &known);
+        assert_eq!(odd, triple("einf\"ug: x", "", "select $1::text"));
+        let sql = read("S: select ': select'", &known);
+        assert_eq!(sql, triple("S", "", "select ': select'"));
+    }
+
+    #[test]
+    fn the_sessions_own_names_win() {
+        let mut known = Known::default();
+        known.insert(&"a: select 1".into(), &"begin".into());
+        assert_eq!(read("a: select 1: begin", &known), triple("a: select 1", "", "begin"));
+        known.insert(&"a/b".into(), &"select 2".into());
+        assert_eq!(read("a/b: select 2", &known), triple("a/b", "", "select 2"));
+        assert_eq!(read("a/b/c: select 2", &known), triple("a/b", "c", "select 2"));
+    }
+
+    #[test]
+    fn memory_of_names_is_bounded() {
+        let mut known = Known::default();
+        for number in 0..1000 {
+            known.insert(&format!("S_{number}").into(), &"select 1".into());
+        }
+        assert_eq!(known.statements.len(), STATEMENTS_MAX);
+        assert!(known.sql_of(b"S_999").is_some());
+    }
+}

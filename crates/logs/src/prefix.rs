@@ -1,0 +1,338 @@
+//! `log_line_prefix`, compiled into a matcher for the front of a line.
+//!
+//! PostgreSQL writes user, database and application names as they are, so a prefix is not always
+//! unambiguous. Fields of fixed shape (times, numbers, session ids) are matched by shape; a name ends
+//! where the shortest reading lets the rest of the prefix match up to `LOG:` or its like. Names that a
+//! session is known by go first, so that an application called `x LOG:  y` is still read right.
+//!
+//! Source: manual, `log_line_prefix`; `log_status_format` in `elog.c`.
+
+mod guess;
+mod shape;
+
+use memchr::memmem;
+
+pub(crate) use self::guess::guess;
+use crate::{options::OptionsError, record::Label};
+
+/// A compiled prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Prefix {
+    source: String,
+    items: Vec<Item>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Item {
+    Literal(Vec<u8>),
+    Field {
+        field: Field,
+        /// Least number of bytes; shorter values are filled up with spaces.
+        width: usize,
+        /// The spaces come after the value.
+        left: bool,
+    },
+    /// `%q`: processes without a session stop here.
+    Quit,
+}
+
+/// What an escape stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Application,
+    User,
+    Database,
+    Remote,
+    Host,
+    LocalAddress,
+    BackendType,
+    Pid,
+    LeaderPid,
+    Seconds,
+    Millis,
+    Epoch,
+    Tag,
+    SqlState,
+    SessionId,
+    Line,
+    Start,
+    Vxid,
+    Txid,
+    QueryId,
+}
+
+impl Field {
+    const COUNT: usize = Self::QueryId as usize + 1;
+
+    fn from_escape(letter: u8) -> Option<Self> {
+        Some(match letter {
+            b'a' => Self::Application,
+            b'u' => Self::User,
+            b'd' => Self::Database,
+            b'r' => Self::Remote,
+            b'h' => Self::Host,
+            b'L' => Self::LocalAddress,
+            b'b' => Self::BackendType,
+            b'p' => Self::Pid,
+            b'P' => Self::LeaderPid,
+            b't' => Self::Seconds,
+            b'm' => Self::Millis,
+            b'n' => Self::Epoch,
+            b'i' => Self::Tag,
+            b'e' => Self::SqlState,
+            b'c' => Self::SessionId,
+            b'l' => Self::Line,
+            b's' => Self::Start,
+            b'v' => Self::Vxid,
+            b'x' => Self::Txid,
+            b'Q' => Self::QueryId,
+            _ => return None,
+        })
+    }
+
+    /// Whether the value may be any text.
+    fn is_free(self) -> bool {
+        matches!(
+            self,
+            Self::Application | Self::User | Self::Database | Self::BackendType | Self::Tag
+        )
+    }
+}
+
+/// The names a session is known by; empty where not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Names<'a> {
+    pub(crate) user: &'a [u8],
+    pub(crate) database: &'a [u8],
+    pub(crate) application: &'a [u8],
+}
+
+impl<'a> Names<'a> {
+    fn of(&self, field: Field) -> &'a [u8] {
+        match field {
+            Field::User => self.user,
+            Field::Database => self.database,
+            Field::Application => self.application,
+            _ => b"",
+        }
+    }
+}
+
+/// Where the fields of a line are. Offsets are from the start of the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Match {
+    spans: [(u32, u32); Field::COUNT],
+    /// What the line is.
+    pub(crate) label: Label,
+    /// Where the text after the label begins.
+    pub(crate) text: usize,
+}
+
+impl Match {
+    /// The bytes of a field; empty if the prefix has no such field.
+    pub(crate) fn field<'a>(&self, line: &'a [u8], field: Field) -> &'a [u8] {
+        let (start, end) = self.spans[field as usize];
+        line.get(start as usize..end as usize).unwrap_or_default()
+    }
+}
+
+impl Prefix {
+    /// Compiles a prefix given in PostgreSQL's syntax.
+    ///
+    /// # Errors
+    ///
+    /// It has no time, or ends inside an escape. Unknown escapes print nothing, in PostgreSQL too.
+    pub(crate) fn compile(source: &str) -> Result<Self, OptionsError> {
+        let cut = || OptionsError::PrefixCutShort { prefix: source.to_owned() };
+        let mut items = Vec::new();
+        let mut literal = Vec::new();
+        let mut bytes = source.bytes().peekable();
+        while let Some(byte) = bytes.next() {
+            if byte != b'%' {
+                literal.push(byte);
+                continue;
+            }
+            if bytes.next_if_eq(&b'%').is_some() {
+                literal.push(b'%');
+                continue;
+            }
+            let left = bytes.next_if_eq(&b'-').is_some();
+            let mut width = 0_usize;
+            while let Some(digit) = bytes.next_if(u8::is_ascii_digit) {
+                width = (width * 10 + usize::from(digit - b'0')).min(WINDOW_BYTES);
+            }
+            let item = match bytes.next().ok_or_else(cut)? {
+                b'q' => Item::Quit,
+                letter => match Field::from_escape(letter) {
+                    Some(field) => Item::Field { field, width, left },
+                    None => continue,
+                },
+            };
+            if !literal.is_empty() {
+                items.push(Item::Literal(std::mem::take(&mut literal)));
+            }
+            items.push(item);
+        }
+        if !literal.is_empty() {
+            items.push(Item::Literal(literal));
+        }
+        let prefix = Self { source: source.to_owned(), items };
+        if !prefix.has_any(&[Field::Seconds, Field::Millis, Field::Epoch]) {
+            return Err(OptionsError::PrefixWithoutTime { prefix: prefix.source });
+        }
+        Ok(prefix)
+    }
+
+    /// The prefix in PostgreSQL's syntax.
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether lines tell one session from another.
+    pub(crate) fn tells_sessions(&self) -> bool {
+        self.has_any(&[Field::SessionId, Field::Pid])
+    }
+
+    fn has_any(&self, fields: &[Field]) -> bool {
+        self.items.iter().any(|i| matches!(i, Item::Field { field, .. } if fields.contains(field)))
+    }
+
+    /// Reads the prefix and the label at the front of a line, or `None` if the line has another shape.
+    pub(crate) fn matches(&self, line: &[u8], names: Names<'_>) -> Option<Match> {
+        let found = Match { spans: [(0, 0); Field::COUNT], label: Label::NONE, text: 0 };
+        let mut matcher = Matcher { items: &self.items, line, names, found, steps: STEPS_MAX };
+        matcher.item(0, 0).then_some(matcher.found)
+    }
+}
+
+/// Farthest that one field is searched for. Names have at most 63 bytes, host names 255.
+const WINDOW_BYTES: usize = 512;
+
+/// Most attempts at one line, so that a strange line against a strange prefix cannot take forever.
+const STEPS_MAX: u32 = 4096;
+
+struct Matcher<'a> {
+    items: &'a [Item],
+    line: &'a [u8],
+    names: Names<'a>,
+    found: Match,
+    steps: u32,
+}
+
+impl Matcher<'_> {
+    /// Whether the items from `index` on match the line from `at` on.
+    fn item(&mut self, index: usize, at: usize) -> bool {
+        if self.steps == 0 {
+            return false;
+        }
+        self.steps -= 1;
+        match self.items.get(index) {
+            None => self.label(at),
+            Some(Item::Quit) => self.label(at) || self.item(index + 1, at),
+            Some(Item::Literal(literal)) => {
+                self.line[at..].starts_with(literal) && self.item(index + 1, at + literal.len())
+            }
+            Some(&Item::Field { field, width, left }) => {
+                if field.is_free() {
+                    self.free(index, at, field, width, left)
+                } else {
+                    self.shaped(index, at, field, width, left)
+                }
+            }
+        }
+    }
+
+    fn label(&mut self, at: usize) -> bool {
+        let Some((label, len)) = Label::parse(&self.line[at..]) else { return false };
+        self.found.label = label;
+        self.found.text = at + len;
+        true
+    }
+
+    /// A field known by its shape. Where several lengths have the shape, all are tried.
+    fn shaped(&mut self, index: usize, at: usize, field: Field, width: usize, left: bool) -> bool {
+        let line = self.line;
+        let spaces = if left { 0 } else { leading_spaces(&line[at..], width) };
+        let mut tried = None;
+        let lengths = shape::lengths(field, &line[at + spaces..]);
+        for len in lengths.into_iter().flatten() {
+            if tried == Some(len) {
+                continue;
+            }
+            tried = Some(len);
+            let start = at + spaces;
+            let mut end = start + len;
+            if end - at < width {
+                let missing = width - (end - at);
+                if leading_spaces(&line[end..], missing) < missing {
+                    continue;
+                }
+                end += missing;
+            }
+            if self.next(index, field, (start, start + len), end) {
+                return true;
+            }
+        }
+        shape::is_open_ended(field) && self.free(index, at, field, width, left)
+    }
+
+    /// A field that may be any text: the session's own name first, then the shortest that fits.
+    fn free(&mut self, index: usize, at: usize, field: Field, width: usize, left: bool) -> bool {
+        let line = self.line;
+        let known = self.names.of(field);
+        if !known.is_empty() && line[at..].starts_with(known) {
+            let end = (at + known.len()).max(at + width).min(line.len());
+            if self.next(index, field, (at, at + known.len()), end) {
+                return true;
+            }
+        }
+        let limit = line.len().min(at + WINDOW_BYTES);
+        let first = at + width;
+        if first > limit {
+            return false;
+        }
+        if let Some(Item::Literal(literal)) = self.items.get(index + 1) {
+            let window = line.len().min(limit + literal.len());
+            return memmem::find_iter(&line[first..window], literal)
+                .any(|found| self.free_until(index, at, field, first + found, left));
+        }
+        (first..=limit).any(|end| self.free_until(index, at, field, end, left))
+    }
+
+    fn free_until(
+        &mut self,
+        index: usize,
+        at: usize,
+        field: Field,
+        end: usize,
+        left: bool,
+    ) -> bool {
+        let padded = &self.line[at..end];
+        let span = if left {
+            (at, at + padded.trim_ascii_end().len())
+        } else {
+            (end - padded.trim_ascii_start().len(), end)
+        };
+        if !field.is_free() && self.line[span.0..span.1].contains(&b' ') {
+            return false;
+        }
+        self.next(index, field, span, end)
+    }
+
+    /// Takes the field to be at `span` and goes on at `end`.
+    fn next(&mut self, index: usize, field: Field, span: (usize, usize), end: usize) -> bool {
+        if !self.item(index + 1, end) {
+            return false;
+        }
+        let short = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        self.found.spans[field as usize] = (short(span.0), short(span.1));
+        true
+    }
+}
+
+fn leading_spaces(bytes: &[u8], at_most: usize) -> usize {
+    bytes.iter().take(at_most).take_while(|byte| **byte == b' ').count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,428 @@
+//! Stderr logs: lines with `log_line_prefix`, grouped into records.
+//!
+//! A line ends at a newline that no tab follows; a newline and a tab inside a text stand for a
+//! newline. A message is followed by lines of its own for `DETAIL`, `CONTEXT`, `STATEMENT` and the
+//! like, so a record is complete only when the next message begins. Anything may be written between
+//! records by other software, or by the server's own C library.
+//!
+//! Source: `send_message_to_server_log` and `append_with_tabs` in `elog.c`.
+
+use howdah_traffic::SqlState;
+
+use crate::{
+    clock::{Clock, read_epoch},
+    pieces::{Piece, function, number, session_id},
+    prefix::{Field, Match, Names, Prefix, guess},
+    reader::{Closing, Intruders, Sessions, Step},
+    record::{Label, Part, Record, Severity},
+    summary::Reason,
+};
+
+/// Reader of stderr logs.
+#[derive(Debug)]
+pub(crate) struct Stderr {
+    prefix: Prefix,
+    guessed: Option<Sample>,
+    max_record_bytes: usize,
+    /// Start of the next line to read.
+    cursor: usize,
+    /// Where the search for that line's end goes on.
+    scanned: usize,
+    /// The next line, if it was read already: it began the next record.
+    ahead: Option<(Match, usize)>,
+    group: Option<Group>,
+    /// Inside a record that is too long.
+    skipping: bool,
+    /// Lines end in carriage return and newline, as the file's first record shows: written on Windows.
+    with_returns: Option<bool>,
+    scratch: Vec<u8>,
+}
+
+/// The lines of one record.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// The message's line begins here.
+    start: usize,
+    end: usize,
+    main: Match,
+    severity: Severity,
+    parts: [Option<(usize, usize)>; Part::Statement as usize + 1],
+    last_line: Option<u64>,
+    intruders: Intruders,
+}
+
+/// Lines that a guessed prefix was guessed from, kept in case that later lines show it too narrow.
+#[derive(Debug, Default)]
+struct Sample {
+    lines: Vec<Vec<u8>>,
+    attempts: u32,
+}
+
+impl Stderr {
+    pub(crate) fn new(prefix: Prefix, is_guessed: bool, max_record_bytes: usize) -> Self {
+        Self {
+            prefix,
+            guessed: is_guessed.then(Sample::default),
+            max_record_bytes,
+            cursor: 0,
+            scanned: 0,
+            ahead: None,
+            group: None,
+            skipping: false,
+            with_returns: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(crate) fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    pub(crate) fn is_guessed(&self) -> bool {
+        self.guessed.is_some()
+    }
+
+    /// The same reader at the beginning of another file.
+    pub(crate) fn restarted(&self) -> Self {
+        Self::new(self.prefix.clone(), self.guessed.is_some(), self.max_record_bytes)
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        input: &[u8],
+        closing: Closing,
+        sessions: &impl Sessions,
+    ) -> Step {
+        loop {
+            let start = self.cursor;
+            let Some(end) = self.line_end(input, closing) else {
+                return self.unfinished(input, closing);
+            };
+            if self.skipping {
+                self.skipping = false;
+                return Step::Skip { len: end };
+            }
+            let line = &input[start..end];
+            let found = self.read_line(line, end, sessions);
+            if let (Some(found), Some(_)) = (&found, &self.group)
+                && matches!(found.label, Label::Main(_))
+            {
+                self.ahead = Some((*found, end));
+                return Step::Record { len: start };
+            }
+            self.cursor = end;
+            self.scanned = end;
+            match found {
+                None if line.trim_ascii().is_empty() => {
+                    if self.group.is_none() {
+                        return Step::Skip { len: end };
+                    }
+                }
+                None => {
+                    if let Some(step) = self.intrude(start, end, Reason::NotARecord) {
+                        return step;
+                    }
+                }
+                Some(found) => {
+                    if let Some(step) = self.take_line(input, start, end, found) {
+                        return step;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds a line to the record, or begins one with it.
+    fn take_line(&mut self, input: &[u8], start: usize, end: usize, found: Match) -> Option<Step> {
+        let line = &input[start..end];
+        let number = number(found.field(line, Field::Line));
+        match found.label {
+            Label::Main(severity) => {
+                self.group = Some(Group {
+                    start,
+                    end,
+                    main: found,
+                    severity,
+                    parts: Default::default(),
+                    last_line: number,
+                    intruders: Intruders::default(),
+                });
+                None
+            }
+            Label::Field(part) => {
+                let belongs = self.group.as_ref().is_some_and(|group| {
+                    let main = &input[group.start..group.end];
+                    [Field::Pid, Field::SessionId]
+                        .iter()
+                        .all(|field| group.main.field(main, *field) == found.field(line, *field))
+                });
+                match &mut self.group {
+                    Some(group) if belongs => {
+                        group.parts[part as usize] = Some((start + found.text, end));
+                        group.last_line = number.or(group.last_line);
+                        let is_endless = end - group.start > 2 * self.max_record_bytes;
+                        is_endless.then_some(Step::Record { len: end })
+                    }
+                    _ => self.intrude(start, end, Reason::Orphan),
+                }
+            }
+        }
+    }
+
+    /// A line that is no part of a record. Inside a record it waits until the record is complete, unless
+    /// there is so much of it that the record cannot be meant to go on.
+    fn intrude(&mut self, start: usize, end: usize, reason: Reason) -> Option<Step> {
+        let Some(group) = &mut self.group else {
+            return Some(Step::Junk { len: end, reason });
+        };
+        if group.intruders.count == 0 {
+            group.intruders.first = start;
+        }
+        group.intruders.count += 1;
+        (end - group.intruders.first > INTRUDERS_BYTES_MAX).then_some(Step::Record { len: end })
+    }
+
+    /// There is no complete line after the cursor.
+    fn unfinished(&mut self, input: &[u8], closing: Closing) -> Step {
+        let tail = input.len() - self.cursor;
+        if self.skipping || tail > self.max_record_bytes {
+            if self.group.is_some() {
+                return Step::Record { len: self.cursor };
+            }
+            // A newline at the very end is kept: the byte after it decides whether the line ends.
+            let len = input.len() - usize::from(input.ends_with(b"\n"));
+            let was_skipping = std::mem::replace(&mut self.skipping, true);
+            return match (len, was_skipping) {
+                (0, _) => Step::More,
+                (_, true) => Step::Skip { len },
+                (_, false) => Step::Junk { len, reason: Reason::TooLong },
+            };
+        }
+        match (closing, &self.group) {
+            (Closing::Open, _) => Step::More,
+            (Closing::Idle | Closing::End, Some(_)) if tail == 0 => {
+                Step::Record { len: self.cursor }
+            }
+            (Closing::End, Some(_)) => {
+                // The end of a message's own lines is missing: what there is of it may mislead.
+                let rest = &input[self.cursor..];
+                let belongs = self.prefix.matches(rest, Names::default());
+                if belongs.is_some_and(|found| matches!(found.label, Label::Field(_))) {
+                    self.group = None;
+                    return Step::Junk { len: input.len(), reason: Reason::CutShort };
+                }
+                Step::Record { len: self.cursor }
+            }
+            (Closing::End, None) if tail > 0 => {
+                Step::Junk { len: input.len(), reason: Reason::CutShort }
+            }
+            _ => Step::More,
+        }
+    }
+
+    /// End of the line at the cursor: after a newline that no tab follows.
+    fn line_end(&mut self, input: &[u8], closing: Closing) -> Option<usize> {
+        if let Some((_, end)) = self.ahead {
+            return Some(end);
+        }
+        while let Some(found) = memchr::memchr(b'\n', &input[self.scanned..]) {
+            let end = self.scanned + found + 1;
+            match input.get(end) {
+                Some(b'\t') => self.scanned = end,
+                Some(_) => return Some(end),
+                None if closing == Closing::Open => {
+                    self.scanned = end - 1;
+                    return None;
+                }
+                None => return Some(end),
+            }
+        }
+        self.scanned = input.len();
+        None
+    }
+
+    /// Matches the prefix. Where names of the session show that the shortest reading was wrong, reads
+    /// again with these names.
+    fn read_line(&mut self, line: &[u8], end: usize, sessions: &impl Sessions) -> Option<Match> {
+        let found = match self.ahead.take() {
+            Some((found, ahead)) if ahead == end => Some(found),
+            _ => self.prefix.matches(line, Names::default()),
+        };
+        let Some(found) = found else { return self.widen(line) };
+        if let Some(sample) = &mut self.guessed
+            && sample.lines.len() < SAMPLE_LINES_MAX
+        {
+            sample.lines.push(line[..line.len().min(SAMPLE_LINE_BYTES)].to_vec());
+        }
+        let id = found.field(line, Field::SessionId);
+        let known = sessions.names(id, number(found.field(line, Field::Pid)));
+        let is_doubtful = [
+            (known.user, Field::User),
+            (known.database, Field::Database),
+            (known.application, Field::Application),
+        ]
+        .into_iter()
+        .any(|(name, field)| {
+            let read = found.field(line, field);
+            !name.is_empty() && !read.is_empty() && read != name
+        });
+        if is_doubtful { self.prefix.matches(line, known).or(Some(found)) } else { Some(found) }
+    }
+
+    /// Looks for a prefix that fits a line which the guessed one does not, and all lines before.
+    fn widen(&mut self, line: &[u8]) -> Option<Match> {
+        let sample = self.guessed.as_mut()?;
+        let has_label =
+            memchr::memmem::find(&line[..line.len().min(SAMPLE_LINE_BYTES)], b":  ").is_some();
+        if !has_label || sample.attempts >= WIDEN_ATTEMPTS_MAX {
+            return None;
+        }
+        sample.attempts += 1;
+        let lines = || sample.lines.iter().map(Vec::as_slice).chain([line]);
+        let wider = guess(lines())?;
+        let fits_all = lines().all(|line| wider.matches(line, Names::default()).is_some());
+        if !fits_all {
+            return None;
+        }
+        self.prefix = wider;
+        self.prefix.matches(line, Names::default())
+    }
+
+    pub(crate) fn intruders(&self) -> Intruders {
+        self.group.as_ref().map_or(Intruders::default(), |group| group.intruders)
+    }
+
+    pub(crate) fn consumed(&mut self, len: usize) {
+        self.group = None;
+        self.cursor = self.cursor.saturating_sub(len);
+        self.scanned = self.scanned.saturating_sub(len);
+        if let Some((_, end)) = &mut self.ahead {
+            *end -= len;
+        }
+    }
+
+    pub(crate) fn record<'a>(
+        &'a mut self,
+        input: &'a [u8],
+        clock: &mut Clock,
+    ) -> Result<Record<'a>, Reason> {
+        let Some(group) = self.group else { return Err(Reason::NotARecord) };
+        self.scratch.clear();
+        let with_returns = *self
+            .with_returns
+            .get_or_insert_with(|| input[group.start..group.end].ends_with(b"\r\n"));
+        let unfold = |span, scratch: &mut _| unfold(input, span, with_returns, scratch);
+        let message = unfold((group.start + group.main.text, group.end), &mut self.scratch);
+        let mut parts = [Piece::Absent; Part::Statement as usize + 1];
+        for (piece, part) in parts.iter_mut().zip(group.parts) {
+            if let Some(span) = part {
+                *piece = unfold(span, &mut self.scratch);
+            }
+        }
+        let scratch = self.scratch.as_slice();
+        let part = |part: Part| parts[part as usize].get(input, scratch);
+        let line = &input[group.start..group.end];
+        let field = |field: Field| group.main.field(line, field);
+
+        let start = field(Field::Start);
+        let id = session_id(field(Field::SessionId));
+        let mut message = message.get(input, scratch).unwrap_or_default();
+        let mut sqlstate = SqlState::new(field(Field::SqlState));
+        let location = part(Part::Location);
+        if location.is_some()
+            && let Some((code, rest)) = message.split_at_checked(5)
+            && let (Some(code), Some(rest)) = (SqlState::new(code), rest.strip_prefix(b": "))
+        {
+            sqlstate = Some(code);
+            message = rest;
+        }
+        Ok(Record {
+            time: time(&group.main, line, clock).ok_or(Reason::BadTime)?,
+            session_id: field(Field::SessionId),
+            session_start: match id {
+                Some((start, _)) => Some(start),
+                None if start.is_empty() => None,
+                None => clock.read_start(start),
+            },
+            pid: number(field(Field::Pid)).or(id.map(|(_, pid)| pid)),
+            remote: known(if field(Field::Remote).is_empty() {
+                field(Field::Host)
+            } else {
+                field(Field::Remote)
+            }),
+            user: known(field(Field::User)),
+            database: known(field(Field::Database)),
+            application: known(field(Field::Application)),
+            backend_type: field(Field::BackendType),
+            has_leader: !field(Field::LeaderPid).is_empty(),
+            vxid: field(Field::Vxid),
+            query_id: number(field(Field::QueryId)),
+            tag: field(Field::Tag),
+            lines: number(field(Field::Line))
+                .map(|first| (first, group.last_line.unwrap_or(first))),
+            severity: group.severity,
+            sqlstate,
+            message,
+            detail: part(Part::Detail).unwrap_or_default(),
+            context: part(Part::Context).unwrap_or_default(),
+            statement: part(Part::Statement),
+            function: function(location.unwrap_or_default()),
+        })
+    }
+}
+
+/// Most bytes of foreign lines that are held while the record around them may go on.
+const INTRUDERS_BYTES_MAX: usize = 1 << 20;
+
+/// Lines kept to test a wider prefix on, and the bytes of each that matter.
+const SAMPLE_LINES_MAX: usize = 50;
+const SAMPLE_LINE_BYTES: usize = 1024;
+
+/// How often a wider prefix is looked for: each time costs some milliseconds.
+const WIDEN_ATTEMPTS_MAX: u32 = 20;
+
+/// The server's word for names that are not known yet.
+pub(crate) fn known(name: &[u8]) -> &[u8] {
+    if name == b"[unknown]" { b"" } else { name }
+}
+
+fn time(found: &Match, line: &[u8], clock: &mut Clock) -> Option<howdah_traffic::Timestamp> {
+    for field in [Field::Millis, Field::Epoch, Field::Seconds] {
+        let text = found.field(line, field);
+        match field {
+            _ if text.is_empty() => {}
+            Field::Epoch => return read_epoch(text),
+            _ => return clock.read(text),
+        }
+    }
+    None
+}
+
+/// A text without its last line end, and with one tab dropped after each newline inside.
+fn unfold(
+    input: &[u8],
+    (start, end): (usize, usize),
+    with_returns: bool,
+    scratch: &mut Vec<u8>,
+) -> Piece {
+    let bare = |line| if with_returns { strip_return(line) } else { line };
+    let text = &input[start..end];
+    let text = bare(text.strip_suffix(b"\n").unwrap_or(text));
+    if memchr::memchr(b'\n', text).is_none() {
+        return Piece::Input(start, start + text.len());
+    }
+    let from = scratch.len();
+    let mut rest = text;
+    while let Some(newline) = memchr::memchr(b'\n', rest) {
+        scratch.extend_from_slice(bare(&rest[..newline]));
+        scratch.push(b'\n');
+        rest = &rest[newline + 1..];
+        rest = rest.strip_prefix(b"\t").unwrap_or(rest);
+    }
+    scratch.extend_from_slice(rest);
+    Piece::Scratch(from, scratch.len())
+}
+
+fn strip_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}

@@ -1,0 +1,258 @@
+//! What an import read, what it could not read, and what it learnt of the log.
+
+use howdah_traffic::Kind;
+use serde::Serialize;
+
+use crate::{options::Format, record::Severity};
+
+/// Totals of an import, complete after [`finish`](crate::Importer::finish).
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Bytes fed.
+    pub bytes: u64,
+    /// Files begun.
+    pub files: u64,
+    /// Server messages understood as such.
+    pub records: u64,
+    /// The format that was given or recognised; of the latest file where they differ.
+    pub format: Option<Format>,
+    /// The line prefix of a stderr log.
+    pub prefix: Option<Prefix>,
+    /// What could not be read or had to be assumed, most severe first, then as met.
+    pub problems: Vec<Problem>,
+    /// What the log shows about the settings it was written with.
+    pub facts: Facts,
+    severities: [u64; Severity::ALL.len()],
+    events: [u64; Kind::ALL.len()],
+}
+
+/// A line prefix and how it was come by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Prefix {
+    /// In PostgreSQL's own syntax.
+    pub text: String,
+    /// Whether a person gave it.
+    pub origin: Origin,
+}
+
+/// Where a fact comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// A person gave it.
+    Given,
+    /// It was found from the data.
+    Guessed,
+}
+
+/// What the log shows about the settings it was written with. Counts are of records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Facts {
+    /// Statements logged at their start (`log_statement`).
+    pub statement_form: u64,
+    /// Statements logged at their end, with text (`log_min_duration_statement`).
+    pub duration_form: u64,
+    /// Durations without a text (`log_duration`, or a text that was logged before).
+    pub bare_durations: u64,
+    /// Parse and bind steps logged with text.
+    pub parse_and_bind: u64,
+    /// Failed statements known only from the error's own record.
+    pub error_form: u64,
+    /// Errors of client sessions that could be tied to no statement: the log does not hold its text,
+    /// because of `log_min_error_statement`.
+    pub errors_without_statement: u64,
+    /// Messages that carry their SQLSTATE and source location (`log_error_verbosity=verbose`).
+    pub verbose: u64,
+    /// Length at which parameter values are cut (`log_parameter_max_length`), in bytes, if any was.
+    pub parameter_limit_bytes: Option<usize>,
+    /// Values that were cut.
+    pub truncated_values: u64,
+    /// Sessions met.
+    pub sessions: u64,
+    /// Of these, sessions that were open before their first record in the log.
+    pub joined_midway: u64,
+    /// Of these, sessions that were inside a transaction block at their first record.
+    pub joined_in_transaction: u64,
+    /// Lines that the server numbered but the log does not hold.
+    pub lost_lines: u64,
+    /// The line prefix tells neither session nor process, so sessions of one user are one.
+    pub sessions_merged: bool,
+}
+
+/// Something that happened to several records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What.
+    pub reason: Reason,
+    /// How often.
+    pub count: u64,
+    /// The first few.
+    pub samples: Vec<Sample>,
+}
+
+/// One place in the input.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// Name of the file, as given.
+    pub file: String,
+    /// Line number, from 1.
+    pub line: u64,
+    /// The beginning of what stands there.
+    pub excerpt: String,
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident, $loses:literal, $text:literal;)*) => {
+        /// Why a record was rejected, or what was wrong with one that was kept.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Reason { $($(#[$doc])* $variant,)* }
+
+        impl Reason {
+            /// Every reason, in the order of declaration.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Whether what it happened to was left out.
+            pub const fn loses_record(self) -> bool {
+                match self { $(Self::$variant => $loses,)* }
+            }
+
+            /// A phrase for people, to follow a count.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Output of something else between the records.
+    NotARecord, true, "lines that are no log record";
+    /// A `DETAIL`, `STATEMENT` or the like without its message.
+    Orphan, true, "detail lines without their message";
+    /// The input ended, or another record began, inside a record.
+    CutShort, true, "records cut short";
+    /// Longer than [`Options::max_record_bytes`](crate::Options::max_record_bytes).
+    TooLong, true, "records over the size limit";
+    /// The time is not one.
+    BadTime, true, "records without a readable time";
+    /// A csvlog row of fewer than 22 columns, or with stray quotes.
+    BadRow, true, "malformed csvlog rows";
+    /// A jsonlog line that is not an object with the fields of a record.
+    BadObject, true, "malformed jsonlog lines";
+    /// A severity in another language, or none.
+    BadSeverity, true, "records of unknown severity";
+    /// `execute`, `parse` or `bind` without the name that must follow.
+    BadStep, true, "execute, parse or bind messages without a name";
+    /// The parameter list is broken; the event is kept without values.
+    BadParameters, false, "parameter lists that could not be read";
+    /// The zone is not known and was taken as UTC.
+    UnknownZone, false, "times in an unknown zone, taken as UTC";
+    /// The zone's abbreviation has several meanings; PostgreSQL's default was taken.
+    AmbiguousZone, false, "times with an ambiguous zone abbreviation";
+}
+
+impl Summary {
+    /// Number of events of a kind that were made.
+    pub fn events(&self, kind: Kind) -> u64 {
+        Kind::ALL.iter().position(|k| *k == kind).map_or(0, |at| self.events[at])
+    }
+
+    /// Number of all events that were made.
+    pub fn events_total(&self) -> u64 {
+        self.events.iter().sum()
+    }
+
+    /// Number of records of a severity.
+    pub fn records_of(&self, severity: Severity) -> u64 {
+        self.severities[severity as usize]
+    }
+
+    /// Number of records, or of lines that are none, that were left out.
+    pub fn rejected(&self) -> u64 {
+        self.problems.iter().filter(|p| p.reason.loses_record()).map(|p| p.count).sum()
+    }
+
+    pub(crate) fn count_event(&mut self, kind: Kind) {
+        self.events[kind as usize] += 1;
+    }
+
+    pub(crate) fn count_record(&mut self, severity: Severity) {
+        self.records += 1;
+        self.severities[severity as usize] += 1;
+    }
+
+    /// Counts a problem, and keeps a sample of the first few.
+    pub(crate) fn note(&mut self, reason: Reason, place: Place<'_>, excerpt: &[u8]) {
+        let at = match self.problems.binary_search_by_key(&reason, |problem| problem.reason) {
+            Ok(at) => at,
+            Err(at) => {
+                self.problems.insert(at, Problem { reason, count: 0, samples: Vec::new() });
+                at
+            }
+        };
+        let problem = &mut self.problems[at];
+        problem.count += 1;
+        if problem.samples.len() < SAMPLES_MAX {
+            let sample =
+                Sample { file: place.file.to_owned(), line: place.line, excerpt: shorten(excerpt) };
+            problem.samples.push(sample);
+        }
+    }
+
+    /// Counts a problem of the same reason again, without a place.
+    pub(crate) fn note_more(&mut self, reason: Reason, count: u64) {
+        if let Some(problem) = self.problems.iter_mut().find(|problem| problem.reason == reason) {
+            problem.count += count;
+        }
+    }
+}
+
+/// Where something stands in the input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) line: u64,
+}
+
+/// Samples kept of each problem.
+const SAMPLES_MAX: usize = 3;
+
+/// The first line of some bytes, for a person.
+pub(crate) fn shorten(bytes: &[u8]) -> String {
+    let line = &bytes[..memchr::memchr2(b'\n', b'\r', bytes).unwrap_or(bytes.len())];
+    let text = String::from_utf8_lossy(&line[..line.len().min(4 * EXCERPT_CHARS)]);
+    let mut excerpt: String = text
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .take(EXCERPT_CHARS)
+        .collect();
+    if excerpt.len() < line.len() && text.chars().nth(EXCERPT_CHARS).is_some() {
+        excerpt.push('…');
+    }
+    excerpt
+}
+
+/// Characters of an excerpt.
+const EXCERPT_CHARS: usize = 120;
+
+#[test]
+fn problems_are_counted_and_sampled() {
+    let mut summary = Summary::default();
+    for line in 1..=5 {
+        summary.note(Reason::NotARecord, Place { file: "a.log", line }, b"junk\nmore");
+    }
+    summary.note(Reason::UnknownZone, Place { file: "a.log", line: 9 }, b"x");
+    assert_eq!(summary.problems[0].count, 5);
+    assert_eq!(summary.problems[0].samples.len(), SAMPLES_MAX);
+    assert_eq!(summary.problems[0].samples[1].line, 2);
+    assert_eq!(summary.problems[0].samples[1].excerpt, "junk");
+    assert_eq!(summary.rejected(), 5);
+}
+
+#[test]
+fn excerpts_are_short_and_printable() {
+    assert_eq!(shorten(b"a\x00b\xff"), "a\u{fffd}b\u{fffd}");
+    assert_eq!(shorten(&[b'x'; 1000]).chars().count(), EXCERPT_CHARS + 1);
+}

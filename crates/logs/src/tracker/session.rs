@@ -1,0 +1,242 @@
+//! What is known of one session.
+
+use std::sync::Arc;
+
+use howdah_traffic::{Action, Bound, Event, Outcome, Source, Timestamp};
+
+use crate::{names::Known, prefix::Names, record::Record};
+
+/// One session of a client.
+#[derive(Debug)]
+pub(super) struct Session {
+    id: Arc<str>,
+    /// `%c`, if the log has it.
+    logged_id: Vec<u8>,
+    start: Option<i64>,
+    remote: Vec<u8>,
+    user: Name,
+    database: Name,
+    application: Name,
+    /// A Connect event was made.
+    pub(super) is_connected: bool,
+    pub(super) is_replication: bool,
+    /// The action whose outcome is not known yet.
+    pub(super) open: Option<Event>,
+    /// How far an extended query has come that has no execute yet.
+    pub(super) stage: Option<Stage>,
+    /// Bare durations of steps whose text is not known yet.
+    pub(super) unnamed: Unnamed,
+    pub(super) known: Known,
+    /// Nothing that the session did from now on began before this.
+    pub(super) floor: Timestamp,
+    /// When the session was last heard of, in records.
+    pub(super) seen: u64,
+    last_line: Option<u64>,
+    vxid: Option<Arc<str>>,
+}
+
+/// The last parse or bind step that was logged.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    pub(super) is_bound: bool,
+    pub(super) bound: Bound,
+}
+
+/// Bare durations before an execute: those of its parse and bind.
+#[derive(Debug, Default)]
+pub(super) struct Unnamed {
+    /// The last two.
+    pub(super) last: [Option<UnnamedStep>; 2],
+    pub(super) count: usize,
+}
+
+/// A step that is known by its duration only.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnnamedStep {
+    pub(super) start: Timestamp,
+    pub(super) micros: u64,
+    /// Whether it is a parse or a bind, if the log says.
+    pub(super) kind: Option<StepKind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StepKind {
+    Parse,
+    Bind,
+}
+
+impl Unnamed {
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn push(&mut self, step: UnnamedStep) {
+        self.last = [self.last[1], Some(step)];
+        self.count += 1;
+    }
+
+    /// The durations of parse and bind, and forgets them. Where the log does not say which is which, two
+    /// are both and one is the bind of a statement parsed before; with more, some belong to actions
+    /// that are not in the log. `may_parse`: the statement was not parsed before, as far as is known.
+    pub(super) fn take(&mut self, may_parse: bool) -> (Option<UnnamedStep>, Option<UnnamedStep>) {
+        let Self { last: [first, second], count } = std::mem::take(self);
+        let kinds = (first.and_then(|step| step.kind), second.and_then(|step| step.kind));
+        match kinds {
+            (Some(StepKind::Parse), Some(StepKind::Bind)) => (first, second),
+            (_, Some(StepKind::Bind)) => (None, second),
+            (_, Some(StepKind::Parse)) => (second, None),
+            (_, None) if count <= 2 => (first.filter(|_| may_parse), second),
+            _ => (None, None),
+        }
+    }
+}
+
+/// A name, with its bytes as logged to compare by.
+#[derive(Debug)]
+struct Name {
+    logged: Vec<u8>,
+    text: Arc<str>,
+}
+
+impl Name {
+    fn new(logged: &[u8]) -> Self {
+        Self { logged: logged.to_vec(), text: String::from_utf8_lossy(logged).into() }
+    }
+
+    fn learn(&mut self, logged: &[u8]) {
+        if !logged.is_empty() && self.logged != logged {
+            *self = Self::new(logged);
+        }
+    }
+
+    /// Whether `logged` could be the same name.
+    fn agrees(&self, logged: &[u8]) -> bool {
+        logged.is_empty() || self.logged.is_empty() || self.logged == logged
+    }
+}
+
+impl Session {
+    pub(super) fn new(record: &Record<'_>, seen: u64) -> Self {
+        Self {
+            id: id(record),
+            logged_id: record.session_id.to_vec(),
+            start: record.session_start,
+            remote: record.remote.to_vec(),
+            user: Name::new(record.user),
+            database: Name::new(record.database),
+            application: Name::new(record.application),
+            is_connected: false,
+            is_replication: false,
+            open: None,
+            stage: None,
+            unnamed: Unnamed::default(),
+            known: Known::default(),
+            floor: Timestamp::from_micros(i64::MIN),
+            seen,
+            last_line: record.lines.map(|(_, last)| last),
+            vxid: None,
+        }
+    }
+
+    /// Whether a record of the same process belongs to this session, and not to one that was started
+    /// later.
+    pub(super) fn is_same(&self, record: &Record<'_>) -> bool {
+        if !self.logged_id.is_empty() && !record.session_id.is_empty() {
+            return self.logged_id == record.session_id;
+        }
+        if let (Some(known), Some(start)) = (self.start, record.session_start) {
+            return known == start;
+        }
+        let same_remote =
+            self.remote.is_empty() || record.remote.is_empty() || self.remote == record.remote;
+        same_remote && self.user.agrees(record.user) && self.database.agrees(record.database)
+    }
+
+    /// Takes over what a record says of its session.
+    pub(super) fn learn(&mut self, record: &Record<'_>) {
+        self.learn_names(record.user, record.database, record.application);
+        if self.remote.is_empty() {
+            self.remote.extend_from_slice(record.remote);
+        }
+    }
+
+    pub(super) fn learn_names(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
+        self.user.learn(user);
+        self.database.learn(database);
+        self.application.learn(application);
+    }
+
+    pub(super) fn names(&self) -> Names<'_> {
+        Names {
+            user: &self.user.logged,
+            database: &self.database.logged,
+            application: &self.application.logged,
+        }
+    }
+
+    /// Lines that the server numbered between the last record and this one.
+    pub(super) fn lost_lines(&mut self, record: &Record<'_>) -> u64 {
+        let Some((first, last)) = record.lines else { return 0 };
+        let before = self.last_line.replace(last);
+        before.map_or(0, |before| first.saturating_sub(before.saturating_add(1)))
+    }
+
+    /// An event of this session, without an outcome.
+    pub(super) fn event(
+        &mut self,
+        time: Timestamp,
+        action: Action,
+        source: Source,
+        vxid: &[u8],
+    ) -> Event {
+        Event {
+            time,
+            session: self.id.clone(),
+            user: self.user.text.clone(),
+            database: self.database.text.clone(),
+            application: self.application.text.clone(),
+            action,
+            outcome: Outcome::default(),
+            source,
+            vxid: self.vxid(vxid),
+            query_id: None,
+        }
+    }
+
+    /// A transaction's id, shared with the event before. `3/0` stands for none.
+    fn vxid(&mut self, logged: &[u8]) -> Option<Arc<str>> {
+        if logged.is_empty() || logged.ends_with(b"/0") {
+            return None;
+        }
+        if self.vxid.as_ref().is_none_or(|vxid| vxid.as_bytes() != logged) {
+            self.vxid = Some(String::from_utf8_lossy(logged).into());
+        }
+        self.vxid.clone()
+    }
+
+    /// When an action began that ended at `end`. Times in a log are cut to milliseconds or seconds, so
+    /// that the sum may fall before the end of the session's previous action.
+    pub(super) fn start_of(&self, end: Timestamp, micros: u64) -> Timestamp {
+        let start = end - std::time::Duration::from_micros(micros);
+        start.max(self.floor).min(end)
+    }
+}
+
+/// `%c`, or what it would be: the start's second and the process, in hexadecimal. Where the start is
+/// not logged, the first record's time stands for it.
+fn id(record: &Record<'_>) -> Arc<str> {
+    if !record.session_id.is_empty() {
+        return String::from_utf8_lossy(record.session_id).into();
+    }
+    let start =
+        record.session_start.unwrap_or_else(|| record.time.as_micros().div_euclid(1_000_000));
+    match record.pid {
+        Some(pid) => format!("{start:x}.{pid:x}").into(),
+        None => {
+            let lossy = String::from_utf8_lossy;
+            format!("{}@{}/{}", lossy(record.user), lossy(record.database), lossy(record.remote))
+                .into()
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Reading from files.
+
+use std::{convert::Infallible, path::PathBuf};
+
+use howdah_logs::{Options, ReadFilesError, Summary, read_files};
+use howdah_traffic::Event;
+
+use crate::support::{fixture, fixture_path, import};
+
+fn read(paths: &[PathBuf]) -> Result<(Vec<Event>, Summary), ReadFilesError<Infallible>> {
+    let mut events = Vec::new();
+    let summary = read_files(
+        paths,
+        Options::default(),
+        |_| (),
+        |event| {
+            events.push(event);
+            Ok(())
+        },
+    )?;
+    Ok((events, summary))
+}
+
+fn temporary(name: &str, content: &[u8]) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, content).expect("a writable directory");
+    path
+}
+
+#[test]
+fn files_give_what_their_bytes_give() {
+    let path = fixture_path("17", "prod", "csv");
+    let (events, summary) = read(std::slice::from_ref(&path)).expect("a log");
+    assert_eq!(events, import(fixture("17", "prod", "csv")).0);
+    assert_eq!((summary.files, summary.bytes), (1, std::fs::metadata(path).expect("a file").len()));
+}
+
+#[test]
+fn progress_reaches_the_total() {
+    let paths = [fixture_path("17", "prod", "csv"), fixture_path("17", "prod", "json")];
+    let mut last = None;
+    let sink = |_| Ok::<(), Infallible>(());
+    read_files(&paths, Options::default(), |progress| last = Some(progress), sink).expect("logs");
+    let last = last.expect("progress");
+    assert_eq!(Some(last.bytes), last.bytes_total);
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let missing = PathBuf::from("/nonexistent/postgresql.log");
+    let error = read(&[fixture_path("17", "prod", "csv"), missing.clone()]).expect_err("missing");
+    assert!(matches!(&error, ReadFilesError::Open { path, .. } if *path == missing));
+    assert_eq!(error.to_string(), "cannot open /nonexistent/postgresql.log");
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let error = read(std::slice::from_ref(&directory)).expect_err("a directory");
+    assert!(matches!(&error, ReadFilesError::Directory { path } if *path == directory));
+    let empty = temporary("empty.log", b"");
+    let error = read(std::slice::from_ref(&empty)).expect_err("empty");
+    assert!(matches!(&error, ReadFilesError::Empty { path } if *path == empty));
+}
+
+#[test]
+fn an_empty_file_among_others_is_fine() {
+    let empty = temporary("empty_among_others.log", b"");
+    let (events, summary) = read(&[empty, fixture_path("17", "prod", "log")]).expect("a log");
+    assert_eq!((events.len(), summary.files), (88, 2));
+}
+
+#[test]
+fn a_sink_that_refuses_stops_the_reading() {
+    let mut taken = 0;
+    let error = read_files(
+        &[fixture_path("17", "prod", "csv")],
+        Options::default(),
+        |_| (),
+        |_| {
+            taken += 1;
+            if taken == 3 { Err("full") } else { Ok(()) }
+        },
+    );
+    assert!(matches!(error, Err(ReadFilesError::Sink("full"))));
+    assert_eq!(taken, 3);
+}
+
+#[test]
+fn events_before_a_hopeless_file_are_handed_on() {
+    let hopeless = temporary("hopeless.log", &[0; 100_000]);
+    let mut count = 0;
+    let paths = [hopeless];
+    let result = read_files(
+        &paths,
+        Options::default(),
+        |_| (),
+        |_| {
+            count += 1;
+            Ok::<(), Infallible>(())
+        },
+    );
+    assert!(matches!(result, Err(ReadFilesError::Import(_))));
+    assert_eq!(count, 0);
+}

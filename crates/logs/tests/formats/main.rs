@@ -1,0 +1,9 @@
+//! Logs of real servers, and stories of what can stand in a log.
+
+mod bad_input;
+mod files;
+mod same_events;
+mod sessions;
+mod stories;
+mod streaming;
+mod support;

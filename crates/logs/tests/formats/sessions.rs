@@ -1,0 +1,261 @@
+//! When a session begins and ends, what it is called, and what time it is.
+
+use howdah_logs::{Options, Reason};
+use howdah_traffic::{Event, Source};
+
+use crate::support::{error, import, import_with, shown};
+
+fn who(event: &Event) -> (&str, &str, &str) {
+    (&event.user, &event.database, &event.application)
+}
+
+#[test]
+fn a_session_met_midway_is_connected_first() {
+    let (events, summary) =
+        import("2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select 1\n");
+    assert_eq!(shown(&events), ["connect", "simple select 1"]);
+    assert_eq!((events[0].source, who(&events[0])), (Source::Inferred, ("al", "shop", "")));
+    assert_eq!(events[0].time, events[1].time);
+    assert_eq!(summary.facts.joined_midway, 1);
+}
+
+#[test]
+fn names_of_the_connection_line_are_carried_on() {
+    let (events, _) = import(
+        "2026-11-20 12:00:00.000 UTC [7] LOG:  connection received: host=[local]\n\
+         2026-11-20 12:00:00.001 UTC [7] LOG:  connection authorized: user=a b database=my db \
+         application_name=we\"ird | app SSL enabled (protocol=TLSv1.3, cipher=X, bits=256)\n\
+         2026-11-20 12:00:00.002 UTC [7] LOG:  statement: select 1\n\
+         2026-11-20 12:00:00.003 UTC [7] LOG:  disconnection: session time: 0:00:00.003 user=a b\n",
+    );
+    assert_eq!(shown(&events), ["connect", "simple select 1", "disconnect"]);
+    for event in &events {
+        assert_eq!(who(event), ("a b", "my db", "we\"ird | app"));
+        assert_eq!(event.source == Source::Session, event.action.sql().is_none());
+    }
+}
+
+#[test]
+fn a_connection_that_got_no_further_is_no_event() {
+    let (events, _) = import(
+        "2026-11-20 12:00:00.000 UTC [7] [unknown]@[unknown] LOG:  connection received: host=[local]\n\
+         2026-11-20 12:00:00.001 UTC [7] al@shop FATAL:  password authentication failed for user \"al\"\n\
+         2026-11-20 12:00:00.002 UTC [8] [unknown]@[unknown] LOG:  connection received: host=[local]\n",
+    );
+    assert_eq!(shown(&events), [""; 0]);
+}
+
+#[test]
+fn fatal_ends_a_session_with_or_without_its_disconnection() {
+    let (events, _) = import(
+        "2026-11-20 12:00:00.001 UTC [7] al@shop LOG:  connection authorized: user=al database=shop\n\
+         2026-11-20 12:00:00.002 UTC [7] al@shop FATAL:  role \"al\" does not exist\n\
+         2026-11-20 12:00:00.003 UTC [8] al@shop LOG:  statement: select 1\n\
+         2026-11-20 12:00:00.004 UTC [8] al@shop FATAL:  terminating connection due to administrator command\n\
+         2026-11-20 12:00:00.004 UTC [8] al@shop STATEMENT:  select 1\n\
+         2026-11-20 12:00:00.005 UTC [8] al@shop LOG:  disconnection: session time: 0:00:01.000 user=al\n\
+         2026-11-20 12:00:00.006 UTC [9] al@shop LOG:  connection authorized: user=al database=shop\n\
+         2026-11-20 12:00:00.007 UTC [9] al@shop FATAL:  terminating connection due to idle-session timeout\n",
+    );
+    let got = shown(&events);
+    assert_eq!(
+        got,
+        [
+            "connect",
+            "disconnect",
+            "connect",
+            "simple select 1",
+            "disconnect",
+            "connect",
+            "disconnect"
+        ]
+    );
+    assert_eq!(error(&events[0]), "role \"al\" does not exist");
+    assert_eq!(error(&events[1]), "");
+    assert_eq!(error(&events[3]), "terminating connection due to administrator command");
+    assert_eq!(error(&events[4]), "");
+    assert_eq!(error(&events[5]), "");
+    assert_eq!(error(&events[6]), "terminating connection due to idle-session timeout");
+}
+
+#[test]
+fn a_process_id_used_again_is_another_session() {
+    // No %c, and the end of the first session is not logged.
+    let (events, summary) = import(
+        "2026-11-20 12:00:00 UTC:10.0.0.1(501):al@shop:[7]:LOG:  statement: select 1\n\
+         2026-11-20 12:00:05 UTC:10.0.0.1(777):al@shop:[7]:LOG:  statement: select 2\n\
+         2026-11-20 12:00:09 UTC:10.0.0.1(777):[unknown]@[unknown]:[7]:LOG:  connection received: host=10.0.0.1 port=9\n\
+         2026-11-20 12:00:09 UTC:10.0.0.1(778):al@shop:[7]:LOG:  connection authorized: user=al database=shop\n",
+    );
+    let got = shown(&events);
+    assert_eq!(
+        got,
+        [
+            "connect",
+            "simple select 1",
+            "disconnect",
+            "connect",
+            "simple select 2",
+            "disconnect",
+            "connect"
+        ]
+    );
+    assert_eq!(summary.prefix.expect("a prefix").text, "%t:%r:%u@%d:[%p]:");
+    let mut ids: Vec<_> = events.iter().map(|event| event.session.clone()).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
+}
+
+#[test]
+fn start_and_process_make_the_servers_own_session_id() {
+    let options = Options { prefix: Some("%m %s %p %u@%d ".to_owned()), ..Options::default() };
+    let log = "2026-11-20 12:43:22.558 UTC 2026-11-20 12:43:22 UTC 18279 al@shop LOG:  statement: select 1\n";
+    let (events, _) = import_with(log, options);
+    assert_eq!(&*events[0].session, "6b00406a.4767");
+}
+
+#[test]
+fn a_restart_ends_all_sessions() {
+    let (events, _) = import(
+        "2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select 1\n\
+         2026-11-20 12:00:00.000 UTC [8] al@shop LOG:  statement: select 2\n\
+         2026-11-20 12:00:01.000 UTC [1] LOG:  all server processes terminated; reinitializing\n\
+         2026-11-20 12:00:02.000 UTC [7] al@shop LOG:  statement: select 3\n",
+    );
+    assert_eq!(
+        shown(&events),
+        [
+            "connect",
+            "connect",
+            "simple select 1",
+            "disconnect",
+            "simple select 2",
+            "disconnect",
+            "connect",
+            "simple select 3",
+        ]
+    );
+}
+
+#[test]
+fn walsenders_and_workers_are_no_clients() {
+    let (events, _) = import(
+        "2026-11-20 12:00:00.000 UTC [7] rep@[unknown] LOG:  replication connection authorized: user=rep\n\
+         2026-11-20 12:00:00.001 UTC [7] rep@[unknown] LOG:  statement: SHOW data_directory\n\
+         2026-11-20 12:00:00.002 UTC [7] rep@[unknown] ERROR:  requested WAL segment has been removed\n\
+         2026-11-20 12:00:00.002 UTC [7] rep@[unknown] STATEMENT:  START_REPLICATION 0/1\n\
+         2026-11-20 12:00:00.003 UTC [8] LOG:  automatic vacuum of table \"a.b.c\": index scans: 0\n\
+         2026-11-20 12:00:00.004 UTC [8] ERROR:  canceling autovacuum task\n\
+         2026-11-20 12:00:00.004 UTC [8] CONTEXT:  automatic vacuum of table \"a.b.c\"\n\
+         2026-11-20 12:00:00.005 UTC [9] rep@[unknown] ERROR:  replication slot is active\n\
+         2026-11-20 12:00:00.005 UTC [9] rep@[unknown] STATEMENT:  START_REPLICATION 0/1\n",
+    );
+    assert_eq!(shown(&events), [""; 0]);
+}
+
+#[test]
+fn a_parallel_worker_does_not_repeat_its_leaders_statement() {
+    let row = |pid: u32, leader: &str, kind: &str| {
+        format!(
+            "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",{pid},\"[local]\",6b004067.{pid:x},1,\"SELECT\",\
+             2026-11-20 12:00:00 UTC,3/4,0,ERROR,22012,\"division by zero\",,,,,,\"select 1/x from t\",,,\"\",\
+             \"{kind}\",{leader},0\n"
+        )
+    };
+    let (events, _) = import(row(9, "8", "parallel worker") + &row(8, "", "client backend"));
+    assert_eq!(shown(&events), ["connect", "simple select 1/x from t"]);
+    // A text log does not say so, but a connection would have been logged.
+    let (events, _) = import(
+        "2026-11-20 12:00:00.000 UTC|al|shop|6b06e800.8|LOG:  connection authorized: user=al database=shop\n\
+         2026-11-20 12:00:05.000 UTC|al|shop|6b06e804.9|ERROR:  division by zero\n\
+         2026-11-20 12:00:05.000 UTC|al|shop|6b06e804.9|STATEMENT:  select 1/x from t\n\
+         2026-11-20 12:00:05.000 UTC|al|shop|6b06e800.8|ERROR:  division by zero\n\
+         2026-11-20 12:00:05.000 UTC|al|shop|6b06e800.8|CONTEXT:  parallel worker\n\
+         2026-11-20 12:00:05.000 UTC|al|shop|6b06e800.8|STATEMENT:  select 1/x from t\n",
+    );
+    assert_eq!(shown(&events), ["connect", "simple select 1/x from t"]);
+}
+
+#[test]
+fn an_application_called_like_a_label_does_not_confuse() {
+    let prefix = Some("%m [%p] %q%u@%d/%a ".to_owned());
+    let options = Options { prefix, ..Options::default() };
+    let (events, _) = import_with(
+        "2026-11-20 12:00:00.000 UTC [7] a@corp@shop/[unknown] LOG:  connection authorized: user=a@corp \
+         database=shop application_name=x LOG:  y\n\
+         2026-11-20 12:00:00.001 UTC [7] a@corp@shop/x LOG:  y LOG:  execute S: select $1\n\
+         2026-11-20 12:00:00.001 UTC [7] a@corp@shop/x LOG:  y DETAIL:  parameters: $1 = '1'\n",
+        options,
+    );
+    assert_eq!(shown(&events), ["connect", "execute [S/] select $1 ('1')"]);
+    assert_eq!(who(&events[1]), ("a@corp", "shop", "x LOG:  y"));
+}
+
+#[test]
+fn sessions_that_never_end_do_not_fill_memory() {
+    let mut log = String::new();
+    for pid in 0..70_000 {
+        log += &format!("2026-11-20 12:00:00.000 UTC [{pid}] al@shop LOG:  statement: select 1\n");
+    }
+    let (events, summary) = import(log);
+    let ended = events.iter().filter(|event| show_is(event, "disconnect")).count();
+    assert_eq!(ended, 16_384);
+    assert_eq!(summary.facts.sessions, 70_000);
+}
+
+fn show_is(event: &Event, text: &str) -> bool {
+    crate::support::show(event) == text
+}
+
+#[test]
+fn lost_lines_are_counted_by_the_servers_own_numbers() {
+    let row = |line: u32| {
+        format!(
+            "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,{line},\"idle\",\
+             2026-11-20 12:00:00 UTC,3/4,0,LOG,00000,\"statement: select {line}\",,,,,,,,,\"\",\"client backend\",,0\n"
+        )
+    };
+    let (_, summary) = import(row(4) + &row(5) + &row(9));
+    assert_eq!(summary.facts.lost_lines, 3);
+}
+
+#[test]
+fn joining_inside_a_transaction_is_said() {
+    let (_, summary) = import(
+        "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,9,\"idle in transaction\",\
+         2026-11-20 12:00:00 UTC,3/4,0,LOG,00000,\"statement: commit\",,,,,,,,,\"\",\"client backend\",,0\n",
+    );
+    assert_eq!((summary.facts.joined_midway, summary.facts.joined_in_transaction), (1, 1));
+}
+
+#[test]
+fn time_zones_in_the_log_and_by_option() {
+    let time = |zone: &str, option: Option<&str>| {
+        let options = Options { timezone: option.map(str::to_owned), ..Options::default() };
+        let log = format!("2026-11-20 12:00:00.000 {zone} [7] al@shop LOG:  statement: select 1\n");
+        let (events, summary) = import_with(log, options);
+        (events[0].time.to_string(), summary.problems.first().map(|problem| problem.reason))
+    };
+    let at = |hour: u32| format!("2026-11-20T{hour:02}:00:00.000000Z");
+    assert_eq!(time("UTC", None), (at(12), None));
+    assert_eq!(time("GMT", None), (at(12), None));
+    assert_eq!(time("+03", None), (at(9), None));
+    assert_eq!(time("-03", None), (at(15), None));
+    assert_eq!(time("CET", None), (at(11), None));
+    assert_eq!(time("CST", None), (at(18), Some(Reason::AmbiguousZone)));
+    assert_eq!(time("CST", Some("Asia/Shanghai")), (at(4), None));
+    assert_eq!(time("QQQ", None), (at(12), Some(Reason::UnknownZone)));
+    assert_eq!(time("QQQ", Some("+02:00")), (at(10), None));
+}
+
+#[test]
+fn a_log_whose_prefix_names_no_session_says_so() {
+    let options = Options { prefix: Some("%t %u@%d ".to_owned()), ..Options::default() };
+    let (events, summary) = import_with(
+        "2026-11-20 12:00:00 UTC al@shop LOG:  statement: select 1\n\
+         2026-11-20 12:00:00 UTC bo@shop LOG:  statement: select 2\n",
+        options,
+    );
+    assert!(summary.facts.sessions_merged);
+    assert_eq!(shown(&events), ["connect", "connect", "simple select 1", "simple select 2"]);
+}

@@ -1,0 +1,280 @@
+//! Logs that come in pieces, in several files, or while they are being written.
+
+use std::collections::BTreeMap;
+
+use howdah_logs::{Emit, Importer, Options};
+use howdah_traffic::{Action, Event, Timestamp};
+use proptest::{collection::vec, prelude::*, sample::Index};
+
+use crate::support::{
+    FORMATS, MAJORS, SETTINGS, fixture, import, import_with, log, shown, try_import,
+};
+
+#[test]
+fn byte_by_byte_gives_what_the_whole_gives() {
+    for setting in SETTINGS {
+        for format in FORMATS {
+            let log = fixture("17", setting, format);
+            let whole = try_import(&log, Options::default(), []).expect("a log");
+            let bytes = try_import(&log, Options::default(), 1..log.len()).expect("a log");
+            assert_eq!(whole.0, bytes.0, "{setting}.{format}");
+            assert_eq!(whole.1.facts, bytes.1.facts, "{setting}.{format}");
+        }
+    }
+}
+
+/// Ways to damage a log.
+#[derive(Clone, Debug)]
+enum Damage {
+    Cut(Index),
+    Remove(Index, usize),
+    Insert(Index, Vec<u8>),
+    Repeat(Index, usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let junk = prop_oneof![
+        vec(any::<u8>(), 1..40),
+        vec(prop::sample::select(b"\n\t\"',{}:\\ []".to_vec()), 1..10),
+    ];
+    prop_oneof![
+        any::<Index>().prop_map(Damage::Cut),
+        (any::<Index>(), 1..500_usize).prop_map(|(at, len)| Damage::Remove(at, len)),
+        (any::<Index>(), junk).prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
+        (any::<Index>(), 1..500_usize).prop_map(|(at, len)| Damage::Repeat(at, len)),
+    ]
+}
+
+fn apply(log: &mut Vec<u8>, damage: &Damage) {
+    if log.is_empty() {
+        return;
+    }
+    match damage {
+        Damage::Cut(at) => log.truncate(at.index(log.len())),
+        Damage::Remove(at, len) => {
+            let from = at.index(log.len());
+            log.drain(from..(from + len).min(log.len()));
+        }
+        Damage::Insert(at, bytes) => {
+            let at = at.index(log.len());
+            log.splice(at..at, bytes.iter().copied());
+        }
+        Damage::Repeat(at, len) => {
+            let from = at.index(log.len());
+            let again = log[from..(from + len).min(log.len())].to_vec();
+            log.splice(from..from, again);
+        }
+    }
+}
+
+fn any_fixture() -> impl Strategy<Value = Vec<u8>> {
+    (
+        prop::sample::select(&MAJORS[..]),
+        prop::sample::select(&SETTINGS[..]),
+        prop::sample::select(&FORMATS[..]),
+    )
+        .prop_map(|(major, setting, format)| fixture(major, setting, format))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever was done to a log, and however it is cut into pieces: no panic, and the same events,
+    /// facts and problems.
+    #[test]
+    fn pieces_do_not_matter_even_for_damaged_logs(
+        mut log in any_fixture(),
+        damages in vec(damage(), 0..8),
+        cuts in vec(any::<Index>(), 0..40),
+    ) {
+        for damage in &damages {
+            apply(&mut log, damage);
+        }
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(log.len() + 1)).collect();
+        cuts.sort_unstable();
+        let whole = try_import(&log, Options::default(), []);
+        let pieces = try_import(&log, Options::default(), cuts);
+        match (whole, pieces) {
+            (Ok(whole), Ok(pieces)) => {
+                prop_assert_eq!(whole.0, pieces.0);
+                prop_assert_eq!(whole.1.facts, pieces.1.facts);
+                prop_assert_eq!(whole.1.problems, pieces.1.problems);
+            }
+            (whole, pieces) => prop_assert_eq!(whole.map(|_| ()), pieces.map(|_| ())),
+        }
+    }
+
+    /// Bytes that are no log at all.
+    #[test]
+    fn anything_may_be_fed(bytes in vec(any::<u8>(), 0..4000), prefix in "(%-?[0-9]{0,3}[a-zA-Z%][^%]{0,3}){0,6}%m.{0,3}") {
+        let _ = try_import(&bytes, Options::default(), []);
+        if let Ok(mut importer) = Importer::new(Options { prefix: Some(prefix), ..Options::default() }) {
+            let _ = importer.feed(&bytes);
+            importer.idle();
+            let _ = importer.finish();
+        }
+    }
+
+    /// Damage to one record does not reach far: most of the others are still there.
+    #[test]
+    fn damage_does_not_spread(
+        setting in prop::sample::select(&SETTINGS[..]),
+        format in prop::sample::select(&FORMATS[..]),
+        damage in (any::<Index>(), 1..100_usize).prop_map(|(at, len)| Damage::Remove(at, len)),
+    ) {
+        let mut log = fixture("17", setting, format);
+        let (before, _) = import(&log);
+        apply(&mut log, &damage);
+        let (after, _) = import(&log);
+        prop_assert!(after.len() + 4 >= before.len(), "{} of {}", after.len(), before.len());
+    }
+}
+
+/// Actions by session, in order.
+fn by_session(events: &[Event]) -> BTreeMap<String, Vec<(Timestamp, Action)>> {
+    let mut sessions: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for event in events {
+        sessions
+            .entry(event.session.to_string())
+            .or_default()
+            .push((event.time, event.action.clone()));
+    }
+    sessions
+}
+
+#[test]
+fn emitting_at_the_start_or_at_the_end_gives_the_same_actions() {
+    for major in MAJORS {
+        for setting in SETTINGS {
+            for format in FORMATS {
+                let log = fixture(major, setting, format);
+                let start = Options { emit: Emit::Start, ..Options::default() };
+                let (started, start_summary) = import_with(&log, start);
+                let (ended, end_summary) = import(&log);
+                assert_eq!(by_session(&started), by_session(&ended), "{major} {setting} {format}");
+                assert_eq!(start_summary.facts, end_summary.facts);
+                assert_eq!(start_summary.events_total(), end_summary.events_total());
+                assert_eq!(ended.len() as u64, end_summary.events_total());
+            }
+        }
+    }
+}
+
+fn poll_all(importer: &mut Importer) -> Vec<String> {
+    let events: Vec<_> = std::iter::from_fn(|| importer.poll_event()).collect();
+    shown(&events)
+}
+
+#[test]
+fn a_statement_is_out_before_its_end_is_written() {
+    let options = Options { emit: Emit::Start, ..Options::default() };
+    let mut importer = Importer::new(options).expect("options");
+    let lines = log(&[
+        "LOG:  execute <unnamed>: select $1",
+        "DETAIL:  Parameters: $1 = '1'",
+        "LOG:  duration: 5.000 ms",
+    ]);
+    let mut lines = lines.split_inclusive('\n');
+    let mut next = || lines.next().expect("a line").as_bytes();
+    importer.begin_file("pipe");
+    importer.feed(next()).expect("a log");
+    importer.feed(next()).expect("a log");
+    assert_eq!(poll_all(&mut importer), [""; 0]);
+    importer.idle();
+    assert_eq!(poll_all(&mut importer), ["connect", "execute [/] select $1 ('1')"]);
+    assert_eq!(
+        importer.watermark().map(|time| time.to_string()),
+        Some("2026-11-20T12:00:00.000000Z".to_owned())
+    );
+    importer.feed(next()).expect("a log");
+    importer.finish().expect("a log");
+    assert_eq!(poll_all(&mut importer), [""; 0]);
+}
+
+#[test]
+fn idle_does_not_release_half_a_line() {
+    let mut importer =
+        Importer::new(Options { emit: Emit::Start, ..Options::default() }).expect("options");
+    let text = log(&["LOG:  statement: select 1", "LOG:  statement: select 2"]);
+    let (first, second) = text.split_at(text.len() - 5);
+    importer.begin_file("pipe");
+    importer.feed(first.as_bytes()).expect("a log");
+    importer.idle();
+    // What is half there may be a DETAIL of the statement before it.
+    assert_eq!(poll_all(&mut importer), [""; 0]);
+    importer.feed(second.as_bytes()).expect("a log");
+    assert_eq!(poll_all(&mut importer), ["connect", "simple select 1"]);
+    importer.idle();
+    assert_eq!(poll_all(&mut importer), ["simple select 2"]);
+}
+
+#[test]
+fn a_guess_from_the_first_line_is_widened_by_later_ones() {
+    let mut importer = Importer::new(Options::default()).expect("options");
+    importer.begin_file("pipe");
+    importer
+        .feed(b"2026-11-20 12:00:00.000 UTC [1] LOG:  starting PostgreSQL 17.1\n")
+        .expect("a log");
+    importer.idle();
+    assert_eq!(
+        importer.summary().prefix.as_ref().map(|prefix| prefix.text.as_str()),
+        Some("%m [%p] ")
+    );
+    importer
+        .feed(
+            b"2026-11-20 12:00:01.000 UTC [7] al@shop/my app LOG:  statement: select 1\n\
+              2026-11-20 12:00:01.500 UTC [7] al@shop/my app LOG:  duration: 500.000 ms\n",
+        )
+        .expect("a log");
+    importer.finish().expect("a log");
+    assert_eq!(poll_all(&mut importer), ["connect", "simple select 1"]);
+    assert_eq!(importer.summary().rejected(), 0);
+    let prefix = importer.summary().prefix.as_ref().map(|prefix| prefix.text.as_str());
+    assert_eq!(prefix, Some("%m [%p] %q%u@%d/%a "));
+}
+
+#[test]
+fn sessions_go_on_over_rotated_files() {
+    let text = log(&[
+        "LOG:  statement: select 1",
+        "LOG:  duration: 5.000 ms",
+        "LOG:  statement: select 2",
+    ]);
+    let cut = text.find('\n').expect("a line") + 1;
+    let mut importer = Importer::new(Options::default()).expect("options");
+    for (name, part) in [("a.log", &text[..cut]), ("b.log", &text[cut..])] {
+        importer.begin_file(name);
+        importer.feed(part.as_bytes()).expect("a log");
+        importer.end_file().expect("a log");
+    }
+    importer.finish().expect("a log");
+    let events: Vec<_> = std::iter::from_fn(|| importer.poll_event()).collect();
+    assert_eq!(shown(&events), ["connect", "simple select 1", "simple select 2"]);
+    assert_eq!(events[1].outcome.duration_us, Some(5000));
+    assert_eq!((importer.summary().files, importer.summary().facts.sessions), (2, 1));
+}
+
+#[test]
+fn formats_may_change_between_files() {
+    let mut importer = Importer::new(Options::default()).expect("options");
+    for format in FORMATS {
+        importer.begin_file(format);
+        importer.feed(&fixture("17", "prod", format)).expect("a log");
+        importer.end_file().expect("a log");
+    }
+    importer.finish().expect("a log");
+    let (one, _) = import(fixture("17", "prod", "csv"));
+    assert_eq!(importer.summary().events_total(), 3 * one.len() as u64);
+}
+
+#[test]
+fn a_short_second_file_is_read_like_the_first() {
+    let mut importer = Importer::new(Options::default()).expect("options");
+    importer.begin_file("a.log");
+    importer.feed(log(&["LOG:  statement: select 1"]).as_bytes()).expect("a log");
+    importer.begin_file("b.log");
+    importer.feed(b"something else altogether\n").expect("a log");
+    importer.finish().expect("the first file's prefix goes on");
+    assert_eq!(importer.summary().rejected(), 1);
+    assert_eq!(importer.summary().problems[0].samples[0].file, "b.log");
+}

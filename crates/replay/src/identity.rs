@@ -1,0 +1,86 @@
+//! Who a captured session is on the target.
+
+use std::{collections::HashMap, fmt, str::FromStr};
+
+/// Which role and database a session uses on the target, given those it had when captured.
+///
+/// By default both stay as captured. Where the capture does not know them, the target's own are
+/// used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identities {
+    /// Renamed roles.
+    pub users: HashMap<String, String>,
+    /// Renamed databases.
+    pub databases: HashMap<String, String>,
+    /// The one role that every session uses; wins over `users`.
+    pub as_user: Option<String>,
+    /// The one database that every session uses; wins over `databases`.
+    pub as_database: Option<String>,
+}
+
+impl Identities {
+    /// The role for a session captured as `user`; empty if the target's own is meant.
+    pub fn user<'a>(&'a self, user: &'a str) -> &'a str {
+        choose(self.as_user.as_deref(), &self.users, user)
+    }
+
+    /// The database for a session captured in `database`; empty if the target's own is meant.
+    pub fn database<'a>(&'a self, database: &'a str) -> &'a str {
+        choose(self.as_database.as_deref(), &self.databases, database)
+    }
+}
+
+fn choose<'a>(
+    only: Option<&'a str>,
+    renamed: &'a HashMap<String, String>,
+    captured: &'a str,
+) -> &'a str {
+    only.or_else(|| renamed.get(captured).map(String::as_str)).unwrap_or(captured)
+}
+
+/// One `OLD=NEW` of `--map-user` or `--map-database`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renaming {
+    /// The captured name.
+    pub from: String,
+    /// The name on the target.
+    pub to: String,
+}
+
+/// A mapping that is not `OLD=NEW`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a mapping: give OLD=NEW, both not empty")]
+pub struct ParseRenamingError {
+    text: String,
+}
+
+impl FromStr for Renaming {
+    type Err = ParseRenamingError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((from, to)) if !from.is_empty() && !to.is_empty() => {
+                Ok(Self { from: from.to_owned(), to: to.to_owned() })
+            }
+            _ => Err(ParseRenamingError { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Renaming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.from, self.to)
+    }
+}
+
+#[test]
+fn names_stay_unless_mapped() {
+    let Renaming { from, to } = "app=bench".parse().unwrap();
+    let mut identities = Identities { users: HashMap::from([(from, to)]), ..Default::default() };
+    assert_eq!(identities.user("app"), "bench");
+    assert_eq!(identities.user("alice"), "alice");
+    identities.as_user = Some("only".to_owned());
+    assert_eq!(identities.user("app"), "only");
+    assert_eq!(identities.database("shop"), "shop");
+    assert!("=x".parse::<Renaming>().is_err());
+}

@@ -1,0 +1,138 @@
+//! The bounded hand-over of events from the reader to one worker.
+
+use std::{
+    collections::VecDeque,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+use howdah_net::Waker;
+use howdah_traffic::Event;
+
+/// An event on its way to a worker.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) event: Event,
+    /// Memory it holds, roughly.
+    pub(crate) bytes: usize,
+    /// Sessions of this worker that were open in the capture at this point, this one included.
+    /// A replay at the highest speed opens no more than that at once.
+    pub(crate) open_sessions: usize,
+}
+
+/// A queue between the reading thread, which waits when it is full, and a worker, which is woken
+/// when it fills. That waiting is what keeps the reader only as far ahead as is needed.
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    room: Condvar,
+    waker: Waker,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Arrival>,
+    bytes: usize,
+    /// No more will come.
+    finished: bool,
+    /// The worker is gone: what comes is refused.
+    closed: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(waker: Waker, bytes_max: usize) -> Self {
+        Self { state: Mutex::default(), room: Condvar::new(), waker, bytes_max }
+    }
+
+    /// Hands over an event, waiting for room before it. False when the worker takes no more.
+    pub(crate) fn put(&self, arrival: Arrival) -> bool {
+        let mut state = self.lock();
+        while state.bytes >= self.bytes_max && !state.closed {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closed {
+            return false;
+        }
+        // A worker knows of the event at the front and comes for those behind it by itself.
+        let news = state.queue.is_empty();
+        state.bytes += arrival.bytes;
+        state.queue.push_back(arrival);
+        drop(state);
+        if news {
+            self.waker.wake();
+        }
+        true
+    }
+
+    /// Says that no more will come.
+    pub(crate) fn finish(&self) {
+        self.lock().finished = true;
+        self.waker.wake();
+    }
+
+    /// Takes events from the front while `wanted` says so. Whether more may come is the second
+    /// value.
+    pub(crate) fn take(
+        &self,
+        mut wanted: impl FnMut(&Arrival) -> bool,
+        out: &mut Vec<Arrival>,
+    ) -> Supply {
+        let mut state = self.lock();
+        let before = state.bytes;
+        while let Some(arrival) = state.queue.pop_front_if(|arrival| wanted(arrival)) {
+            state.bytes -= arrival.bytes;
+            out.push(arrival);
+        }
+        if state.bytes < before {
+            self.room.notify_one();
+        }
+        match state.queue.front() {
+            Some(next) => Supply::Next(next.event.time),
+            None if state.finished => Supply::Finished,
+            None => Supply::Dry,
+        }
+    }
+
+    /// Refuses what comes from now on and drops what is here.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.queue.clear();
+        state.bytes = 0;
+        self.room.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves a queue that is still a queue.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is left in an inbox after taking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Supply {
+    /// An event captured at this time, not wanted yet.
+    Next(howdah_traffic::Timestamp),
+    /// Nothing yet.
+    Dry,
+    /// Nothing, ever again.
+    Finished,
+}
+
+/// Memory that an event holds, roughly: enough to bound queues by.
+pub(crate) fn event_bytes(event: &Event) -> usize {
+    use howdah_traffic::{Action, Parameter};
+    let text = event.action.sql().map_or(0, howdah_traffic::Text::len);
+    let values = match &event.action {
+        Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => {
+            bound.parameters.iter().flatten().fold(0, |sum, parameter| {
+                sum + 24
+                    + match parameter {
+                        Parameter::Null => 0,
+                        Parameter::Value(text) | Parameter::Truncated(text) => text.len(),
+                    }
+            })
+        }
+        _ => 0,
+    };
+    size_of::<Event>() + text + values
+}

@@ -1,0 +1,172 @@
+//! One connection to the target: a [`Stream`] that carries what a protocol [`Client`] says.
+
+use std::io;
+
+use howdah_net::{Dialer, Received, Stream};
+use howdah_session::{Client, Event, Login, TransactionStatus};
+use howdah_traffic::{SqlState, Text};
+
+/// A connection from its first byte to its last.
+pub(crate) struct Link {
+    stream: Stream,
+    phase: Phase,
+    /// The last error that no ReadyForQuery followed: FATAL ones come right before the end.
+    last_words: Option<Failure>,
+}
+
+enum Phase {
+    /// The socket, and TLS if wanted, are not ready; the login waits, until it is used.
+    Opening(Option<Box<Login>>),
+    Talking(Box<Client>),
+}
+
+/// What the server said, as far as a replay cares.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    LoggedIn,
+    Parsed,
+    Bound,
+    Rows(u64),
+    CopyIn,
+    Failed(Failure),
+    Ready(TransactionStatus),
+}
+
+/// Why something did not work.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) sqlstate: Option<SqlState>,
+    pub(crate) message: Text,
+}
+
+/// The connection is gone.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// The server closed it.
+    Closed,
+    Io(io::Error),
+    Protocol(howdah_session::Error),
+}
+
+impl Link {
+    /// Begins a connection.
+    pub(crate) fn begin(dialer: &Dialer, login: Login) -> Result<Self, howdah_net::DialError> {
+        Ok(Self { stream: dialer.dial()?, phase: Phase::Opening(Some(Box::new(login))), last_words: None })
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The protocol side, once the socket is open.
+    pub(crate) fn client(&mut self) -> Option<&mut Client> {
+        match &mut self.phase {
+            Phase::Talking(client) => Some(client),
+            Phase::Opening(_) => None,
+        }
+    }
+
+    /// Moves bytes in both directions until the socket has no more of either, and passes on what
+    /// the server said.
+    ///
+    /// `nonce` gives fresh random bytes for the login.
+    pub(crate) fn pump(
+        &mut self,
+        buffer: &mut [u8],
+        nonce: impl FnOnce() -> [u8; 18],
+        mut heard: impl FnMut(&mut Client, Reply),
+    ) -> Result<(), Lost> {
+        if let Phase::Opening(login) = &mut self.phase {
+            if !self.stream.open().map_err(Lost::Io)? {
+                return Ok(());
+            }
+            let Some(mut login) = login.take() else { return Ok(()) };
+            login.channel_binding =
+                self.stream.peer_certificate().and_then(howdah_connect::tls::end_point_hash);
+            let mut client = Client::new(*login, nonce());
+            client.discard_rows(true);
+            self.phase = Phase::Talking(Box::new(client));
+        }
+        let Phase::Talking(client) = &mut self.phase else { return Ok(()) };
+        loop {
+            flush(&mut self.stream, client)?;
+            let received = self.stream.receive(buffer).map_err(Lost::Io)?;
+            if let Received::Bytes(some) | Received::Drained(some) = received {
+                client.handle_input(&buffer[..some]);
+                hear(client, &mut |client: &mut Client, reply| {
+                    match &reply {
+                        Reply::Failed(failure) => self.last_words = Some(failure.clone()),
+                        Reply::Ready(_) => self.last_words = None,
+                        _ => {}
+                    }
+                    heard(client, reply);
+                })?;
+            }
+            match received {
+                Received::Bytes(_) => {}
+                Received::Drained(_) => return flush(&mut self.stream, client),
+                Received::Closed => return Err(Lost::Closed),
+            }
+        }
+    }
+
+    /// Sends what the protocol side has queued, as far as the socket takes it now.
+    pub(crate) fn flush(&mut self) -> Result<(), Lost> {
+        match &mut self.phase {
+            Phase::Talking(client) => flush(&mut self.stream, client),
+            Phase::Opening(_) => Ok(()),
+        }
+    }
+
+    /// The error that the server ended the connection with, if it said one.
+    pub(crate) fn into_last_words(self) -> Option<Failure> {
+        self.last_words
+    }
+
+    /// Says goodbye and closes.
+    pub(crate) fn close(mut self) {
+        if let Phase::Talking(client) = &mut self.phase {
+            client.terminate();
+            let _ = flush(&mut self.stream, client);
+        }
+        self.stream.close();
+    }
+}
+
+fn flush(stream: &mut Stream, client: &mut Client) -> Result<(), Lost> {
+    let sent = stream.send(client.transmit()).map_err(Lost::Io)?;
+    client.transmitted(sent);
+    Ok(())
+}
+
+fn hear(client: &mut Client, heard: &mut impl FnMut(&mut Client, Reply)) -> Result<(), Lost> {
+    while let Some(event) = client.poll_event().map_err(Lost::Protocol)? {
+        let reply = match event {
+            Event::LoggedIn => Reply::LoggedIn,
+            Event::ParseComplete => Reply::Parsed,
+            Event::BindComplete => Reply::Bound,
+            Event::CommandComplete(tag) => Reply::Rows(tag.rows().unwrap_or(0)),
+            Event::CopyIn => Reply::CopyIn,
+            Event::Error(error) => Reply::Failed(Failure {
+                sqlstate: SqlState::new(error.sqlstate()),
+                message: Text::from(error.message()),
+            }),
+            Event::Ready(status) => Reply::Ready(status),
+            _ => continue,
+        };
+        heard(client, reply);
+    }
+    Ok(())
+}
+
+impl From<Lost> for Failure {
+    fn from(lost: Lost) -> Self {
+        // 08006 connection_failure, 08P01 protocol_violation: what a driver would report.
+        let (code, message) = match lost {
+            Lost::Closed => (b"08006", "the server closed the connection".to_owned()),
+            Lost::Io(error) => (b"08006", format!("connection lost: {error}")),
+            Lost::Protocol(error) => (b"08P01", error.to_string()),
+        };
+        Self { sqlstate: SqlState::new(code), message: Text::from(message) }
+    }
+}

@@ -1,0 +1,135 @@
+//! When an event of the past is due in the present.
+
+use std::{
+    fmt,
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+use howdah_traffic::Timestamp;
+
+/// How fast the capture plays: a factor on captured time, or no waiting at all.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// 1 keeps the captured pace, 2 plays twice as fast, 0.5 half as fast. Finite and above zero.
+    Times(f64),
+    /// Every session sends its next statement as soon as it is free.
+    Max,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self::Times(1.0)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Times(rate) => write!(f, "{rate}"),
+            Self::Max => f.write_str("max"),
+        }
+    }
+}
+
+/// A rate that is neither a positive number nor `max`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a rate: give a number above 0, such as 0.5 or 2, or max")]
+pub struct ParseRateError {
+    text: String,
+}
+
+impl FromStr for Rate {
+    type Err = ParseRateError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "max" {
+            return Ok(Self::Max);
+        }
+        let number = text.strip_suffix('x').unwrap_or(text);
+        match number.parse::<f64>() {
+            Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(Self::Times(rate)),
+            _ => Err(ParseRateError { text: text.to_owned() }),
+        }
+    }
+}
+
+/// Maps captured time onto the monotonic clock.
+///
+/// The schedule is absolute: each due time is computed from the start, never from the previous
+/// event, so that nothing drifts however many events there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// Captured time of the first event.
+    origin: Timestamp,
+    /// When that event is due.
+    start: Instant,
+    rate: Rate,
+}
+
+impl Schedule {
+    /// The event captured at `origin` is due at `start`.
+    pub(crate) fn new(origin: Timestamp, start: Instant, rate: Rate) -> Self {
+        Self { origin, start, rate }
+    }
+
+    /// When an event captured at `time` is due. Events from before the origin are due at the start.
+    pub(crate) fn due(&self, time: Timestamp) -> Instant {
+        match self.rate {
+            Rate::Max => self.start,
+            Rate::Times(rate) => {
+                let elapsed = time.saturating_since(self.origin).as_secs_f64() / rate;
+                // Hundreds of years away is as good as never; `Instant` must not overflow.
+                let elapsed = Duration::try_from_secs_f64(elapsed).unwrap_or(FAR);
+                self.start + elapsed.min(FAR)
+            }
+        }
+    }
+
+    /// When the replay began.
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// Whether due times mean anything: at the highest speed they do not.
+    pub(crate) fn is_paced(&self) -> bool {
+        matches!(self.rate, Rate::Times(_))
+    }
+}
+
+const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractional_rates_scale_time_exactly() {
+        let start = Instant::now();
+        let at = |rate, micros: i64| {
+            let schedule = Schedule::new(Timestamp::from_micros(5), start, Rate::Times(rate));
+            schedule.due(Timestamp::from_micros(5 + micros)) - start
+        };
+        assert_eq!(at(0.5, 3_000_000), Duration::from_secs(6));
+        assert_eq!(at(1.5, 3_000_000), Duration::from_secs(2));
+        assert_eq!(at(1.0, 86_400_000_000), Duration::from_secs(86_400));
+        assert_eq!(at(1e-300, 1), FAR);
+    }
+
+    #[test]
+    fn rates_are_positive_numbers_or_max() {
+        assert_eq!("1.5".parse(), Ok(Rate::Times(1.5)));
+        assert_eq!("2x".parse(), Ok(Rate::Times(2.0)));
+        assert_eq!("max".parse(), Ok(Rate::Max));
+        for bad in ["0", "-1", "NaN", "inf", "", "fast"] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_event_from_before_the_first_is_due_at_once() {
+        let start = Instant::now();
+        let schedule = Schedule::new(Timestamp::from_micros(1_000), start, Rate::default());
+        assert_eq!(schedule.due(Timestamp::from_micros(1)), start);
+    }
+}

@@ -1,0 +1,610 @@
+//! One captured session on the target: which of its events comes next and what to send for it.
+//!
+//! A player holds no socket and no clock. The worker gives it events, the time and the server's
+//! replies; it says what to do. So its decisions can be tested without a server.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use howdah_session::{Client, EncodeError, TransactionStatus};
+use howdah_sql::{Command, Lexer};
+use howdah_traffic::{
+    Action, Bound, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text,
+};
+
+use crate::link::{Failure, Reply};
+
+/// An event with its due time.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) event: Event,
+    pub(crate) due: Instant,
+    pub(crate) bytes: usize,
+}
+
+/// What became of an event.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) item: Item,
+    /// When it was sent, if it was.
+    pub(crate) sent: Option<Instant>,
+    /// When its answer was complete.
+    pub(crate) ended: Instant,
+    /// From when its session could have sent it.
+    pub(crate) free: Instant,
+    pub(crate) rows: Option<u64>,
+    pub(crate) end: End,
+}
+
+/// How an event ended.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Done,
+    Failed(Failure),
+    Skipped(Skip),
+}
+
+/// Why an event was not sent. The words appear in reports and in the run's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Skip {
+    CopyData,
+    CallArguments,
+    UnknownParameters,
+    TruncatedParameter,
+    PortalNotOpen,
+    TransactionLost,
+    NothingToCancel,
+    TooFarBehind,
+    Interrupted,
+}
+
+impl Skip {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::CopyData => "rows of COPY FROM STDIN not captured",
+            Self::CallArguments => "arguments of function call not captured",
+            Self::UnknownParameters => "parameter values not captured",
+            Self::TruncatedParameter => "parameter value truncated in capture",
+            Self::PortalNotOpen => "portal was not opened",
+            Self::TransactionLost => "its transaction was lost with the connection",
+            Self::NothingToCancel => "nothing left to cancel",
+            Self::TooFarBehind => "session too far behind, queue limit reached",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// What a worker has to do for a player next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Nothing until the next event is due.
+    WaitUntil(Instant),
+    /// Nothing until something arrives: an event, or the server's reply.
+    Wait,
+    /// Open a connection. The item is the Connect event that asks for it, if one does.
+    Connect(Option<Item>),
+    /// Send what the client has queued.
+    Send,
+    /// Close the connection.
+    Hangup(Item),
+    /// Cancel what is in flight.
+    Cancel(Item),
+    /// Record this; nothing was sent.
+    Record(Item, End),
+}
+
+/// Where the player's connection is.
+#[derive(Clone, Debug)]
+pub(crate) enum Presence {
+    /// Not connected. After a failure, not again before `retry`.
+    Away { failed: Option<(Failure, Instant)> },
+    Arriving,
+    Here,
+}
+
+/// The state of one session's replay.
+pub(crate) struct Player {
+    pub(crate) id: SessionId,
+    queue: VecDeque<Item>,
+    pub(crate) presence: Presence,
+    flight: Option<Flight>,
+    /// Since when nothing has been in flight.
+    free: Instant,
+    /// What is prepared on the present connection, by name.
+    statements: HashMap<Text, Text>,
+    /// Portals opened on the present connection, by name.
+    portals: HashSet<Text>,
+    /// The capture has this session's Parse messages, so an Execute needs none of its own.
+    parses_captured: bool,
+    transaction: TransactionStatus,
+    /// The connection was lost inside a transaction whose end has not come yet.
+    transaction_lost: bool,
+    fetch_rows: u32,
+}
+
+/// Messages on their way, up to one Sync.
+struct Flight {
+    parts: Vec<Part>,
+    sent: Instant,
+    rows: u64,
+    failure: Option<Failure>,
+}
+
+struct Part {
+    item: Item,
+    /// Its own completion has arrived.
+    complete: bool,
+}
+
+/// How far apart, in captured time, a Parse, its Bind and its Execute may be and still have come in
+/// one batch from the client. A log has no Sync, so this is a guess: drivers that send them together
+/// have them logged within microseconds of work, drivers that prepare first add a round trip.
+const BATCH_GAP: Duration = Duration::from_millis(2);
+
+impl Player {
+    pub(crate) fn new(id: SessionId, now: Instant, fetch_rows: u32) -> Self {
+        Self {
+            id,
+            queue: VecDeque::new(),
+            presence: Presence::Away { failed: None },
+            flight: None,
+            free: now,
+            statements: HashMap::new(),
+            portals: HashSet::new(),
+            parses_captured: false,
+            transaction: TransactionStatus::Idle,
+            transaction_lost: false,
+            fetch_rows,
+        }
+    }
+
+    /// Adds the session's next event.
+    pub(crate) fn push(&mut self, item: Item) {
+        self.parses_captured |= item.event.action.kind() == Kind::Parse;
+        self.queue.push_back(item);
+    }
+
+    /// Whether it has nothing to do and nothing to wait for.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.flight.is_none()
+            && !matches!(self.presence, Presence::Arriving)
+    }
+
+    /// Whether events wait.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Whether a statement is on its way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Whether it has left and nothing more is known of it: its place can be given away.
+    pub(crate) fn is_done(&self) -> bool {
+        self.queue.is_empty() && matches!(self.presence, Presence::Away { failed: None })
+    }
+
+    /// The event that comes next.
+    pub(crate) fn next_event(&self) -> Option<&Event> {
+        self.queue.front().map(|head| &head.event)
+    }
+
+    /// Decides what comes next at `now`. Where that is [`Step::Send`], the messages are in `client`,
+    /// which must be given while the player is [`Presence::Here`].
+    pub(crate) fn step(&mut self, now: Instant, paced: bool, client: Option<&mut Client>) -> Step {
+        let Some(head) = self.queue.front() else { return Step::Wait };
+        if head.due > now {
+            return Step::WaitUntil(head.due);
+        }
+        if self.flight.is_some() {
+            return match head.event.action {
+                Action::Cancel => Step::Cancel(self.pop()),
+                _ => Step::Wait,
+            };
+        }
+        if let Some(skip) = self.reason_to_skip(&head.event) {
+            let item = self.pop();
+            self.note_skipped(&item.event);
+            return Step::Record(item, End::Skipped(skip));
+        }
+        match (&self.presence, client) {
+            (Presence::Here, Some(client)) => self.play(now, client),
+            (Presence::Away { failed }, _) => match failed.clone() {
+                Some((_, retry)) if retry > now && !paced => Step::WaitUntil(retry),
+                Some((failure, retry)) if retry > now => self.fail_head(failure),
+                _ => self.ask_for_connection(),
+            },
+            (Presence::Arriving | Presence::Here, _) => Step::Wait,
+        }
+    }
+
+    fn pop(&mut self) -> Item {
+        self.queue.pop_front().expect("callers have looked at the front")
+    }
+
+    fn fail_head(&mut self, failure: Failure) -> Step {
+        let item = self.pop();
+        Step::Record(item, End::Failed(failure))
+    }
+
+    fn ask_for_connection(&mut self) -> Step {
+        match self.queue.front().map(|head| head.event.action.kind()) {
+            Some(Kind::Connect) => Step::Connect(Some(self.pop())),
+            Some(Kind::Disconnect) => Step::Record(self.pop(), End::Done),
+            _ => Step::Connect(None),
+        }
+    }
+
+    /// Why this event cannot or must not be sent, if so.
+    fn reason_to_skip(&self, event: &Event) -> Option<Skip> {
+        if self.transaction_lost && event.action.kind().is_execution() {
+            return Some(Skip::TransactionLost);
+        }
+        match &event.action {
+            Action::Cancel => Some(Skip::NothingToCancel),
+            Action::Call { .. } => Some(Skip::CallArguments),
+            Action::Copy { direction: CopyDirection::In, .. } => Some(Skip::CopyData),
+            Action::Bind(bound) | Action::Execute(bound) => unusable(bound.parameters.as_deref()),
+            Action::Fetch(bound) => {
+                (!self.portals.contains(&bound.portal)).then_some(Skip::PortalNotOpen)
+            }
+            _ => None,
+        }
+    }
+
+    fn note_skipped(&mut self, event: &Event) {
+        if let Action::Execute(bound) = &event.action {
+            self.portals.remove(&bound.portal);
+        }
+        if ends_transaction(&event.action) {
+            self.transaction_lost = false;
+        }
+    }
+
+    /// Sends the head event, and those that belong to the same batch.
+    fn play(&mut self, now: Instant, client: &mut Client) -> Step {
+        let head = self.queue.front().expect("step has looked");
+        match head.event.action.kind() {
+            Kind::Connect => return Step::Record(self.pop(), End::Done),
+            Kind::Disconnect => return Step::Hangup(self.pop()),
+            _ => {}
+        }
+        let mut parts = vec![self.pop()];
+        while let Some(next) = self.queue.front() {
+            let last = parts.last().expect("it began with one");
+            if !continues(&last.event, &next.event) || self.reason_to_skip(&next.event).is_some() {
+                break;
+            }
+            parts.push(self.pop());
+        }
+        let queued = self.queue_messages(&parts, client);
+        if let Err(reason) = queued {
+            let failure = Failure {
+                sqlstate: SqlState::new(b"22021"),
+                message: Text::from(reason.to_string()),
+            };
+            for later in parts.drain(1..).rev() {
+                self.queue.push_front(later);
+            }
+            let item = parts.pop().expect("it began with one");
+            return Step::Record(item, End::Failed(failure));
+        }
+        let parts = parts.into_iter().map(|item| Part { item, complete: false }).collect();
+        self.flight = Some(Flight { parts, sent: now, rows: 0, failure: None });
+        Step::Send
+    }
+
+    /// Puts the messages of one batch into the client.
+    fn queue_messages(
+        &mut self,
+        parts: &[Item],
+        client: &mut Client,
+    ) -> Result<(), EncodeError> {
+        let fresh = parts.iter().any(|part| part.event.action.kind() == Kind::Parse);
+        for (at, part) in parts.iter().enumerate() {
+            let last = at + 1 == parts.len();
+            match &part.event.action {
+                Action::Simple { sql } | Action::Copy { sql, .. } => {
+                    if matches!(Command::of(sql.as_bytes()), Command::Deallocate | Command::Discard) {
+                        // Which names are gone is known to the server: prepare again when used.
+                        self.statements.clear();
+                    }
+                    return client.query(sql.as_bytes()).map(drop);
+                }
+                Action::Parse { statement, sql } => self.parse(statement, sql, client)?,
+                // Its Execute binds; a Bind that nothing executes is sent for its own sake.
+                Action::Bind(bound) if last => self.bind(bound, fresh, client)?,
+                Action::Bind(_) => {}
+                Action::Execute(bound) => {
+                    self.bind(bound, fresh, client)?;
+                    let rows_max = if self.will_fetch(bound) { self.fetch_rows } else { 0 };
+                    client.execute(bound.portal.as_bytes(), rows_max)?;
+                }
+                Action::Fetch(bound) => {
+                    client.execute(bound.portal.as_bytes(), self.fetch_rows)?;
+                }
+                Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {
+                    unreachable!("these are not sent as messages of a session")
+                }
+            }
+        }
+        client.sync();
+        Ok(())
+    }
+
+    fn parse(
+        &mut self,
+        statement: &Text,
+        sql: &Text,
+        client: &mut Client,
+    ) -> Result<(), EncodeError> {
+        if !statement.is_empty() {
+            // The capture does not hold Close messages. To close what does not exist is no error.
+            client.close_statement(statement.as_bytes())?;
+        }
+        client.parse(statement.as_bytes(), sql.as_bytes(), &[])?;
+        self.statements.insert(statement.clone(), sql.clone());
+        Ok(())
+    }
+
+    /// Binds, after preparing if the server has not this text under this name.
+    fn bind(
+        &mut self,
+        bound: &Bound,
+        parsed_in_batch: bool,
+        client: &mut Client,
+    ) -> Result<(), EncodeError> {
+        let known = self.statements.get(&bound.statement) == Some(&bound.sql);
+        // A client that uses the unnamed statement parses it each time, unless the capture shows
+        // its Parse messages and has none here.
+        let anew = bound.statement.is_empty() && !self.parses_captured;
+        if !parsed_in_batch && (!known || anew) {
+            self.parse(&bound.statement, &bound.sql, client)?;
+        }
+        if !bound.portal.is_empty() {
+            client.close_portal(bound.portal.as_bytes())?;
+        }
+        let values = bound.parameters.as_deref().unwrap_or_default();
+        client.bind(
+            bound.portal.as_bytes(),
+            bound.statement.as_bytes(),
+            values.iter().map(|value| match value {
+                Parameter::Null => None,
+                Parameter::Value(text) | Parameter::Truncated(text) => Some(text.as_bytes()),
+            }),
+        )?;
+        self.portals.insert(bound.portal.clone());
+        Ok(())
+    }
+
+    /// Whether the client will take the rows of this portal in parts. Logs do not hold the row
+    /// limit of an Execute: a named portal inside a transaction is there to be fetched from, and
+    /// of the unnamed one the next event tells.
+    fn will_fetch(&self, bound: &Bound) -> bool {
+        if self.transaction != TransactionStatus::InTransaction {
+            return false;
+        }
+        !bound.portal.is_empty()
+            || self.queue.front().is_some_and(|next| {
+                matches!(&next.event.action, Action::Fetch(fetched) if fetched.portal == bound.portal)
+            })
+    }
+
+    /// Takes in what the server said. `Some` when that ends what was in flight.
+    pub(crate) fn heard(
+        &mut self,
+        reply: Reply,
+        now: Instant,
+        client: &mut Client,
+    ) -> Vec<Finished> {
+        match reply {
+            Reply::Ready(status) => {
+                self.transaction = status;
+                if status == TransactionStatus::Idle {
+                    // Portals end with their transaction.
+                    self.portals.clear();
+                }
+                return self.land(now);
+            }
+            Reply::CopyIn => self.refuse_copy(client),
+            Reply::LoggedIn => self.arrived(now),
+            Reply::Parsed | Reply::Bound | Reply::Rows(_) | Reply::Failed(_) => {}
+        }
+        let Some(flight) = &mut self.flight else { return Vec::new() };
+        match reply {
+            Reply::Parsed => flight.complete(Kind::Parse),
+            Reply::Bound => flight.complete(Kind::Bind),
+            Reply::Rows(rows) => flight.rows += rows,
+            Reply::Failed(failure) => {
+                // 26000: the name is not known there; prepare again before the next use.
+                if failure.sqlstate == SqlState::new(b"26000") {
+                    self.statements.clear();
+                }
+                flight.failure.get_or_insert(failure);
+            }
+            Reply::Ready(_) | Reply::CopyIn | Reply::LoggedIn => {}
+        }
+        Vec::new()
+    }
+
+    /// The server waits for rows that nobody has.
+    fn refuse_copy(&self, client: &mut Client) {
+        let refused = client.copy_fail(b"the rows of this COPY are not in the capture");
+        refused.expect("there is no zero byte in it");
+        let kind = self.flight.as_ref().and_then(|flight| flight.parts.last());
+        if kind.is_some_and(|part| part.item.event.action.kind() == Kind::Execute) {
+            // The server ignored the Sync that came while it waited for rows.
+            client.sync();
+        }
+    }
+
+    fn arrived(&mut self, now: Instant) {
+        self.presence = Presence::Here;
+        self.free = now;
+        self.transaction = TransactionStatus::Idle;
+        self.statements.clear();
+        self.portals.clear();
+    }
+
+    /// What was in flight has been answered.
+    fn land(&mut self, now: Instant) -> Vec<Finished> {
+        let Some(flight) = self.flight.take() else { return Vec::new() };
+        if flight.failure.is_some() {
+            // Whether the failed batch prepared anything is not worth knowing: do it again.
+            for part in flight.parts.iter().filter(|part| !part.complete) {
+                if let Action::Parse { statement, .. } = &part.item.event.action {
+                    self.statements.remove(statement);
+                }
+                if let Action::Bind(bound) | Action::Execute(bound) = &part.item.event.action {
+                    self.statements.remove(&bound.statement);
+                }
+            }
+        }
+        let free = std::mem::replace(&mut self.free, now);
+        flight.finish(now, free)
+    }
+
+    /// The connection is gone, or could not be had. What was in flight fails.
+    pub(crate) fn lost(&mut self, failure: &Failure, retry: Instant, now: Instant) -> Vec<Finished> {
+        let mut finished = Vec::new();
+        if let Some(mut flight) = self.flight.take() {
+            flight.failure.get_or_insert_with(|| failure.clone());
+            let free = std::mem::replace(&mut self.free, now);
+            finished = flight.finish(now, free);
+        }
+        // A COMMIT that was in flight ended its transaction, one way or the other.
+        let ended = finished.last().is_some_and(|last| ends_transaction(&last.item.event.action));
+        self.transaction_lost |= self.transaction != TransactionStatus::Idle && !ended;
+        self.transaction = TransactionStatus::Idle;
+        self.presence = Presence::Away { failed: Some((failure.clone(), retry)) };
+        finished
+    }
+
+    /// The connection that the next event needed could not be had: the event fails with it.
+    pub(crate) fn refuse_head(&mut self, failure: &Failure, now: Instant) -> Option<Finished> {
+        let item = self.queue.pop_front()?;
+        let end = End::Failed(failure.clone());
+        Some(Finished { item, sent: None, ended: now, free: self.free, rows: None, end })
+    }
+
+    /// The connection was closed as the capture has it.
+    pub(crate) fn left(&mut self, now: Instant) {
+        self.presence = Presence::Away { failed: None };
+        self.transaction = TransactionStatus::Idle;
+        self.transaction_lost = false;
+        self.free = now;
+    }
+
+    /// Since when it could have sent its next event.
+    pub(crate) fn free(&self) -> Instant {
+        self.free
+    }
+
+    /// Gives up all that waits or is in flight.
+    pub(crate) fn interrupt(&mut self, now: Instant) -> Vec<Finished> {
+        let free = self.free;
+        let waiting = std::mem::take(&mut self.queue).into_iter().map(|item| (item, None));
+        let flying = self.flight.take().into_iter().flat_map(|flight| {
+            flight.parts.into_iter().map(move |part| (part.item, Some(flight.sent)))
+        });
+        flying
+            .chain(waiting)
+            .map(|(item, sent)| Finished {
+                item,
+                sent,
+                ended: now,
+                free,
+                rows: None,
+                end: End::Skipped(Skip::Interrupted),
+            })
+            .collect()
+    }
+}
+
+impl Flight {
+    fn complete(&mut self, kind: Kind) {
+        let waiting =
+            |part: &&mut Part| part.item.event.action.kind() == kind && !part.complete;
+        if let Some(part) = self.parts.iter_mut().find(waiting) {
+            part.complete = true;
+        }
+    }
+
+    fn finish(self, now: Instant, free: Instant) -> Vec<Finished> {
+        let Self { parts, sent, rows, failure } = self;
+        parts
+            .into_iter()
+            .map(|part| {
+                let execution = part.item.event.action.kind().is_execution();
+                Finished {
+                    item: part.item,
+                    sent: Some(sent),
+                    ended: now,
+                    free,
+                    rows: (execution && failure.is_none()).then_some(rows),
+                    end: match &failure {
+                        Some(failure) if !part.complete => End::Failed(failure.clone()),
+                        _ => End::Done,
+                    },
+                }
+            })
+            .collect()
+    }
+}
+
+/// Why these values cannot be bound, if so.
+fn unusable(parameters: Option<&[Parameter]>) -> Option<Skip> {
+    match parameters {
+        None => Some(Skip::UnknownParameters),
+        Some(values) => values
+            .iter()
+            .any(|value| matches!(value, Parameter::Truncated(_)))
+            .then_some(Skip::TruncatedParameter),
+    }
+}
+
+/// Whether `next` came in the same batch of messages as `last`, as far as a log can tell.
+fn continues(last: &Event, next: &Event) -> bool {
+    let (Some(name), Some(next_name)) = (statement(&last.action), statement(&next.action)) else {
+        return false;
+    };
+    let ahead = match (last.action.kind(), next.action.kind()) {
+        (Kind::Parse, Kind::Bind | Kind::Execute) => true,
+        (Kind::Bind, Kind::Execute) => true,
+        _ => false,
+    };
+    let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
+    let gap = next.time.saturating_since(last.time).saturating_sub(worked);
+    // A Bind has no effect of its own, so it waits for its Execute however late that comes.
+    ahead
+        && name == next_name
+        && last.action.sql() == next.action.sql()
+        && (last.action.kind() == Kind::Bind || gap <= BATCH_GAP)
+}
+
+fn statement(action: &Action) -> Option<&Text> {
+    match action {
+        Action::Parse { statement, .. } => Some(statement),
+        Action::Bind(bound) | Action::Execute(bound) => Some(&bound.statement),
+        _ => None,
+    }
+}
+
+fn ends_transaction(action: &Action) -> bool {
+    let Some(sql) = action.sql() else { return false };
+    match Command::of(sql.as_bytes()) {
+        Command::Commit => true,
+        // ROLLBACK TO goes back to a savepoint and stays in the transaction.
+        Command::Rollback => {
+            !Lexer::new(sql.as_bytes()).any(|token| token.text.eq_ignore_ascii_case(b"to"))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,355 @@
+//! Dialogues of a player with a server that is a list of bytes, on a clock that is a number.
+
+use howdah_session::{Event as Said, Login};
+use howdah_traffic::{Outcome, Source, Timestamp};
+use howdah_wire::{
+    Frame,
+    backend::encode as say,
+    frontend::{Message, Target},
+};
+
+use super::*;
+
+/// A player, its client, and the time.
+struct Scene {
+    player: Player,
+    client: Client,
+    start: Instant,
+    now: Duration,
+}
+
+impl Scene {
+    /// Logged in and idle.
+    fn connected() -> Self {
+        let start = Instant::now();
+        let login = Login {
+            user: "u".to_owned(),
+            database: "d".to_owned(),
+            password: None,
+            parameters: Vec::new(),
+            channel_binding: None,
+        };
+        let mut scene = Self {
+            player: Player::new("s".into(), start, 100),
+            client: Client::new(login, [7; 18]),
+            start,
+            now: Duration::ZERO,
+        };
+        scene.sent();
+        scene.server(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I");
+        assert!(matches!(scene.player.presence, Presence::Here));
+        scene
+    }
+
+    /// Gives the player an event due `millis` after the start.
+    fn event(&mut self, millis: u64, action: Action) {
+        let item = Item {
+            due: self.start + Duration::from_millis(millis),
+            bytes: 1,
+            event: Event {
+                time: Timestamp::from_micros(i64::try_from(millis * 1000).unwrap()),
+                session: "s".into(),
+                user: "u".into(),
+                database: "d".into(),
+                application: "".into(),
+                action,
+                outcome: Outcome::default(),
+                source: Source::Statement,
+                vxid: None,
+                query_id: None,
+            },
+        };
+        self.player.push(item);
+    }
+
+    fn at(&mut self, millis: u64) -> Step {
+        self.now = Duration::from_millis(millis);
+        self.player.step(self.start + self.now, true, Some(&mut self.client))
+    }
+
+    /// What the client has to send, a word per message, and no longer has afterwards.
+    fn sent(&mut self) -> String {
+        let bytes = self.client.transmit().to_vec();
+        self.client.transmitted(bytes.len());
+        let mut rest = &bytes[..];
+        let mut words = Vec::new();
+        while let Ok(Some((frame, after))) = Frame::split(rest, u32::MAX) {
+            words.push(word(frame));
+            rest = after;
+        }
+        words.join(" ")
+    }
+
+    /// The server says these bytes.
+    fn server(&mut self, bytes: &[u8]) -> Vec<Finished> {
+        self.client.handle_input(bytes);
+        let mut finished = Vec::new();
+        let now = self.start + self.now;
+        loop {
+            let reply = match self.client.poll_event().unwrap() {
+                None => return finished,
+                Some(Said::LoggedIn) => Reply::LoggedIn,
+                Some(Said::ParseComplete) => Reply::Parsed,
+                Some(Said::BindComplete) => Reply::Bound,
+                Some(Said::CommandComplete(tag)) => Reply::Rows(tag.rows().unwrap_or(0)),
+                Some(Said::CopyIn) => Reply::CopyIn,
+                Some(Said::Ready(status)) => Reply::Ready(status),
+                Some(Said::Error(error)) => Reply::Failed(Failure {
+                    sqlstate: SqlState::new(error.sqlstate()),
+                    message: Text::from(error.message()),
+                }),
+                Some(_) => continue,
+            };
+            finished.extend(self.player.heard(reply, now, &mut self.client));
+        }
+    }
+}
+
+fn word(frame: Frame<'_>) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match Message::parse(frame).unwrap() {
+        Message::Query { sql } => format!("query({})", text(sql)),
+        Message::Parse(parse) => format!("parse({}:{})", text(parse.statement), text(parse.sql)),
+        Message::Bind(bind) => {
+            let values = bind.values.clone().map(|value| value.map_or("NULL".to_owned(), text));
+            let values: Vec<_> = values.collect();
+            format!("bind({}/{}:{})", text(bind.statement), text(bind.portal), values.join(","))
+        }
+        Message::Execute { portal, max_rows } => format!("execute({}:{max_rows})", text(portal)),
+        Message::Close(Target::Statement(name)) => format!("close-statement({})", text(name)),
+        Message::Close(Target::Portal(name)) => format!("close-portal({})", text(name)),
+        Message::CopyFail { .. } => "copy-fail".to_owned(),
+        Message::Sync => "sync".to_owned(),
+        Message::Terminate => "terminate".to_owned(),
+        other => format!("{:?}", other.kind()),
+    }
+}
+
+fn simple(sql: &str) -> Action {
+    Action::Simple { sql: sql.into() }
+}
+
+fn bound(statement: &str, portal: &str, sql: &str, values: &[Option<&str>]) -> Bound {
+    let value = |value: &Option<&str>| value.map_or(Parameter::Null, |v| Parameter::Value(v.into()));
+    Bound {
+        statement: statement.into(),
+        portal: portal.into(),
+        sql: sql.into(),
+        parameters: Some(values.iter().map(value).collect()),
+    }
+}
+
+fn ready(status: TransactionStatus) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    say::ready_for_query(&mut bytes, status);
+    bytes
+}
+
+fn done(tag: &[u8], status: TransactionStatus) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    say::command_complete(&mut bytes, tag).unwrap();
+    bytes.extend(ready(status));
+    bytes
+}
+
+const PARSED: &[u8] = b"1\0\0\0\x04";
+const BOUND: &[u8] = b"2\0\0\0\x04";
+const CLOSED: &[u8] = b"3\0\0\0\x04";
+
+#[test]
+fn nothing_is_sent_before_it_is_due_or_while_the_session_is_busy() {
+    let mut scene = Scene::connected();
+    scene.event(5, simple("select 1"));
+    scene.event(6, simple("select 2"));
+    let due = scene.start + Duration::from_millis(5);
+    assert!(matches!(scene.at(4), Step::WaitUntil(at) if at == due));
+    assert!(matches!(scene.at(5), Step::Send));
+    assert_eq!(scene.sent(), "query(select 1)");
+    assert!(matches!(scene.at(7), Step::Wait));
+    scene.now = Duration::from_millis(9);
+    let finished = scene.server(&done(b"SELECT 1", TransactionStatus::Idle));
+    assert_eq!(finished.len(), 1);
+    assert_eq!(finished[0].rows, Some(1));
+    assert!(matches!(finished[0].end, End::Done));
+    assert!(matches!(scene.at(9), Step::Send));
+    assert_eq!(scene.sent(), "query(select 2)");
+    let finished = scene.server(&done(b"SELECT 1", TransactionStatus::Idle));
+    // Due at 6, free at 9: the session was busy, we were not late.
+    assert_eq!(finished[0].free - scene.start, Duration::from_millis(9));
+    assert_eq!(finished[0].sent, Some(scene.start + Duration::from_millis(9)));
+}
+
+#[test]
+fn parse_bind_and_execute_captured_together_go_out_together() {
+    let mut scene = Scene::connected();
+    scene.event(0, Action::Parse { statement: "".into(), sql: "select $1".into() });
+    scene.event(0, Action::Bind(bound("", "", "select $1", &[Some("x")])));
+    scene.event(0, Action::Execute(bound("", "", "select $1", &[Some("x")])));
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(scene.sent(), "parse(:select $1) bind(/:x) execute(:0) sync");
+    let answer = [PARSED, BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    let finished = scene.server(&answer);
+    assert_eq!(finished.len(), 3);
+    assert!(finished.iter().all(|one| matches!(one.end, End::Done)));
+}
+
+#[test]
+fn a_statement_prepared_long_before_its_use_is_prepared_when_it_was() {
+    let mut scene = Scene::connected();
+    scene.event(0, Action::Parse { statement: "s1".into(), sql: "select 1".into() });
+    scene.event(50, Action::Execute(bound("s1", "", "select 1", &[])));
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(scene.sent(), "close-statement(s1) parse(s1:select 1) sync");
+    scene.server(&[CLOSED, PARSED, &ready(TransactionStatus::Idle)].concat());
+    assert!(matches!(scene.at(50), Step::Send));
+    assert_eq!(scene.sent(), "bind(s1/:) execute(:0) sync");
+}
+
+#[test]
+fn a_name_used_again_for_another_text_is_prepared_anew() {
+    let mut scene = Scene::connected();
+    for (millis, sql) in [(0, "select 1"), (1, "select 1"), (2, "select 2")] {
+        scene.event(millis, Action::Execute(bound("s1", "", sql, &[])));
+    }
+    let answer = [BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    let prepared = [CLOSED, PARSED, &answer].concat();
+    let expected = [
+        ("close-statement(s1) parse(s1:select 1) bind(s1/:) execute(:0) sync", &prepared),
+        ("bind(s1/:) execute(:0) sync", &answer),
+        ("close-statement(s1) parse(s1:select 2) bind(s1/:) execute(:0) sync", &prepared),
+    ];
+    for (messages, answer) in expected {
+        assert!(matches!(scene.at(9), Step::Send));
+        assert_eq!(scene.sent(), messages);
+        assert_eq!(scene.server(answer).len(), 1);
+    }
+}
+
+#[test]
+fn portals_are_opened_with_a_row_limit_and_fetched_from_by_name() {
+    let mut scene = Scene::connected();
+    scene.event(0, simple("begin"));
+    scene.event(1, Action::Execute(bound("S_2", "C_3", "select 1", &[])));
+    scene.event(2, Action::Fetch(bound("S_2", "C_3", "select 1", &[])));
+    scene.event(3, Action::Fetch(bound("S_2", "C_9", "select 1", &[])));
+    scene.at(9);
+    scene.sent();
+    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    scene.at(9);
+    assert_eq!(
+        scene.sent(),
+        "close-statement(S_2) parse(S_2:select 1) close-portal(C_3) bind(S_2/C_3:) \
+         execute(C_3:100) sync"
+    );
+    let suspended = [CLOSED, PARSED, CLOSED, BOUND, b"s\0\0\0\x04"].concat();
+    scene.server(&[suspended, ready(TransactionStatus::InTransaction)].concat());
+    scene.at(9);
+    assert_eq!(scene.sent(), "execute(C_3:100) sync");
+    scene.server(&done(b"SELECT 5", TransactionStatus::InTransaction));
+    let Step::Record(_, End::Skipped(skip)) = scene.at(9) else { panic!("not skipped") };
+    assert_eq!(skip, Skip::PortalNotOpen);
+}
+
+#[test]
+fn an_error_in_a_batch_fails_what_it_stopped_and_nothing_before() {
+    let mut scene = Scene::connected();
+    scene.event(0, Action::Parse { statement: "".into(), sql: "select $1".into() });
+    scene.event(0, Action::Bind(bound("", "", "select $1", &[Some("x")])));
+    scene.event(0, Action::Execute(bound("", "", "select $1", &[Some("x")])));
+    scene.at(0);
+    scene.sent();
+    let mut answer = [PARSED, BOUND].concat();
+    let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"division by zero")];
+    say::error_response(&mut answer, fields).unwrap();
+    answer.extend(ready(TransactionStatus::Idle));
+    let finished = scene.server(&answer);
+    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, End::Done)).collect();
+    assert_eq!(ends, [true, true, false]);
+    let End::Failed(failure) = &finished[2].end else { panic!("not failed") };
+    assert_eq!(failure.sqlstate, SqlState::new(b"22012"));
+}
+
+#[test]
+fn what_the_capture_does_not_hold_is_skipped_with_its_reason() {
+    let mut scene = Scene::connected();
+    let unknown = Bound { parameters: None, ..bound("", "", "select $1", &[]) };
+    let cut = Bound {
+        parameters: Some(vec![Parameter::Truncated("xxx".into())]),
+        ..bound("", "", "select $1", &[])
+    };
+    let rows = Action::Copy { sql: "copy t from stdin".into(), direction: CopyDirection::In };
+    let expected = [
+        (Action::Execute(unknown), Skip::UnknownParameters),
+        (Action::Execute(cut), Skip::TruncatedParameter),
+        (rows, Skip::CopyData),
+        (Action::Call { function: "random".into() }, Skip::CallArguments),
+        (Action::Cancel, Skip::NothingToCancel),
+    ];
+    for (action, reason) in expected {
+        scene.event(0, action);
+        let Step::Record(_, End::Skipped(skip)) = scene.at(0) else { panic!("not skipped") };
+        assert_eq!(skip, reason);
+    }
+    assert_eq!(scene.sent(), "");
+}
+
+#[test]
+fn a_copy_that_turns_up_unannounced_is_refused_and_the_session_goes_on() {
+    let mut scene = Scene::connected();
+    scene.event(0, simple("select 1; copy t from stdin"));
+    scene.at(0);
+    scene.sent();
+    let mut answer = Vec::new();
+    answer.extend_from_slice(b"G\0\0\0\x07\0\0\0");
+    scene.server(&answer);
+    assert_eq!(scene.sent(), "copy-fail");
+}
+
+#[test]
+fn a_cancel_overtakes_the_statement_it_is_for() {
+    let mut scene = Scene::connected();
+    scene.event(0, simple("select pg_sleep(9)"));
+    scene.event(5, Action::Cancel);
+    scene.event(6, simple("select 1"));
+    assert!(matches!(scene.at(0), Step::Send));
+    assert!(matches!(scene.at(4), Step::WaitUntil(_)));
+    assert!(matches!(scene.at(5), Step::Cancel(_)));
+    assert!(matches!(scene.at(6), Step::Wait));
+}
+
+#[test]
+fn the_rest_of_a_transaction_lost_with_its_connection_is_not_played() {
+    let mut scene = Scene::connected();
+    let statements =
+        ["begin", "update t set a = 1", "rollback to s", "insert into t", "commit", "select 1"];
+    for (millis, sql) in (0..).zip(statements) {
+        scene.event(millis, simple(sql));
+    }
+    scene.at(9);
+    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    scene.at(9);
+    let now = scene.start + scene.now;
+    let failure = Failure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
+    let finished = scene.player.lost(&failure, now, now);
+    assert!(matches!(&finished[..], [one] if matches!(one.end, End::Failed(_))));
+    for sql in &statements[2..5] {
+        let Step::Record(item, End::Skipped(skip)) = scene.at(9) else { panic!("{sql} played") };
+        assert_eq!(item.event.action, simple(sql));
+        assert_eq!(skip, Skip::TransactionLost);
+    }
+    // Then it connects again, for what comes after.
+    assert!(matches!(scene.at(9), Step::Connect(None)));
+}
+
+#[test]
+fn while_the_server_is_away_events_fail_at_their_time() {
+    let mut scene = Scene::connected();
+    let now = scene.start;
+    let failure = Failure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
+    scene.player.lost(&failure, now + Duration::from_millis(100), now);
+    scene.event(10, simple("select 1"));
+    scene.event(200, simple("select 2"));
+    assert!(matches!(scene.at(10), Step::Record(_, End::Failed(_))));
+    assert!(matches!(scene.at(150), Step::WaitUntil(_)));
+    assert!(matches!(scene.at(200), Step::Connect(None)));
+}

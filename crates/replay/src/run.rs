@@ -1,0 +1,272 @@
+//! One replay from its first event to its report.
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, RandomState},
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_connect::{Endpoint, Target};
+use howdah_dataset::{RunWriter, WriteError};
+use howdah_net::Poller;
+use howdah_stats::Registry;
+use howdah_traffic::{Event, Kind, SessionId, Timestamp};
+
+use crate::{
+    inbox::{Arrival, Inbox, event_bytes},
+    metrics::Metrics,
+    pace::Schedule,
+    player::Finished,
+    recorder::{Recorder, Tally},
+    settings::Settings,
+    target::{self, Logins},
+    worker::{Shared, Worker, WorkerStats},
+};
+
+/// Memory of events between the reader and one worker.
+const INBOX_BYTES: usize = 4 << 20;
+
+/// From the first event read to its send: enough for workers to take what is due together with it.
+const LEAD: Duration = Duration::from_millis(20);
+
+/// A reader that failed; whatever it is made of.
+pub type FeedError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a replay needs besides events.
+pub struct Replay {
+    /// The server, and who logs in where the capture does not say.
+    pub target: Target,
+    /// Which of the target's places answered.
+    pub endpoint: Endpoint,
+    /// Whether it answered with TLS. All connections do the same.
+    pub encrypted: bool,
+    /// How to replay.
+    pub settings: Settings,
+    /// Where outcomes go; `None` keeps only the numbers.
+    pub writer: Option<RunWriter>,
+    /// Where the live numbers go.
+    pub registry: Registry,
+    /// Set it, from any thread, and the replay ends within a moment.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// What a replay did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The numbers.
+    pub tally: Tally,
+    /// Captured time of the first and the last event read.
+    pub captured: Option<(Timestamp, Timestamp)>,
+    /// Events read from the capture.
+    pub events_read: u64,
+    /// From the start to the last answer.
+    pub elapsed: Duration,
+    /// Captured sessions.
+    pub sessions: u64,
+    /// Most connections open at once.
+    pub connections_max: usize,
+    /// Connections that logged in.
+    pub connections: u64,
+    /// Connections that the target closed or refused.
+    pub connections_lost: u64,
+    /// It was told to stop before the end.
+    pub interrupted: bool,
+    /// What kept the reader from the end of the capture.
+    pub feed_error: Option<FeedError>,
+    /// What kept the outcomes from being written; the run has what came before.
+    pub write_error: Option<WriteError>,
+    /// The run, still open, for its summary.
+    pub writer: Option<RunWriter>,
+}
+
+/// A replay that could not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The capture has no events.
+    #[error("there are no events to replay")]
+    NoEvents,
+    /// The capture could not be read at all.
+    #[error("cannot read the capture")]
+    Feed(#[source] FeedError),
+    /// The target's name or address is of no use.
+    #[error(transparent)]
+    Dial(#[from] howdah_net::DialError),
+    /// The TLS settings are of no use.
+    #[error(transparent)]
+    Tls(#[from] howdah_connect::tls::TlsError),
+    /// The kernel gave no poller or thread.
+    #[error("cannot start a worker")]
+    Worker(#[source] io::Error),
+}
+
+impl Replay {
+    /// Plays `events`, which come in the order of their time, through to the last answer.
+    ///
+    /// Events are pulled only as far ahead as the schedule needs, on a thread of their own; a
+    /// slow or endless source is fine. A statement that fails, a connection that is lost, a reader
+    /// that breaks off are results, found in the [`Report`].
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]: nothing has been sent then.
+    pub fn run<E: Into<FeedError>>(
+        self,
+        mut events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
+    ) -> Result<Report, StartError> {
+        let dialer = target::dialer(&self.target, &self.endpoint, self.encrypted)?;
+        let opening = match events.next() {
+            None => return Err(StartError::NoEvents),
+            Some(Err(error)) => return Err(StartError::Feed(error.into())),
+            Some(Ok(event)) => event,
+        };
+        let schedule = Schedule::new(opening.time, Instant::now() + LEAD, self.settings.rate);
+        let logins = Logins::new(self.target, self.endpoint, self.settings.identities.clone());
+        let metrics = Metrics::new(&self.registry);
+        let recorder = Recorder::new(self.writer, schedule, metrics.clone());
+        let (finished, outcomes) = mpsc::sync_channel(1024);
+        let shared = Shared {
+            schedule,
+            dialer,
+            logins: Arc::new(logins),
+            limits: self.settings.limits,
+            metrics,
+            stop: self.stop.clone(),
+            finished,
+        };
+        play(shared, recorder, outcomes, self.settings.workers.max(1), opening, events)
+    }
+}
+
+fn play<E: Into<FeedError>>(
+    shared: Shared,
+    recorder: Recorder,
+    outcomes: Receiver<Vec<Finished>>,
+    workers: usize,
+    opening: Event,
+    events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
+) -> Result<Report, StartError> {
+    let mut crew = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        let poller = Poller::new().map_err(StartError::Worker)?;
+        let waker = poller.waker().map_err(StartError::Worker)?;
+        let inbox = Arc::new(Inbox::new(waker, INBOX_BYTES));
+        crew.push((Worker::new(poller, inbox.clone(), shared.clone()), inbox));
+    }
+    let start = shared.schedule.start();
+    let stop = shared.stop.clone();
+    // The recorder ends when the last worker has dropped its end of the channel.
+    drop(shared);
+    let (crew, inboxes): (Vec<_>, Vec<_>) = crew.into_iter().unzip();
+    let fed = Arc::new(Mutex::new(Fed::default()));
+    let feeder = Feeder { inboxes, open: Vec::new(), hash: RandomState::new(), fed: fed.clone() };
+    // Not joined: it may hang in a read of an endless pipe when the replay is told to stop.
+    thread::Builder::new()
+        .name("replay-reader".to_owned())
+        .spawn(move || feeder.run(opening, events))
+        .map_err(StartError::Worker)?;
+    let (stats, (tally, writer, write_error)) = thread::scope(|scope| {
+        let recording = scope.spawn(move || recorder.run(&outcomes));
+        let crew: Vec<_> = crew.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
+        let stats: Vec<_> =
+            crew.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect();
+        (stats, recording.join().expect("the recorder does not panic"))
+    });
+    let mut sum = WorkerStats::default();
+    for stats in stats {
+        sum.add(stats.map_err(StartError::Worker)?);
+    }
+    let mut fed = fed.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Report {
+        tally,
+        captured: fed.captured,
+        events_read: fed.events,
+        elapsed: start.elapsed(),
+        sessions: sum.sessions,
+        connections_max: sum.open_max,
+        connections: sum.connections,
+        connections_lost: sum.lost,
+        interrupted: sum.stopped || stop.load(Ordering::Relaxed),
+        feed_error: fed.error.take(),
+        write_error,
+        writer,
+    })
+}
+
+/// Reads events and deals them out to the workers.
+struct Feeder {
+    inboxes: Vec<Arc<Inbox>>,
+    /// By worker: its sessions that are open at this point of the capture.
+    open: Vec<HashSet<SessionId>>,
+    hash: RandomState,
+    fed: Arc<Mutex<Fed>>,
+}
+
+/// What the reader has done so far.
+#[derive(Default)]
+struct Fed {
+    events: u64,
+    captured: Option<(Timestamp, Timestamp)>,
+    error: Option<FeedError>,
+}
+
+impl Feeder {
+    fn run<E: Into<FeedError>>(
+        mut self,
+        opening: Event,
+        events: impl Iterator<Item = Result<Event, E>>,
+    ) {
+        self.open.resize_with(self.inboxes.len(), HashSet::new);
+        for event in std::iter::once(Ok(opening)).chain(events) {
+            match event {
+                Ok(event) => {
+                    if !self.deal(event) {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    self.fed().error = Some(error.into());
+                    break;
+                }
+            }
+        }
+        for inbox in &self.inboxes {
+            inbox.finish();
+        }
+    }
+
+    /// False when the workers take no more.
+    fn deal(&mut self, event: Event) -> bool {
+        {
+            let mut fed = self.fed();
+            fed.events += 1;
+            let (_, last) = fed.captured.get_or_insert((event.time, event.time));
+            *last = event.time.max(*last);
+        }
+        let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;
+        let open = &mut self.open[worker];
+        match event.action.kind() {
+            Kind::Connect => {
+                open.insert(event.session.clone());
+            }
+            Kind::Disconnect => {
+                open.remove(&event.session);
+            }
+            _ => {}
+        }
+        let arrival = Arrival { bytes: event_bytes(&event), open_sessions: open.len(), event };
+        self.inboxes[worker].put(arrival)
+    }
+
+    fn fed(&self) -> std::sync::MutexGuard<'_, Fed> {
+        self.fed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,581 @@
+//! The event loop: sends each session's next event when it is due and its session free.
+//!
+//! One worker is one thread with one [`Poller`]. Sessions never move between workers and no worker
+//! waits for another, so a slow statement delays its own session and nothing else. What one
+//! statement costs here: an event taken from the inbox, one timer, one write, one read, and its
+//! share of an `epoll_wait`.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::SyncSender,
+    },
+    time::{Duration, Instant},
+};
+
+use howdah_net::{Dialer, Poller, Readiness, Timers, Token};
+use howdah_traffic::{Kind, SessionId};
+use howdah_wire::startup::cancel_request;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::{
+    cancel::{Cancel, Cancels},
+    inbox::{Arrival, Inbox, Supply},
+    link::{Link, Lost, Reply},
+    metrics::Metrics,
+    pace::Schedule,
+    player::{End, Finished, Item, Player, Presence, Skip, Step},
+    settings::Limits,
+    target::Logins,
+};
+
+/// How far ahead of their due time events are taken from the inbox, so that a batch of messages is
+/// together and a session's connection can be planned.
+const LOOKAHEAD: Duration = Duration::from_secs(1);
+
+/// How often a stop is looked for, and gauges are set.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// At the highest speed: how long nothing may end before the reader is let on in spite of a full
+/// queue, because what is queued may wait for a lock that a later event frees.
+const STALL: Duration = Duration::from_secs(1);
+
+/// Waits between attempts to connect: doubled from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Outcomes handed over at once, at most.
+const BATCH: usize = 512;
+
+/// What workers share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) schedule: Schedule,
+    pub(crate) dialer: Dialer,
+    pub(crate) logins: Arc<Logins>,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) finished: SyncSender<Vec<Finished>>,
+}
+
+pub(crate) struct Worker {
+    shared: Shared,
+    inbox: Arc<Inbox>,
+    poller: Poller,
+    timers: Timers<Slot>,
+    seats: Vec<Seat>,
+    vacant: Vec<u32>,
+    by_session: HashMap<SessionId, Slot>,
+    cancels: Cancels,
+    random: SystemRandom,
+    /// Outcomes not handed over yet.
+    ended: Vec<Finished>,
+    backlog_bytes: usize,
+    progress: Instant,
+    stats: WorkerStats,
+    buffer: Box<[u8]>,
+}
+
+/// What a worker knows about its connections at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WorkerStats {
+    pub(crate) sessions: u64,
+    pub(crate) connections: u64,
+    pub(crate) lost: u64,
+    pub(crate) open: usize,
+    pub(crate) open_max: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) stopped: bool,
+}
+
+impl WorkerStats {
+    /// Adds what another worker did.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.sessions += other.sessions;
+        self.connections += other.connections;
+        self.lost += other.lost;
+        self.open_max += other.open_max;
+        self.stopped |= other.stopped;
+    }
+}
+
+/// A place for a player. Places are used again; the generation tells an old name from a new one.
+#[derive(Default)]
+struct Seat {
+    generation: u32,
+    player: Option<Player>,
+    link: Option<Link>,
+    /// The Connect event that the connection being opened answers, and when that began.
+    arriving: Option<(Option<Item>, Instant)>,
+    retries: u32,
+    /// The due time a timer is set for.
+    timer: Option<Instant>,
+}
+
+/// Names a seat at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Slot {
+    index: u32,
+    generation: u32,
+}
+
+impl Slot {
+    fn token(self) -> Token {
+        Token(u64::from(self.generation & 0x3fff_ffff) << 32 | u64::from(self.index))
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(poller: Poller, inbox: Arc<Inbox>, shared: Shared) -> Self {
+        Self {
+            shared,
+            inbox,
+            poller,
+            timers: Timers::new(),
+            seats: Vec::new(),
+            vacant: Vec::new(),
+            by_session: HashMap::new(),
+            cancels: Cancels::default(),
+            random: SystemRandom::new(),
+            ended: Vec::new(),
+            backlog_bytes: 0,
+            progress: Instant::now(),
+            stats: WorkerStats::default(),
+            buffer: vec![0; 64 * 1024].into(),
+        }
+    }
+
+    /// Plays until the inbox is finished and everything is answered, or until told to stop.
+    pub(crate) fn run(mut self) -> io::Result<WorkerStats> {
+        let mut ready = Vec::new();
+        loop {
+            let now = Instant::now();
+            if self.shared.stop.load(Ordering::Relaxed) {
+                self.interrupt(now);
+                break;
+            }
+            let supply = self.admit(now);
+            self.fire(now);
+            self.hand_over();
+            if supply == Supply::Finished && self.is_quiet() {
+                break;
+            }
+            self.set_gauges();
+            let deadline = self.deadline(supply, now);
+            ready.clear();
+            self.poller.wait(Some(deadline), &mut ready)?;
+            for one in &ready {
+                self.handle(*one);
+            }
+        }
+        self.leave();
+        self.hand_over();
+        Ok(self.stats)
+    }
+
+    /// Takes from the inbox what is due soon.
+    fn admit(&mut self, now: Instant) -> Supply {
+        let schedule = self.shared.schedule;
+        let limits = self.shared.limits;
+        let horizon = now + LOOKAHEAD;
+        let stalled = now.saturating_duration_since(self.progress) > STALL;
+        let mut backlog = self.backlog_bytes;
+        let mut present = self.seats.len() - self.vacant.len();
+        let wanted = |arrival: &Arrival| {
+            if schedule.is_paced() {
+                return schedule.due(arrival.event.time) <= horizon;
+            }
+            let crowded = arrival.event.action.kind() == Kind::Connect
+                && present >= arrival.open_sessions.max(1);
+            if !stalled && (crowded || backlog >= limits.read_ahead_bytes) {
+                return false;
+            }
+            // Let on once per stall: a little at a time.
+            if stalled && backlog >= limits.backlog_bytes {
+                return false;
+            }
+            backlog += arrival.bytes;
+            present += usize::from(arrival.event.action.kind() == Kind::Connect);
+            true
+        };
+        let mut arrivals = Vec::new();
+        let supply = self.inbox.take(wanted, &mut arrivals);
+        if stalled && !arrivals.is_empty() {
+            self.progress = now;
+        }
+        for arrival in arrivals {
+            self.seat(arrival, now);
+        }
+        supply
+    }
+
+    /// Gives an event to its session's player.
+    fn seat(&mut self, arrival: Arrival, now: Instant) {
+        self.shared.metrics.events_read.add(1);
+        let slot = match self.by_session.get(&arrival.event.session) {
+            Some(slot) => *slot,
+            None => self.new_seat(arrival.event.session.clone(), now),
+        };
+        let item = Item {
+            due: self.shared.schedule.due(arrival.event.time),
+            event: arrival.event,
+            bytes: arrival.bytes,
+        };
+        let seat = &mut self.seats[slot.index as usize];
+        let Some(player) = seat.player.as_mut() else { return };
+        if self.backlog_bytes >= self.shared.limits.backlog_bytes && player.is_behind() {
+            let free = player.free();
+            self.ended.push(unsent(item, End::Skipped(Skip::TooFarBehind), now, free));
+            return;
+        }
+        self.backlog_bytes += item.bytes;
+        let due = item.due;
+        let idle = !player.is_behind();
+        player.push(item);
+        if idle {
+            if due <= now {
+                self.play(slot, now);
+            } else {
+                self.set_timer(slot, due);
+            }
+        }
+    }
+
+    fn new_seat(&mut self, session: SessionId, now: Instant) -> Slot {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.seats.push(Seat::default());
+            u32::try_from(self.seats.len() - 1).expect("fewer than 2^32 sessions at once")
+        });
+        let seat = &mut self.seats[index as usize];
+        seat.generation = seat.generation.wrapping_add(1);
+        seat.player = Some(Player::new(session.clone(), now, self.shared.limits.fetch_rows));
+        let slot = Slot { index, generation: seat.generation };
+        self.by_session.insert(session, slot);
+        self.stats.sessions += 1;
+        slot
+    }
+
+    fn set_timer(&mut self, slot: Slot, due: Instant) {
+        let seat = &mut self.seats[slot.index as usize];
+        if seat.timer.is_none_or(|set| due < set) {
+            seat.timer = Some(due);
+            self.timers.insert(due, slot);
+        }
+    }
+
+    /// Lets every player go on whose time has come.
+    fn fire(&mut self, now: Instant) {
+        while let Some((due, slot)) = self.timers.pop_due(now) {
+            let seat = &mut self.seats[slot.index as usize];
+            if seat.generation == slot.generation && seat.timer == Some(due) {
+                seat.timer = None;
+                self.play(slot, now);
+            }
+        }
+    }
+
+    /// Lets one player do all it can at `now`.
+    fn play(&mut self, slot: Slot, mut now: Instant) {
+        let paced = self.shared.schedule.is_paced();
+        loop {
+            let seat = &mut self.seats[slot.index as usize];
+            if seat.generation != slot.generation {
+                return;
+            }
+            let Some(player) = seat.player.as_mut() else { return };
+            let client = seat.link.as_mut().and_then(Link::client);
+            match player.step(now, paced, client) {
+                Step::Wait => break,
+                Step::WaitUntil(due) => {
+                    self.set_timer(slot, due);
+                    break;
+                }
+                Step::Send => {
+                    self.stats.in_flight += 1;
+                    self.send(slot, now);
+                    break;
+                }
+                Step::Connect(item) => self.connect(slot, item, now),
+                Step::Record(item, end) => {
+                    let free = player.free();
+                    self.end(unsent(item, end, now, free));
+                }
+                Step::Hangup(item) => {
+                    let free = player.free();
+                    player.left(now);
+                    if let Some(link) = seat.link.take() {
+                        link.close();
+                        self.stats.open -= 1;
+                    }
+                    now = Instant::now();
+                    self.end(Finished {
+                        item,
+                        sent: Some(now),
+                        ended: now,
+                        free,
+                        rows: None,
+                        end: End::Done,
+                    });
+                }
+                Step::Cancel(item) => self.cancel(slot, item, now),
+            }
+        }
+        self.vacate_if_done(slot);
+    }
+
+    fn send(&mut self, slot: Slot, now: Instant) {
+        let seat = &mut self.seats[slot.index as usize];
+        let Some(link) = seat.link.as_mut() else { return };
+        if let Err(lost) = link.flush() {
+            self.lose(slot, lost, now);
+        }
+    }
+
+    fn connect(&mut self, slot: Slot, item: Option<Item>, now: Instant) {
+        let seat = &mut self.seats[slot.index as usize];
+        let Some(player) = seat.player.as_mut() else { return };
+        let who = item.as_ref().map(|item| &item.event).or_else(|| player.next_event());
+        let Some(who) = who else { return };
+        let login = self.shared.logins.login(&who.user, &who.database, &who.application);
+        player.presence = Presence::Arriving;
+        seat.arriving = Some((item, now));
+        let begun = Link::begin(&self.shared.dialer, login)
+            .map_err(io::Error::other)
+            .and_then(|link| self.poller.add(link.stream(), slot.token()).map(|()| link));
+        match begun {
+            Ok(link) => self.seats[slot.index as usize].link = Some(link),
+            Err(error) => self.lose(slot, Lost::Io(error), now),
+        }
+    }
+
+    fn cancel(&mut self, slot: Slot, item: Item, now: Instant) {
+        let seat = &mut self.seats[slot.index as usize];
+        let Some(player) = seat.player.as_ref() else { return };
+        let free = player.free();
+        let key = seat.link.as_mut().and_then(Link::client).and_then(|client| client.cancel_key());
+        let Some(key) = key else {
+            self.end(unsent(item, End::Skipped(Skip::NothingToCancel), now, free));
+            return;
+        };
+        let mut request = Vec::new();
+        cancel_request(&mut request, key);
+        match self.cancels.begin(&self.shared.dialer, &self.poller, request, item, now) {
+            Ok(()) => {}
+            Err((item, failure)) => self.end(unsent(item, End::Failed(failure), now, free)),
+        }
+    }
+
+    fn handle(&mut self, ready: Readiness) {
+        if Cancels::owns(ready.token) {
+            if let Some(Cancel { item, sent, failure }) = self.cancels.advance(ready.token) {
+                let ended = Instant::now();
+                let end = failure.map_or(End::Done, End::Failed);
+                self.end(Finished { item, sent: Some(sent), ended, free: sent, rows: None, end });
+            }
+            return;
+        }
+        let index = (ready.token.0 & 0xffff_ffff) as u32;
+        let Some(seat) = self.seats.get_mut(index as usize) else { return };
+        let slot = Slot { index, generation: seat.generation };
+        // A report about a connection that this place had before.
+        if slot.token() != ready.token {
+            return;
+        }
+        self.listen(slot);
+    }
+
+    /// Reads what the server said on one connection.
+    fn listen(&mut self, slot: Slot) {
+        let now = Instant::now();
+        let seat = &mut self.seats[slot.index as usize];
+        let (Some(link), Some(player)) = (seat.link.as_mut(), seat.player.as_mut()) else { return };
+        let mut ended = Vec::new();
+        let mut arrived = false;
+        let was_busy = player.is_busy();
+        let random = &self.random;
+        let pumped = link.pump(&mut self.buffer, || nonce(random), |client, reply| {
+            arrived |= matches!(reply, Reply::LoggedIn);
+            ended.extend(player.heard(reply, now, client));
+        });
+        if was_busy && !player.is_busy() {
+            self.stats.in_flight -= 1;
+            self.progress = now;
+        }
+        for one in ended {
+            self.end(one);
+        }
+        if arrived {
+            self.arrive(slot, now);
+        }
+        match pumped {
+            Ok(()) => self.play(slot, now),
+            Err(lost) => self.lose(slot, lost, now),
+        }
+    }
+
+    fn arrive(&mut self, slot: Slot, now: Instant) {
+        self.stats.connections += 1;
+        self.stats.open += 1;
+        self.stats.open_max = self.stats.open_max.max(self.stats.open);
+        self.shared.metrics.connections_established.add(1);
+        self.progress = now;
+        let seat = &mut self.seats[slot.index as usize];
+        seat.retries = 0;
+        if let Some((Some(item), since)) = seat.arriving.take() {
+            self.end(Finished {
+                item,
+                sent: Some(since),
+                ended: now,
+                free: since,
+                rows: None,
+                end: End::Done,
+            });
+        }
+    }
+
+    /// The connection of a seat is gone or was refused: what was on it fails, the rest goes on.
+    fn lose(&mut self, slot: Slot, lost: Lost, now: Instant) {
+        let seat = &mut self.seats[slot.index as usize];
+        // What the server said at last tells more than that it hung up.
+        let said = seat.link.take().and_then(Link::into_last_words);
+        let failure = said.unwrap_or_else(|| lost.into());
+        let Some(player) = seat.player.as_mut() else { return };
+        let was_here = matches!(player.presence, Presence::Here);
+        let was_busy = player.is_busy();
+        let wait = RETRY.0.saturating_mul(1 << seat.retries.min(16)).min(RETRY.1);
+        seat.retries += 1;
+        // The first attempt after a loss is at once; waiting begins when that fails too.
+        let retry = if was_here { now } else { now + wait };
+        let mut ended = player.lost(&failure, retry, now);
+        let arriving = seat.arriving.take();
+        if let Some((Some(item), since)) = arriving {
+            let end = End::Failed(failure.clone());
+            ended.push(Finished { item, sent: Some(since), ended: now, free: since, rows: None, end });
+        } else if !was_here {
+            // The event that wanted this connection does not get another.
+            ended.extend(player.refuse_head(&failure, now));
+        }
+        self.stats.lost += 1;
+        self.shared.metrics.connections_lost.add(1);
+        self.stats.open -= usize::from(was_here);
+        self.stats.in_flight -= usize::from(was_busy);
+        self.progress = now;
+        tracing::debug!(reason = %failure.message, "connection to the target lost");
+        for one in ended {
+            self.end(one);
+        }
+        self.play(slot, now);
+    }
+
+    fn end(&mut self, one: Finished) {
+        self.backlog_bytes = self.backlog_bytes.saturating_sub(one.item.bytes);
+        if let Some(sent) = one.sent
+            && one.item.event.action.kind().is_execution()
+        {
+            let position = one.item.event.time.as_micros() as f64 / 1e6;
+            self.shared.metrics.position.set(position);
+            let late = sent.saturating_duration_since(one.item.due);
+            self.shared.metrics.lag.set(late.as_secs_f64());
+        }
+        self.ended.push(one);
+    }
+
+    fn hand_over(&mut self) {
+        while !self.ended.is_empty() {
+            let rest = self.ended.split_off(self.ended.len().min(BATCH));
+            let batch = std::mem::replace(&mut self.ended, rest);
+            // The recorder is only gone when it panicked; its thread's join tells.
+            let _ = self.shared.finished.send(batch);
+        }
+    }
+
+    /// Frees the place of a session that has left and has nothing more to do.
+    fn vacate_if_done(&mut self, slot: Slot) {
+        let seat = &mut self.seats[slot.index as usize];
+        if seat.generation != slot.generation || seat.link.is_some() || seat.arriving.is_some() {
+            return;
+        }
+        let Some(player) = seat.player.take_if(|player| player.is_done()) else { return };
+        seat.generation = seat.generation.wrapping_add(1);
+        seat.timer = None;
+        seat.retries = 0;
+        self.by_session.remove(&player.id);
+        self.vacant.push(slot.index);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.cancels.is_empty()
+            && self.seats.iter().all(|seat| seat.player.as_ref().is_none_or(Player::is_idle))
+    }
+
+    fn deadline(&self, supply: Supply, now: Instant) -> Instant {
+        let mut deadline = now + HOUSEKEEPING;
+        if let Some(due) = self.timers.next_due() {
+            deadline = deadline.min(due);
+        }
+        if let (Supply::Next(time), true) = (supply, self.shared.schedule.is_paced()) {
+            // Half the lookahead late is early enough, and spares a wake-up per event.
+            deadline = deadline.min(self.shared.schedule.due(time) - LOOKAHEAD / 2);
+        }
+        deadline
+    }
+
+    fn set_gauges(&self) {
+        let metrics = &self.shared.metrics;
+        metrics.connections_active.set(self.stats.open as f64);
+        metrics.statements_in_flight.set(self.stats.in_flight as f64);
+        metrics.backlog_bytes.set(self.backlog_bytes as f64);
+    }
+
+    /// Gives up what waits or runs: someone wants to end this.
+    fn interrupt(&mut self, now: Instant) {
+        self.stats.stopped = true;
+        self.inbox.close();
+        for index in 0..self.seats.len() {
+            let seat = &mut self.seats[index];
+            if let Some((Some(item), since)) = seat.arriving.take() {
+                let end = End::Skipped(Skip::Interrupted);
+                self.ended.push(Finished {
+                    item,
+                    sent: Some(since),
+                    ended: now,
+                    free: since,
+                    rows: None,
+                    end,
+                });
+            }
+            if let Some(player) = seat.player.as_mut() {
+                self.ended.extend(player.interrupt(now));
+            }
+        }
+        for Cancel { item, sent, .. } in self.cancels.drain() {
+            let end = End::Skipped(Skip::Interrupted);
+            self.ended.push(Finished { item, sent: Some(sent), ended: now, free: sent, rows: None, end });
+        }
+    }
+
+    /// Closes what is still open.
+    fn leave(&mut self) {
+        for seat in &mut self.seats {
+            if let Some(link) = seat.link.take() {
+                link.close();
+            }
+        }
+        self.stats.open = 0;
+        self.set_gauges();
+    }
+}
+
+fn unsent(item: Item, end: End, now: Instant, free: Instant) -> Finished {
+    Finished { item, sent: None, ended: now, free, rows: None, end }
+}
+
+/// Random bytes for a login. Without a working random source a SCRAM login fails on its own.
+fn nonce(random: &SystemRandom) -> [u8; 18] {
+    let mut nonce = [0; 18];
+    let _ = random.fill(&mut nonce);
+    nonce
+}

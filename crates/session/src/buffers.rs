@@ -1,0 +1,162 @@
+//! Bytes received and not understood yet, and bytes to send.
+//!
+//! Both give their memory back when they run empty, because most connections are idle most of the
+//! time; up to [`RETAINED_BYTES`] stay, so that small exchanges need no allocation.
+
+use std::{fmt, ops::Range};
+
+use howdah_wire::{Header, HeaderError};
+
+/// What an empty buffer may keep.
+const RETAINED_BYTES: usize = 1024;
+
+/// Bytes received. `consumed` of them are past; an event may still borrow those.
+#[derive(Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    consumed: usize,
+    /// Bytes still to come of a body that nobody wants.
+    discarding: usize,
+}
+
+impl Input {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let unwanted = self.discarding.min(bytes.len());
+        self.discarding -= unwanted;
+        self.release();
+        if unwanted < bytes.len() {
+            // What is past goes when it is the larger part, so that a byte moves once on average.
+            if self.consumed > self.bytes.len() / 2 {
+                self.bytes.drain(..self.consumed);
+                self.consumed = 0;
+            }
+            self.bytes.extend_from_slice(&bytes[unwanted..]);
+        }
+    }
+
+    pub(crate) fn header(&self) -> Result<Option<Header>, HeaderError> {
+        Header::parse(&self.bytes[self.consumed..])
+    }
+
+    /// Where the body behind `header` is, if all of it is there; then the message counts as past.
+    pub(crate) fn take(&mut self, header: Header) -> Option<Range<usize>> {
+        let start = self.consumed + Header::BYTES;
+        let end = start + header.body_bytes as usize;
+        (end <= self.bytes.len()).then(|| {
+            self.consumed = end;
+            start..end
+        })
+    }
+
+    /// Skips the message behind `header`, also what of it is still to come.
+    pub(crate) fn discard(&mut self, header: Header) {
+        let message_bytes = Header::BYTES + header.body_bytes as usize;
+        let there = message_bytes.min(self.bytes.len() - self.consumed);
+        self.consumed += there;
+        self.discarding = message_bytes - there;
+    }
+
+    pub(crate) fn body(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[range]
+    }
+
+    /// Gives memory back if nothing is left.
+    pub(crate) fn release(&mut self) {
+        if self.consumed == self.bytes.len() {
+            self.bytes.clear();
+            self.consumed = 0;
+            give_back(&mut self.bytes);
+        }
+    }
+}
+
+/// Bytes to send, of which `sent` are gone.
+#[derive(Default)]
+pub(crate) struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Output {
+    /// The buffer to append to.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+        &mut self.bytes
+    }
+
+    pub(crate) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    /// Counts bytes as sent; more than there are count as all.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.sent = self.bytes.len().min(self.sent + bytes);
+        if self.sent == self.bytes.len() {
+            self.bytes.clear();
+            self.sent = 0;
+            give_back(&mut self.bytes);
+        }
+    }
+}
+
+// Neither shows its bytes: they may be passwords, and are certainly somebody's data.
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Input({} bytes)", self.bytes.len() - self.consumed)
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Output({} bytes)", self.unsent().len())
+    }
+}
+
+fn give_back(empty: &mut Vec<u8>) {
+    if empty.capacity() > RETAINED_BYTES {
+        *empty = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_discarded_body_is_never_held() {
+        let mut input = Input::default();
+        input.push(b"D\0\0\x10\x04");
+        let header = input.header().unwrap().unwrap();
+        assert_eq!(header.body_bytes, 4096);
+        input.discard(header);
+        for _ in 0..4 {
+            input.push(&[7; 1024]);
+            assert_eq!(input.bytes.len(), 0);
+        }
+        input.push(b"Z\0\0\0\x05I");
+        assert_eq!(input.header().unwrap().unwrap().body_bytes, 1);
+    }
+
+    #[test]
+    fn empty_buffers_keep_little() {
+        let mut input = Input::default();
+        let message = [b"d\0\x01\0\x04".as_slice(), &[0; 0x10000]].concat();
+        input.push(&message);
+        let header = input.header().unwrap().unwrap();
+        assert_eq!(input.take(header).map(|body| body.len()), Some(0x10000));
+        input.release();
+        assert_eq!(input.bytes.capacity(), 0);
+
+        let mut output = Output::default();
+        output.buffer().extend_from_slice(&[1; 5000]);
+        output.advance(4000);
+        output.buffer().extend_from_slice(&[2; 10]);
+        assert_eq!(output.unsent().len(), 1010);
+        output.advance(1010);
+        assert_eq!(output.bytes.capacity(), 0);
+    }
+}

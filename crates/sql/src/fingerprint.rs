@@ -1,0 +1,79 @@
+//! [`Fingerprint`]: the name of a statement's shape.
+
+use std::{fmt, str::FromStr};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::normal::normalize_into;
+
+/// A 64-bit hash (XXH3) of a statement's normal form, shown as 16 hexadecimal digits.
+///
+/// Equal shapes have equal fingerprints on every machine and in every version that has the same
+/// normal form. With a million shapes, two share a fingerprint with a chance of about 1 in 40
+/// million.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(pub u64);
+
+impl Fingerprint {
+    /// Of a text that is in normal form already.
+    pub fn of_normal_form(normal: &str) -> Self {
+        Self(xxh3_64(normal.as_bytes()))
+    }
+}
+
+/// The fingerprint of `sql`'s shape: that of [`normalize`](crate::normalize)`(sql)`.
+///
+/// Builds the normal form each time; [`Fingerprinter`](crate::Fingerprinter) remembers.
+pub fn fingerprint(sql: &[u8]) -> Fingerprint {
+    let mut normal = String::new();
+    normalize_into(sql, &mut normal);
+    Fingerprint::of_normal_form(&normal)
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:016x}", self.0))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = ParseFingerprintError;
+
+    /// Reads what `Display` writes: exactly 16 hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match u64::from_str_radix(text, 16) {
+            Ok(hash) if digits => Ok(Self(hash)),
+            _ => Err(ParseFingerprintError { text: text.to_owned() }),
+        }
+    }
+}
+
+/// A text that is not a fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a fingerprint of 16 hexadecimal digits")]
+pub struct ParseFingerprintError {
+    text: String,
+}
+
+#[test]
+fn display_is_what_parse_reads() {
+    let shape = fingerprint(b"select 1");
+    assert_eq!(shape.to_string().parse(), Ok(shape));
+    assert_eq!(Fingerprint(0x2a).to_string(), "000000000000002a");
+    assert!("2a".parse::<Fingerprint>().is_err());
+    assert!("+00000000000002a".parse::<Fingerprint>().is_err());
+}
+
+/// Runs on disk hold fingerprints: a change of this value is a change of their format.
+#[test]
+fn fingerprints_stay_what_they_were() {
+    assert_eq!(fingerprint(b"select ?"), Fingerprint(xxh3_64(b"select ?")));
+    assert_eq!(fingerprint(b"SELECT 7").to_string(), "61a0463a1c92eb55");
+}

@@ -1,0 +1,298 @@
+//! PostgreSQL's lexical rules: from bytes to [`Token`]s.
+//!
+//! Source: manual, section 4.1, and `src/backend/parser/scan.l`. `standard_conforming_strings` is
+//! taken to be on, its default since 9.1, so a backslash is special only in `E'…'`. Where the
+//! server would report an error (an unterminated string, a stray `\`), the lexer gives a token for
+//! what is there and goes on: logs hold refused statements too.
+
+use memchr::{memchr, memchr2, memmem};
+
+/// One lexical element, with the bytes it was written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token<'a> {
+    /// What it is.
+    pub kind: TokenKind,
+    /// How it was written.
+    pub text: &'a [u8],
+}
+
+/// What a [`Token`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// White space.
+    Space,
+    /// `-- …` to the end of the line, or a possibly nested `/* … */`.
+    Comment,
+    /// A keyword or an identifier without quotes.
+    Word,
+    /// `"…"` or `U&"…"`.
+    QuotedName,
+    /// A string or bit-string constant: `'…'`, `E'…'`, `U&'…'`, `N'…'`, `B'…'`, `X'…'`, `$tag$…$tag$`,
+    /// with the segments that continue it on further lines.
+    String,
+    /// A numeric constant, without a sign.
+    Number,
+    /// `$1`.
+    Placeholder,
+    /// An operator made of `+-*/<>=~!@#%^&|` and `` ` `` and `?`.
+    Operator,
+    /// `::`.
+    Cast,
+    /// One of `( ) [ ] , ; . :`, or `:=`, `..`, `...`.
+    Punctuation,
+    /// A byte that begins nothing: `\`, `{`, a lone `$`, a control character.
+    Stray,
+}
+
+/// The tokens of a text, in order and without gaps: their texts joined are the input.
+#[derive(Clone, Debug)]
+pub struct Lexer<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Lexer<'a> {
+    /// Over `sql`.
+    pub fn new(sql: &'a [u8]) -> Self {
+        Self { rest: sql }
+    }
+}
+
+impl<'a> Iterator for Lexer<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (kind, len) = scan(self.rest);
+        let (text, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        Some(Token { kind, text })
+    }
+}
+
+/// Kind and length, at least 1, of the token at the front of `s`, which is not empty.
+fn scan(s: &[u8]) -> (TokenKind, usize) {
+    let second = s.get(1).copied();
+    match s[0] {
+        byte if is_space(byte) => (TokenKind::Space, run(s, 1, is_space)),
+        b'-' if second == Some(b'-') => (TokenKind::Comment, line_comment(s)),
+        b'/' if second == Some(b'*') => (TokenKind::Comment, block_comment(s)),
+        b'\'' => (TokenKind::String, string(s, 1, false)),
+        b'"' => (TokenKind::QuotedName, quoted(s, 1, b'"')),
+        b'e' | b'E' if second == Some(b'\'') => (TokenKind::String, string(s, 2, true)),
+        b'b' | b'B' | b'x' | b'X' | b'n' | b'N' if second == Some(b'\'') => {
+            (TokenKind::String, string(s, 2, false))
+        }
+        b'u' | b'U' if second == Some(b'&') => match s.get(2) {
+            Some(b'\'') => (TokenKind::String, string(s, 3, false)),
+            Some(b'"') => (TokenKind::QuotedName, quoted(s, 3, b'"')),
+            _ => (TokenKind::Word, 1),
+        },
+        byte if starts_name(byte) => (TokenKind::Word, run(s, 1, continues_name)),
+        b'0'..=b'9' => (TokenKind::Number, number(s)),
+        b'.' => match second {
+            Some(b'0'..=b'9') => (TokenKind::Number, number(s)),
+            _ => (TokenKind::Punctuation, run(&s[..s.len().min(3)], 1, |byte| byte == b'.')),
+        },
+        b'$' => dollar(s),
+        b':' => match second {
+            Some(b':') => (TokenKind::Cast, 2),
+            Some(b'=') => (TokenKind::Punctuation, 2),
+            _ => (TokenKind::Punctuation, 1),
+        },
+        b'(' | b')' | b'[' | b']' | b',' | b';' => (TokenKind::Punctuation, 1),
+        byte if is_operator(byte) => (TokenKind::Operator, operator(s)),
+        _ => (TokenKind::Stray, 1),
+    }
+}
+
+/// Length of the front of `s` whose bytes from `from` on satisfy `belongs`.
+fn run(s: &[u8], from: usize, belongs: impl Fn(u8) -> bool) -> usize {
+    s[from..].iter().position(|&byte| !belongs(byte)).map_or(s.len(), |end| from + end)
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+/// Any byte with the high bit set may be part of a letter in some encoding.
+fn starts_name(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
+}
+
+fn continues_name(byte: u8) -> bool {
+    starts_name(byte) || byte.is_ascii_digit() || byte == b'$'
+}
+
+fn is_operator(byte: u8) -> bool {
+    matches!(byte, b'+' | b'-' | b'*' | b'/' | b'<' | b'>' | b'=') || lets_sign_end(byte)
+}
+
+/// Operator characters whose presence lets an operator end in `+` or `-`.
+fn lets_sign_end(byte: u8) -> bool {
+    matches!(byte, b'~' | b'!' | b'@' | b'#' | b'%' | b'^' | b'&' | b'|' | b'`' | b'?')
+}
+
+fn line_comment(s: &[u8]) -> usize {
+    memchr2(b'\n', b'\r', s).unwrap_or(s.len())
+}
+
+fn block_comment(s: &[u8]) -> usize {
+    let mut depth = 1_usize;
+    let mut at = 2;
+    while let Some(found) = memchr2(b'*', b'/', &s[at..]) {
+        at += found;
+        match (s[at], s.get(at + 1)) {
+            (b'*', Some(b'/')) => {
+                at += 2;
+                depth -= 1;
+                if depth == 0 {
+                    return at;
+                }
+            }
+            (b'/', Some(b'*')) => {
+                at += 2;
+                depth += 1;
+            }
+            _ => at += 1,
+        }
+    }
+    s.len()
+}
+
+/// A string whose first quote ends at `from`, with the segments that continue it.
+fn string(s: &[u8], from: usize, escapes: bool) -> usize {
+    let mut end = segment(s, from, escapes);
+    while let Some(next) = continuation(s, end) {
+        end = segment(s, next, escapes);
+    }
+    end
+}
+
+fn segment(s: &[u8], from: usize, escapes: bool) -> usize {
+    if !escapes {
+        return quoted(s, from, b'\'');
+    }
+    let mut at = from;
+    while let Some(found) = memchr2(b'\'', b'\\', &s[at..]) {
+        at += found;
+        match (s[at], s.get(at + 1)) {
+            (b'\\', _) | (b'\'', Some(b'\'')) => at = (at + 2).min(s.len()),
+            _ => return at + 1,
+        }
+    }
+    s.len()
+}
+
+/// End of the text whose opening `quote` ends at `from`; a doubled quote stands for one.
+fn quoted(s: &[u8], from: usize, quote: u8) -> usize {
+    let mut at = from;
+    while let Some(found) = memchr(quote, &s[at..]) {
+        at += found + 1;
+        if s.get(at) != Some(&quote) {
+            return at;
+        }
+        at += 1;
+    }
+    s.len()
+}
+
+/// Where the next segment's text begins, if only white space with a line break, perhaps with line
+/// comments, lies between the quote that ends at `end` and another quote.
+///
+/// Only a comment that is followed by its line break counts (`special_whitespace` in scan.l), and
+/// the white space is looked at twice at most, so the whole stays linear.
+fn continuation(s: &[u8], end: usize) -> Option<usize> {
+    let mut at = end;
+    let mut line_break = false;
+    loop {
+        match s.get(at)? {
+            b'\n' | b'\r' => {
+                line_break = true;
+                at += 1;
+            }
+            byte if is_space(*byte) => at += 1,
+            b'-' if s.get(at + 1) == Some(&b'-') => at += line_comment(&s[at..]),
+            b'\'' if line_break => return Some(at + 1),
+            _ => return None,
+        }
+    }
+}
+
+fn dollar(s: &[u8]) -> (TokenKind, usize) {
+    match s.get(1) {
+        Some(b'0'..=b'9') => {
+            return (TokenKind::Placeholder, run(s, 1, |byte| byte.is_ascii_digit()));
+        }
+        Some(b'$') => {}
+        Some(byte) if starts_name(*byte) => {}
+        _ => return (TokenKind::Stray, 1),
+    }
+    let tag_end = run(s, 1, |byte| continues_name(byte) && byte != b'$');
+    if s.get(tag_end) != Some(&b'$') {
+        return (TokenKind::Stray, 1);
+    }
+    let (tag, body) = s.split_at(tag_end + 1);
+    let len = memmem::find(body, tag).map_or(s.len(), |close| tag.len() + close + tag.len());
+    (TokenKind::String, len)
+}
+
+/// A number begins with a digit, or with a point and a digit. `1..2` is a number and two points.
+fn number(s: &[u8]) -> usize {
+    if let [b'0', radix, ..] = s {
+        let is_digit: fn(u8) -> bool = match radix {
+            b'x' | b'X' => |byte| byte.is_ascii_hexdigit(),
+            b'o' | b'O' => |byte| matches!(byte, b'0'..=b'7'),
+            b'b' | b'B' => |byte| matches!(byte, b'0' | b'1'),
+            _ => |_| false,
+        };
+        let end = digits(s, 2, is_digit);
+        if end > 2 {
+            return end;
+        }
+    }
+    let is_digit: fn(u8) -> bool = |byte| byte.is_ascii_digit();
+    let mut end = digits(s, 0, is_digit);
+    if s.get(end) == Some(&b'.') && s.get(end + 1) != Some(&b'.') {
+        end = digits(s, end + 1, is_digit);
+    }
+    if matches!(s.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(s.get(end + 1), Some(b'+' | b'-')));
+        if s.get(end + 1 + sign).is_some_and(u8::is_ascii_digit) {
+            end = digits(s, end + 1 + sign, is_digit);
+        }
+    }
+    end
+}
+
+/// End of the digits from `from` on; single underscores may stand between digits (since 16).
+fn digits(s: &[u8], from: usize, is_digit: fn(u8) -> bool) -> usize {
+    let digit_at = |at: usize| s.get(at).is_some_and(|byte| is_digit(*byte));
+    let mut at = from;
+    loop {
+        if digit_at(at) {
+            at += 1;
+        } else if s.get(at) == Some(&b'_') && digit_at(at + 1) {
+            at += 2;
+        } else {
+            return at;
+        }
+    }
+}
+
+/// An operator ends where a comment begins, and in `+` or `-` only if it holds a character that
+/// SQL's own operators do not have: so `=-1` is `=` and `-1`, but `@-` is one operator.
+fn operator(s: &[u8]) -> usize {
+    let end = run(s, 1, is_operator);
+    let comment = s[..end].windows(2).position(|pair| pair == b"--" || pair == b"/*");
+    let end = comment.unwrap_or(end);
+    if s[..end].iter().any(|byte| lets_sign_end(*byte)) {
+        return end;
+    }
+    let signs = s[1..end].iter().rev().take_while(|byte| matches!(byte, b'+' | b'-')).count();
+    end - signs
+}
+
+#[cfg(test)]
+mod tests;

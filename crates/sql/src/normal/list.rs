@@ -1,0 +1,183 @@
+//! What stands between two brackets, and how a run of equal constants becomes one.
+
+use std::ops::Range;
+
+use crate::words::Due;
+
+/// What the element being written looks like so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    /// Nothing yet.
+    Empty,
+    /// Only names, so perhaps the type in front of a literal: `date '2026-01-01'`.
+    Named,
+    /// `array`, whose brackets follow.
+    Array,
+    /// A constant.
+    Constant,
+    /// A constant and a cast, whose type's name is being written.
+    Cast,
+    /// `...`, which stands for more of the element before.
+    Ellipsis,
+    /// Anything else.
+    Mixed,
+}
+
+/// An open bracket, and the element being written in it.
+///
+/// Offsets are into the output. Those of an outer list are never behind those of an inner one, so
+/// folding in the innermost list leaves all others right.
+#[derive(Debug)]
+pub(super) struct List {
+    bracket: u8,
+    /// Where the opening bracket is.
+    pub(super) start: usize,
+    /// Whether it is a row of VALUES.
+    pub(super) row: bool,
+    /// Whether runs of constants in it are folded.
+    pub(super) folds: bool,
+    /// The element being written.
+    pub(super) element: Element,
+    element_start: usize,
+    /// The last row of a VALUES that stands directly in here.
+    pub(super) row_before: Option<Range<usize>>,
+    /// The constant before the present element, without the comma behind it.
+    run: Option<Range<usize>>,
+    /// Whether that constant stands for more than itself.
+    run_folded: bool,
+    /// How many elements are left, runs counting once.
+    elements: usize,
+    /// Whether all elements so far were constants.
+    all_constant: bool,
+}
+
+impl List {
+    /// The statement itself, which nothing closes.
+    pub(super) fn statement() -> Self {
+        Self::open(0, 0, false, false)
+    }
+
+    pub(super) fn open(bracket: u8, start: usize, row: bool, folds: bool) -> Self {
+        Self {
+            bracket,
+            start,
+            row,
+            folds,
+            element: Element::Empty,
+            element_start: start + 1,
+            row_before: None,
+            run: None,
+            run_folded: false,
+            elements: 0,
+            all_constant: true,
+        }
+    }
+
+    pub(super) fn closes_with(&self, bracket: u8) -> bool {
+        matches!((self.bracket, bracket), (b'(', b')') | (b'[', b']'))
+    }
+
+    pub(super) fn set(&mut self, element: Element) {
+        self.element = element;
+    }
+
+    pub(super) fn literal(&mut self) {
+        self.element = match self.element {
+            Element::Empty | Element::Named => Element::Constant,
+            _ => Element::Mixed,
+        };
+    }
+
+    pub(super) fn name(&mut self) {
+        self.element = match self.element {
+            Element::Empty | Element::Named => Element::Named,
+            Element::Cast => Element::Cast,
+            _ => Element::Mixed,
+        };
+    }
+
+    pub(super) fn keyword(&mut self, due: Due) {
+        self.element = match (self.element, due) {
+            (Element::Empty, Due::Array) => Element::Array,
+            _ => Element::Mixed,
+        };
+    }
+
+    pub(super) fn cast(&mut self) {
+        self.element = match self.element {
+            Element::Constant | Element::Cast => Element::Cast,
+            _ => Element::Mixed,
+        };
+    }
+
+    pub(super) fn dot(&mut self) {
+        if !matches!(self.element, Element::Named | Element::Cast) {
+            self.element = Element::Mixed;
+        }
+    }
+
+    pub(super) fn ellipsis(&mut self) {
+        self.element = match self.element {
+            Element::Empty => Element::Ellipsis,
+            _ => Element::Mixed,
+        };
+    }
+
+    /// A bracketed group ended inside the element.
+    pub(super) fn group(&mut self, group: &Self) {
+        let constant = group.folds && group.all_constant && group.elements > 0;
+        self.element = match (self.element, group.bracket) {
+            // Type modifiers and array bounds: `::numeric(10, 2)[]`.
+            (Element::Cast, _) => Element::Cast,
+            (Element::Empty, _) | (Element::Array, b'[') if constant => Element::Constant,
+            _ => Element::Mixed,
+        };
+    }
+
+    pub(super) fn begin_element(&mut self, start: usize) {
+        self.element = Element::Empty;
+        self.element_start = start;
+    }
+
+    /// The element that ends at the end of `out` is complete: folds it into the run before it.
+    pub(super) fn end_element(&mut self, out: &mut String) {
+        if !self.folds || (self.element == Element::Empty && self.elements == 0) {
+            return;
+        }
+        let constant = matches!(self.element, Element::Constant | Element::Cast);
+        let text = self.element_start..out.len();
+        let repeats = self.run.clone().filter(|run| {
+            self.element == Element::Ellipsis
+                || constant && out[run.clone()].trim_start() == out[text.clone()].trim_start()
+        });
+        match repeats {
+            Some(run) => {
+                out.truncate(run.end);
+                self.run_folded = true;
+            }
+            None => {
+                let start = self.element_start + self.end_run(out);
+                self.run = constant.then_some(start..out.len());
+                self.all_constant &= constant;
+                self.elements += 1;
+            }
+        }
+    }
+
+    /// Marks a folded run that something else follows. Gives the number of bytes written.
+    fn end_run(&mut self, out: &mut String) -> usize {
+        const MARK: &str = ", ...";
+        match self.run.take() {
+            Some(run) if std::mem::take(&mut self.run_folded) => {
+                out.insert_str(run.end, MARK);
+                MARK.len()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether the list, whose last element has ended, is to end in `, ...`.
+    pub(super) fn wants_ellipsis(&self) -> bool {
+        self.folds && (self.run_folded || self.all_constant && self.elements == 1)
+    }
+}

@@ -1,0 +1,252 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::fingerprint;
+
+fn same(left: &str, right: &str) {
+    assert_eq!(normalize(left.as_bytes()), normalize(right.as_bytes()));
+}
+
+fn differ(left: &str, right: &str) {
+    assert_ne!(normalize(left.as_bytes()), normalize(right.as_bytes()));
+}
+
+#[test]
+fn the_form_reads_like_sql() {
+    let cases = [
+        ("SELECT  *\nFROM T WHERE id=42 ;", "select * from t where id = ?"),
+        (
+            "select count( * ),t.* from a.b \"T\" where t.x||'y'='z'",
+            "select count(*), t.* from a.b \"T\" where t.x || ? = ?",
+        ),
+        ("select a /* x */ -- y\n + b", "select a + b"),
+        (
+            "select now() - interval '1 day', a-1, (-1), -x",
+            "select now() - interval ?, a - ?, (?), - x",
+        ),
+        (
+            "select x from t where a in (1,2) and b not in ('x')",
+            "select x from t where a in (?, ...) and b not in (?, ...)",
+        ),
+        ("insert into t (a, b) values (1, 'x'), (2, 'y')", "insert into t(a, b) values (?, ...)"),
+        ("insert into t values (1, now()), (2, now())", "insert into t values (?, now())"),
+        (
+            "insert into t values (1, 2, now(), default)",
+            "insert into t values (?, ..., now(), default)",
+        ),
+        ("select array[1,2,3]::int[], a[1], a[1:2]", "select array[?, ...]::int[], a[?], a[? : ?]"),
+        ("select array[[1,2],[3,4]]", "select array[[?, ...], ...]"),
+        ("select 'x'::character varying(10)", "select ?::character varying(?)"),
+        ("begin; select 1; ; commit;;", "begin; select ?; commit"),
+        (
+            "select case when a is null then null else true end",
+            "select case when a is null then ? else ? end",
+        ),
+        (
+            "create table t (a int not null default null, b int references x on delete set null)",
+            "create table t(a int not null default null, b int references x on delete set null)",
+        ),
+        ("fetch 100 from c", "fetch ? from c"),
+        ("do $$ begin end $$", "do ?"),
+        ("select f(a => 1, b := 2)", "select f(a => ?, b := ?)"),
+        ("", ""),
+        (" ; -- nothing\n", ""),
+    ];
+    for (sql, form) in cases {
+        assert_eq!(normalize(sql.as_bytes()), form, "{sql}");
+    }
+}
+
+#[test]
+fn literals_and_binds_are_the_same() {
+    same("select * from t where a = 5", "select * from t where a = $1");
+    same("select * from t where a = -5", "select * from t where a = $1");
+    same("select * from t where a=-5", "select * from t where a = $1");
+    same("update t set a = NULL where b = 'x'", "update t set a = $1 where b = $2");
+    same("select 'x'::text", "select $1::text");
+    same("select * from t limit 5 offset -1", "select * from t limit $1 offset $2");
+    same("select * from t where a between -1 and +1", "select * from t where a between $1 and $2");
+    same("insert into t values (1, null, true)", "insert into t values ($1, $2, $3)");
+    same("select e'a\\'b', $q$x$q$, 1e9", "select $1, $2, $3");
+    same("select * from t where a = ?", "select * from t where a = $1");
+}
+
+#[test]
+fn lengths_of_constant_lists_do_not_matter() {
+    same("select 1 from t where a in (1)", "select 1 from t where a in (1, 2, 3, $4)");
+    same("select 1 from t where a in (-1, 2)", "select 1 from t where a in ($1)");
+    same("insert into t values (1,2)", "insert into t values (1,2),(3,4),(5,6)");
+    same("select array['a'::text]", "select array['a'::text, 'b'::text]");
+    same("where (a, b) in ((1, 2), (3, 4))", "where (a, b) in ((5, 6))");
+    same("where d in (date '2026-01-01', date '2026-01-02')", "where d in (date '2026-01-01')");
+    same("where n in (1::numeric(10, 2), 2::numeric(10, 2))", "where n in (1::numeric(10, 2))");
+    same("select 1 in (1, 2) from (values (1), (2)) v", "select 1 in (1) from (values (3)) v");
+}
+
+#[test]
+fn lists_of_other_things_stay() {
+    assert_eq!(normalize(b"where a in (b)"), "where a in (b)");
+    assert_eq!(normalize(b"where a in (b, b)"), "where a in (b, b)");
+    assert_eq!(normalize(b"where a in (1, b, 2, 3)"), "where a in (?, b, ?, ...)");
+    assert_eq!(normalize(b"where a in (select 1)"), "where a in (select ?)");
+    assert_eq!(normalize(b"where a in (1 + 2)"), "where a in (? + ?)");
+    assert_eq!(normalize(b"select f(1, 2)"), "select f(?, ?)");
+    assert_eq!(normalize(b"where a in ()"), "where a in ()");
+    differ("insert into t values (1, now())", "insert into t values (1, 2)");
+    differ("select f(1)", "select f(1, 2)");
+}
+
+#[test]
+fn names_made_up_for_the_moment_do_not_matter() {
+    same("SAVEPOINT \"s140_x1\"", "savepoint sp2");
+    same("release savepoint a", "release savepoint b");
+    same("rollback to savepoint a", "rollback to savepoint \"b\"");
+    same("deallocate s1", "deallocate s2");
+    assert_eq!(normalize(b"rollback"), "rollback");
+    assert_eq!(normalize(b"deallocate all"), "deallocate all");
+    differ("select savepoint a", "select savepoint b");
+}
+
+#[test]
+fn different_shapes_stay_different() {
+    differ("select a from t", "select b from t");
+    differ("select \"A\" from t", "select \"a\" from t");
+    differ("select a - 1", "select a, - 1");
+    differ("select 1::int", "select 1::text");
+    differ("select 1; select 2", "select 1");
+    differ("select a is null", "select a is not null");
+}
+
+#[test]
+fn bad_bytes_and_unfinished_text_have_a_form() {
+    assert_eq!(normalize(b"select caf\xe9"), "select caf\u{fffd}");
+    assert_eq!(normalize(b"select 'never closed"), "select ?");
+    assert_eq!(normalize(b"select a in (1, 2"), "select a in (?, ...");
+    assert_eq!(normalize(b"select )) 1"), "select)) ?");
+}
+
+#[test]
+fn deep_nesting_is_copied() {
+    let deep = NESTING_MAX * 4;
+    let sql = format!("select {}1{} in (1, 2)", "(".repeat(deep), ")".repeat(deep));
+    let form = normalize(sql.as_bytes());
+    assert!(form.ends_with(") in (?, ...)"), "{}", &form[form.len() - 30..]);
+    assert_eq!(normalize(form.as_bytes()), form);
+}
+
+/// Work is counted, not timed: the output of a doubled input at most doubles, and the pathological
+/// inputs that would make a careless lexer look ahead again and again end at all.
+#[test]
+fn long_inputs_end() {
+    for piece in
+        ["(", "in (1,1,", "'a'\n", "/*", "$a$b", "- ", "values (1),", "--\n'a' ", "$a", "E'\\"]
+    {
+        let sql = piece.repeat(200_000);
+        let form = normalize(sql.as_bytes());
+        assert!(form.len() <= 4 * sql.len(), "{piece}: {} for {}", form.len(), sql.len());
+    }
+}
+
+/// Pieces of SQL, joined at random: closer to trouble than random bytes are.
+fn piece() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "select",
+        "IN",
+        "values",
+        "array",
+        "NULL",
+        "not",
+        "a",
+        "B.c",
+        "\"Q\"",
+        "1",
+        "-1",
+        "'x'",
+        "E'\\''",
+        "$1",
+        "$$b$$",
+        "?",
+        "...",
+        "..",
+        ".",
+        ",",
+        "(",
+        ")",
+        "[",
+        "]",
+        "::",
+        ":",
+        ":=",
+        "int",
+        "date",
+        "-",
+        "+",
+        "*",
+        "@-",
+        ";",
+        "--c\n",
+        "/*c*/",
+        "savepoint",
+        "rollback",
+        "to",
+        "$",
+        "\\",
+        "\"",
+        "'",
+        "true",
+        "limit",
+        "\n",
+    ])
+    .prop_flat_map(|word| {
+        prop::sample::select(vec!["", " "]).prop_map(move |gap| format!("{word}{gap}"))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn normalising_again_changes_nothing(pieces in prop::collection::vec(piece(), 0..24)) {
+        let sql = pieces.concat();
+        let once = normalize(sql.as_bytes());
+        prop_assert_eq!(normalize(once.as_bytes()), once);
+    }
+
+    #[test]
+    fn arbitrary_bytes_have_a_stable_form(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let once = normalize(&bytes);
+        prop_assert_eq!(normalize(once.as_bytes()), once);
+    }
+
+    #[test]
+    fn white_space_comments_and_case_change_nothing(
+        pieces in prop::collection::vec(piece(), 0..24), gap in "[ \t]|/\\*;'\\*/",
+    ) {
+        let sql = pieces.concat();
+        let mut spaced = String::new();
+        for token in Lexer::new(sql.as_bytes()) {
+            let text = std::str::from_utf8(token.text).expect("the pieces are ASCII");
+            // A gap goes before each token: the last one may be a string that never ends.
+            match token.kind {
+                TokenKind::Space if !text.contains('\n') => {}
+                TokenKind::Word => spaced.extend([&gap, &*text.to_ascii_uppercase()]),
+                _ => spaced.extend([&*gap, text]),
+            }
+        }
+        prop_assert_eq!(normalize(spaced.as_bytes()), normalize(sql.as_bytes()));
+    }
+
+    #[test]
+    fn literals_do_not_change_the_fingerprint(
+        number in any::<i64>(), text in "[^'\\\\]{0,20}", real in any::<f32>(), list in 1..9_usize,
+    ) {
+        let constants = vec![number.to_string(); list].join(", ");
+        let literal = format!(
+            "select * from t where a = {number} and b <> '{text}' and c > {real:?}::real \
+             and d in ({constants}) limit {number}",
+            real = if real.is_finite() { real } else { 0.5 },
+        );
+        let bound = "SELECT * FROM t WHERE a = $1 AND b <> $2 AND c > $3::real AND d IN ($4) LIMIT $5";
+        prop_assert_eq!(fingerprint(literal.as_bytes()), fingerprint(bound.as_bytes()));
+    }
+}

@@ -1,0 +1,150 @@
+//! [`Percentiles`]: durations summed up for people.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// A day. What takes longer counts as a day, so that memory stays bounded.
+const MAX_US: u64 = 24 * 3600 * 1_000_000;
+
+/// A distribution of durations, exact to three digits, in bounded memory (some 220 kB at most).
+/// Distributions of several threads or workers merge without loss.
+#[derive(Clone, Debug)]
+pub struct Percentiles {
+    histogram: Histogram<u64>,
+    sum_us: u128,
+}
+
+/// The numbers that are usually shown, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// How many durations.
+    pub count: u64,
+    /// Arithmetic mean, exact.
+    pub mean_us: f64,
+    /// Half were at most this.
+    pub p50_us: u64,
+    /// Nine of ten were at most this.
+    pub p90_us: u64,
+    /// 95 of 100.
+    pub p95_us: u64,
+    /// 99 of 100.
+    pub p99_us: u64,
+    /// 999 of 1000.
+    pub p999_us: u64,
+    /// The longest.
+    pub max_us: u64,
+}
+
+impl Default for Percentiles {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Percentiles {
+    /// Nothing recorded.
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, MAX_US, 3);
+        Self { histogram: histogram.expect("bounds 1 to a day, three digits"), sum_us: 0 }
+    }
+
+    /// Records one duration in microseconds.
+    pub fn record_us(&mut self, us: u64) {
+        self.histogram.saturating_record(us);
+        self.sum_us += u128::from(us.min(MAX_US));
+    }
+
+    /// Records one duration; fractions of a microsecond are dropped.
+    pub fn record(&mut self, duration: Duration) {
+        self.record_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Takes in what another has recorded.
+    pub fn merge(&mut self, other: &Self) {
+        let added = self.histogram.add(&other.histogram);
+        added.expect("every histogram here has the same bounds");
+        self.sum_us += other.sum_us;
+    }
+
+    /// How many durations were recorded.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The smallest duration, in microseconds, that a share `quantile` (0 to 1) of all does not
+    /// exceed; `None` when nothing was recorded.
+    pub fn at_us(&self, quantile: f64) -> Option<u64> {
+        (self.count() > 0).then(|| self.histogram.value_at_quantile(quantile).min(self.max_us()))
+    }
+
+    /// The numbers to show; `None` when nothing was recorded.
+    pub fn summary(&self) -> Option<Summary> {
+        let at = |quantile| self.at_us(quantile);
+        Some(Summary {
+            count: self.count(),
+            mean_us: self.sum_us as f64 / self.count() as f64,
+            p50_us: at(0.5)?,
+            p90_us: at(0.9)?,
+            p95_us: at(0.95)?,
+            p99_us: at(0.99)?,
+            p999_us: at(0.999)?,
+            max_us: self.max_us(),
+        })
+    }
+
+    fn max_us(&self) -> u64 {
+        self.histogram.max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(seen: u64, wanted: u64) -> bool {
+        seen.abs_diff(wanted) as f64 <= wanted as f64 * 0.001
+    }
+
+    #[test]
+    fn summary_of_a_known_distribution() {
+        let mut percentiles = Percentiles::new();
+        assert_eq!(percentiles.summary(), None);
+        (1..=100_000).for_each(|us| percentiles.record_us(us));
+        let summary = percentiles.summary().unwrap();
+        assert_eq!(summary.count, 100_000);
+        assert!((summary.mean_us - 50_000.5).abs() < 1e-6);
+        for (seen, wanted) in [
+            (summary.p50_us, 50_000),
+            (summary.p90_us, 90_000),
+            (summary.p95_us, 95_000),
+            (summary.p99_us, 99_000),
+            (summary.p999_us, 99_900),
+            (summary.max_us, 100_000),
+        ] {
+            assert!(near(seen, wanted), "{seen} is not {wanted}");
+        }
+    }
+
+    #[test]
+    fn merged_halves_are_the_whole() {
+        let (mut odd, mut even, mut all) =
+            (Percentiles::new(), Percentiles::new(), Percentiles::new());
+        for us in 0..10_000 {
+            all.record_us(us * us);
+            if us % 2 == 0 { &mut even } else { &mut odd }.record_us(us * us);
+        }
+        odd.merge(&even);
+        assert_eq!(odd.summary(), all.summary());
+    }
+
+    #[test]
+    fn what_takes_forever_counts_as_a_day() {
+        let mut percentiles = Percentiles::new();
+        percentiles.record(Duration::MAX);
+        let summary = percentiles.summary().unwrap();
+        assert!(near(summary.max_us, MAX_US), "{}", summary.max_us);
+        assert_eq!(summary.p50_us, summary.max_us);
+    }
+}

@@ -1,0 +1,128 @@
+//! SCRAM-SHA-256 and SCRAM-SHA-256-PLUS: both sides prove that they know the password, or keys made
+//! of it, without sending it.
+//!
+//! ```text
+//!  client                                                       server
+//!  ClientFirst ── n,,n=,r=<nonce> ─────────────────────────────►
+//!                                                               ServerFirst
+//!              ◄── r=<nonce><server nonce>,s=<salt>,i=<count> ──
+//!  ClientFinal ── c=<binding>,r=<both nonces>,p=<proof> ───────►
+//!              ◄── v=<signature> ───────────────────────────────  client is known
+//!  server is known
+//! ```
+//!
+//! Each step consumes the one before, so the steps cannot be confused. PostgreSQL takes the user
+//! from the startup packet and ignores the name sent here, so it stays empty. Source: RFC 5802,
+//! RFC 7677, RFC 5929; PostgreSQL manual, "SASL Authentication".
+
+mod client;
+mod server;
+
+pub use client::{ChannelBinding, ClientFinal, ClientFirst};
+pub use server::{ServerFirst, Verifier, VerifierError};
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use ring::{digest, hmac, pbkdf2};
+use zeroize::Zeroizing;
+
+use std::num::NonZeroU32;
+
+/// Name of the mechanism without channel binding.
+pub const SCRAM_SHA_256: &[u8] = b"SCRAM-SHA-256";
+/// Name of the mechanism with channel binding.
+pub const SCRAM_SHA_256_PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";
+
+/// Most iterations a client is willing to compute. A server asks for 4,096 unless told otherwise
+/// (`scram_iterations`); a hostile one could ask for two thousand million, which take half an hour.
+pub const ITERATIONS_MAX: u32 = 1_000_000;
+
+/// The one type of channel binding that PostgreSQL speaks.
+const BINDING_TYPE: &str = "tls-server-end-point";
+
+/// An exchange that cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScramError {
+    /// The peer's message lacks an attribute where it belongs, or has one that must not be there.
+    #[error("SCRAM message has no proper attribute '{}'", char::from(*attribute))]
+    Malformed {
+        /// Letter of the attribute.
+        attribute: u8,
+    },
+    /// The peer did not repeat our nonce.
+    #[error("SCRAM nonce of the peer does not belong to this exchange")]
+    Nonce,
+    /// The server asks for more iterations than [`ITERATIONS_MAX`], or for none.
+    #[error(
+        "SCRAM server asks for {iterations} iterations, from 1 to {ITERATIONS_MAX} are allowed"
+    )]
+    Iterations {
+        /// How many it asks for.
+        iterations: u32,
+    },
+    /// The server ended the exchange with an error of its own.
+    #[error("SCRAM server says: {0}")]
+    Refused(
+        /// The server's word, one of RFC 5802's `server-error-value`s.
+        String,
+    ),
+    /// The server's signature is wrong: it does not know the password, so it is not the server that
+    /// is meant.
+    #[error("SCRAM server does not know the password")]
+    ServerUnproven,
+    /// The client's proof is wrong: wrong password.
+    #[error("SCRAM client does not know the password")]
+    ClientUnproven,
+    /// Client and server do not see the same TLS connection, or disagree on whether to look:
+    /// somebody may be in between.
+    #[error("SCRAM channel binding does not match")]
+    ChannelBinding,
+}
+
+/// Takes `attribute=value` from the front of a message; values end at a comma.
+fn attribute<'a>(message: &mut &'a str, attribute: u8) -> Result<&'a str, ScramError> {
+    let malformed = ScramError::Malformed { attribute };
+    let Some(rest) =
+        message.strip_prefix(char::from(attribute)).and_then(|it| it.strip_prefix('='))
+    else {
+        return Err(malformed);
+    };
+    let (value, rest) = rest.split_once(',').unwrap_or((rest, ""));
+    *message = rest;
+    Ok(value)
+}
+
+fn base64_attribute(message: &mut &str, letter: u8) -> Result<Vec<u8>, ScramError> {
+    let text = attribute(message, letter)?;
+    BASE64.decode(text).map_err(|_| ScramError::Malformed { attribute: letter })
+}
+
+/// The message as text; SCRAM messages are UTF-8.
+fn text(message: &[u8], first_attribute: u8) -> Result<&str, ScramError> {
+    std::str::from_utf8(message).map_err(|_| ScramError::Malformed { attribute: first_attribute })
+}
+
+/// `SaltedPassword` of RFC 5802: as good as the password, for this salt.
+fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Zeroizing<[u8; 32]> {
+    let prepared = Zeroizing::new(super::saslprep::saslprep(password).into_owned());
+    let mut salted = Zeroizing::new([0; 32]);
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, iterations, salt, &prepared, &mut *salted);
+    salted
+}
+
+fn hmac_sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message);
+    tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn sha256(message: &[u8]) -> [u8; 32] {
+    digest::digest(&digest::SHA256, message).as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn xor(mut left: [u8; 32], right: &[u8; 32]) -> [u8; 32] {
+    left.iter_mut().zip(right).for_each(|(left, right)| *left ^= right);
+    left
+}
+
+#[cfg(test)]
+mod tests;

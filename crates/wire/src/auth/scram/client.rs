@@ -1,0 +1,157 @@
+//! The client's side of SCRAM.
+
+use std::num::NonZeroU32;
+
+use base64::Engine;
+use subtle::ConstantTimeEq;
+
+use super::{
+    BASE64, BINDING_TYPE, ITERATIONS_MAX, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError, attribute,
+    base64_attribute, hmac_sha256, salted_password, sha256, text, xor,
+};
+use crate::Secret;
+
+/// What a client says about the TLS connection underneath.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChannelBinding {
+    /// It cannot bind: there is no TLS, or it does not know the server's certificate.
+    Unsupported,
+    /// It could, but believes the server cannot. A server that offered it will refuse, because
+    /// somebody must have taken the offer out.
+    NotOffered,
+    /// It binds to this hash of the server's certificate, as `tls-server-end-point` prescribes.
+    TlsServerEndPoint(
+        /// The hash: by the certificate's own signature algorithm, SHA-256 at least (RFC 5929).
+        Vec<u8>,
+    ),
+}
+
+impl ChannelBinding {
+    /// Name of the mechanism to choose.
+    pub fn mechanism(&self) -> &'static [u8] {
+        match self {
+            Self::Unsupported | Self::NotOffered => SCRAM_SHA_256,
+            Self::TlsServerEndPoint(_) => SCRAM_SHA_256_PLUS,
+        }
+    }
+
+    fn gs2_header(&self) -> String {
+        match self {
+            Self::Unsupported => "n,,".to_owned(),
+            Self::NotOffered => "y,,".to_owned(),
+            Self::TlsServerEndPoint(_) => format!("p={BINDING_TYPE},,"),
+        }
+    }
+
+    fn hash(&self) -> &[u8] {
+        match self {
+            Self::Unsupported | Self::NotOffered => &[],
+            Self::TlsServerEndPoint(hash) => hash,
+        }
+    }
+}
+
+/// The beginning: the client has chosen its nonce.
+#[derive(Debug)]
+pub struct ClientFirst {
+    password: Secret,
+    binding: ChannelBinding,
+    /// `n=,r=<nonce>`, in base64 letters.
+    bare: String,
+    nonce: String,
+}
+
+impl ClientFirst {
+    /// Begins an exchange. `nonce` has to be random and never used before.
+    pub fn new(password: Secret, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
+        let nonce = BASE64.encode(nonce);
+        Self { password, binding, bare: format!("n=,r={nonce}"), nonce }
+    }
+
+    /// Name of the mechanism to ask for.
+    pub fn mechanism(&self) -> &'static [u8] {
+        self.binding.mechanism()
+    }
+
+    /// `client-first-message`: what to send with the name of the mechanism.
+    pub fn message(&self) -> Vec<u8> {
+        (self.binding.gs2_header() + &self.bare).into_bytes()
+    }
+
+    /// Takes `server-first-message`. Costs the iterations it asks for: 4,096 take about a
+    /// millisecond.
+    ///
+    /// # Errors
+    ///
+    /// The message is malformed, belongs to another exchange, or asks for more iterations than
+    /// [`ITERATIONS_MAX`]: the server is at fault.
+    pub fn receive(self, server_first: &[u8]) -> Result<ClientFinal, ScramError> {
+        let server_first = text(server_first, b'r')?;
+        let mut rest = server_first;
+        let nonce = attribute(&mut rest, b'r')?;
+        let salt = base64_attribute(&mut rest, b's')?;
+        let iterations = attribute(&mut rest, b'i')?;
+        let iterations: u32 =
+            iterations.parse().map_err(|_| ScramError::Malformed { attribute: b'i' })?;
+        if nonce.len() <= self.nonce.len() || !nonce.starts_with(&self.nonce) {
+            return Err(ScramError::Nonce);
+        }
+        let iterations = NonZeroU32::new(iterations)
+            .filter(|wanted| wanted.get() <= ITERATIONS_MAX)
+            .ok_or(ScramError::Iterations { iterations })?;
+
+        let mut binding = self.binding.gs2_header().into_bytes();
+        binding.extend_from_slice(self.binding.hash());
+        let without_proof = format!("c={},r={nonce}", BASE64.encode(binding));
+        let auth_message = format!("{},{server_first},{without_proof}", self.bare);
+
+        let salted = salted_password(self.password.expose(), &salt, iterations);
+        let client_key = hmac_sha256(&*salted, b"Client Key");
+        let client_signature = hmac_sha256(&sha256(&client_key), auth_message.as_bytes());
+        let proof = xor(client_key, &client_signature);
+        let server_key = hmac_sha256(&*salted, b"Server Key");
+        Ok(ClientFinal {
+            message: format!("{without_proof},p={}", BASE64.encode(proof)).into_bytes(),
+            server_signature: hmac_sha256(&server_key, auth_message.as_bytes()),
+        })
+    }
+}
+
+/// The end: the client has its proof, and knows what the server's must be.
+pub struct ClientFinal {
+    message: Vec<u8>,
+    server_signature: [u8; 32],
+}
+
+impl std::fmt::Debug for ClientFinal {
+    /// Shows neither proof nor signature: with the exchange they allow guessing the password at home.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientFinal").finish_non_exhaustive()
+    }
+}
+
+impl ClientFinal {
+    /// `client-final-message`: what to send next.
+    pub fn message(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// Takes `server-final-message`.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or does not know the password itself. In the latter case nothing it says
+    /// may be believed.
+    pub fn verify(self, server_final: &[u8]) -> Result<(), ScramError> {
+        let mut rest = text(server_final, b'v')?;
+        if rest.starts_with("e=") {
+            return Err(ScramError::Refused(attribute(&mut rest, b'e')?.to_owned()));
+        }
+        let signature = base64_attribute(&mut rest, b'v')?;
+        if bool::from(self.server_signature[..].ct_eq(&signature)) {
+            Ok(())
+        } else {
+            Err(ScramError::ServerUnproven)
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The server's side of SCRAM.
+
+use std::num::NonZeroU32;
+
+use base64::Engine;
+use subtle::ConstantTimeEq;
+
+use super::{
+    BASE64, BINDING_TYPE, ScramError, attribute, base64_attribute, hmac_sha256, salted_password,
+    sha256, text, xor,
+};
+
+/// What a server keeps of a password: enough to check a client's proof, not enough to make one.
+///
+/// Its text form is that of `pg_authid.rolpassword` and of poolers' user lists:
+/// `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, the last three in base64.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Verifier {
+    iterations: NonZeroU32,
+    salt: Vec<u8>,
+    stored_key: [u8; 32],
+    server_key: [u8; 32],
+}
+
+/// A text that is no [`Verifier`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not of the form SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>")]
+pub struct VerifierError;
+
+impl Verifier {
+    /// Makes the keys of a password. `salt` has to be random; PostgreSQL takes 16 bytes and 4,096
+    /// iterations.
+    pub fn from_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Self {
+        let salted = salted_password(password, salt, iterations);
+        Self {
+            iterations,
+            salt: salt.to_vec(),
+            stored_key: sha256(&hmac_sha256(&*salted, b"Client Key")),
+            server_key: hmac_sha256(&*salted, b"Server Key"),
+        }
+    }
+
+    /// The text form.
+    pub fn to_text(&self) -> String {
+        format!(
+            "SCRAM-SHA-256${}:{}${}:{}",
+            self.iterations,
+            BASE64.encode(&self.salt),
+            BASE64.encode(self.stored_key),
+            BASE64.encode(self.server_key),
+        )
+    }
+}
+
+impl std::str::FromStr for Verifier {
+    type Err = VerifierError;
+
+    fn from_str(text: &str) -> Result<Self, VerifierError> {
+        let parse = || {
+            let (cost, keys) = text.strip_prefix("SCRAM-SHA-256$")?.split_once('$')?;
+            let (iterations, salt) = cost.split_once(':')?;
+            let (stored_key, server_key) = keys.split_once(':')?;
+            let key = |text| BASE64.decode(text).ok()?.try_into().ok();
+            Some(Self {
+                iterations: iterations.parse().ok()?,
+                salt: BASE64.decode(salt).ok()?,
+                stored_key: key(stored_key)?,
+                server_key: key(server_key)?,
+            })
+        };
+        parse().ok_or(VerifierError)
+    }
+}
+
+impl std::fmt::Debug for Verifier {
+    /// Shows no key: with the server key one can pose as the server.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verifier").field("iterations", &self.iterations).finish_non_exhaustive()
+    }
+}
+
+/// The server has answered the client's first message and waits for its proof.
+#[derive(Debug)]
+pub struct ServerFirst {
+    verifier: Verifier,
+    /// What `c=` of the client has to decode to.
+    binding: Vec<u8>,
+    nonce: String,
+    message: String,
+    client_first_bare: String,
+}
+
+impl ServerFirst {
+    /// Takes `client-first-message`. `channel_binding` is the hash of the server's certificate, if
+    /// SCRAM-SHA-256-PLUS was offered; `plus` whether the client chose it; `nonce` has to be random
+    /// and never used before.
+    ///
+    /// # Errors
+    ///
+    /// The message is malformed, or what it says of channel binding contradicts what was offered or
+    /// chosen.
+    pub fn receive(
+        verifier: Verifier,
+        client_first: &[u8],
+        channel_binding: Option<&[u8]>,
+        plus: bool,
+        nonce: [u8; 18],
+    ) -> Result<Self, ScramError> {
+        let client_first = text(client_first, b'n')?;
+        let (flag, rest) = client_first.split_once(',').ok_or(ScramError::ChannelBinding)?;
+        let hash = match (flag.strip_prefix("p="), flag, channel_binding) {
+            (Some(BINDING_TYPE), _, Some(hash)) if plus => hash,
+            (None, "n", _) if !plus => &[],
+            (None, "y", None) if !plus => &[],
+            _ => return Err(ScramError::ChannelBinding),
+        };
+        // An authorisation identity, `a=`, would stand here: PostgreSQL has none.
+        let bare = rest.strip_prefix(',').ok_or(ScramError::Malformed { attribute: b'a' })?;
+        let mut rest = bare;
+        attribute(&mut rest, b'n')?;
+        let client_nonce = attribute(&mut rest, b'r')?;
+        if client_nonce.is_empty() {
+            return Err(ScramError::Malformed { attribute: b'r' });
+        }
+
+        let nonce = format!("{client_nonce}{}", BASE64.encode(nonce));
+        let salt = BASE64.encode(&verifier.salt);
+        let message = format!("r={nonce},s={salt},i={}", verifier.iterations);
+        let binding = [flag.as_bytes(), b",,", hash].concat();
+        Ok(Self { verifier, binding, nonce, message, client_first_bare: bare.to_owned() })
+    }
+
+    /// `server-first-message`: what to send next.
+    pub fn message(&self) -> &[u8] {
+        self.message.as_bytes()
+    }
+
+    /// Takes `client-final-message`, checks the proof and gives `server-final-message`.
+    ///
+    /// # Errors
+    ///
+    /// The message is malformed or belongs to another exchange, the binding is another, or the
+    /// client does not know the password.
+    pub fn verify(self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
+        let client_final = text(client_final, b'c')?;
+        let mut rest = client_final;
+        let binding = base64_attribute(&mut rest, b'c')?;
+        let nonce = attribute(&mut rest, b'r')?;
+        let (without_proof, mut rest) = client_final
+            .rsplit_once(",p=")
+            .ok_or(ScramError::Malformed { attribute: b'p' })
+            .map(|(before, _)| (before, &client_final[before.len() + 1..]))?;
+        let proof = base64_attribute(&mut rest, b'p')?;
+        let proof = proof.try_into().map_err(|_| ScramError::Malformed { attribute: b'p' })?;
+        if nonce != self.nonce {
+            return Err(ScramError::Nonce);
+        }
+        if binding != self.binding {
+            return Err(ScramError::ChannelBinding);
+        }
+
+        let Self { verifier, message, client_first_bare, .. } = self;
+        let auth_message = format!("{client_first_bare},{message},{without_proof}");
+        let client_signature = hmac_sha256(&verifier.stored_key, auth_message.as_bytes());
+        let client_key = xor(client_signature, &proof);
+        if !bool::from(sha256(&client_key)[..].ct_eq(&verifier.stored_key)) {
+            return Err(ScramError::ClientUnproven);
+        }
+        let signature = hmac_sha256(&verifier.server_key, auth_message.as_bytes());
+        Ok(format!("v={}", BASE64.encode(signature)).into_bytes())
+    }
+}

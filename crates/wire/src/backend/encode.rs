@@ -1,0 +1,344 @@
+//! Appending a backend's messages to a buffer.
+//!
+//! A function that fails leaves the buffer as it was. [`EncodeError::Nul`] is a string with a zero
+//! byte in it; a value may hold any bytes.
+
+use super::{ErrorField, Field, Notification, Severity, TransactionStatus};
+use crate::{
+    Backend, Format,
+    startup::{CancelKey, ProtocolVersion},
+    write::{self, EncodeError, Writer},
+};
+
+/// Messages that are nothing but their kind: ParseComplete and its like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bare {
+    /// Reply to Bind.
+    BindComplete,
+    /// Reply to Close.
+    CloseComplete,
+    /// The COPY data is complete.
+    CopyDone,
+    /// The query string held nothing.
+    EmptyQueryResponse,
+    /// The statement described returns no rows.
+    NoData,
+    /// Reply to Parse.
+    ParseComplete,
+    /// Execute reached its row limit.
+    PortalSuspended,
+}
+
+impl Bare {
+    /// Its row in the table of kinds.
+    pub const fn kind(self) -> Backend {
+        match self {
+            Self::BindComplete => Backend::BindComplete,
+            Self::CloseComplete => Backend::CloseComplete,
+            Self::CopyDone => Backend::CopyDone,
+            Self::EmptyQueryResponse => Backend::EmptyQueryResponse,
+            Self::NoData => Backend::NoData,
+            Self::ParseComplete => Backend::ParseComplete,
+            Self::PortalSuspended => Backend::PortalSuspended,
+        }
+    }
+}
+
+/// Appends a message without a body.
+pub fn bare(buf: &mut Vec<u8>, message: Bare) {
+    write::empty(buf, message.kind().tag());
+}
+
+/// A request of authentication, or its success, for [`authentication`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AuthenticationRequest<'a> {
+    /// The client is who it says.
+    Ok,
+    /// The password as it is.
+    CleartextPassword,
+    /// An md5 of password, user and salt.
+    Md5Password {
+        /// To be chosen anew for each login.
+        salt: [u8; 4],
+    },
+    /// SASL, by one of these mechanisms, the preferred one first.
+    Sasl(&'a [&'a [u8]]),
+    /// The mechanism goes on.
+    SaslContinue(&'a [u8]),
+    /// The mechanism is done.
+    SaslFinal(&'a [u8]),
+}
+
+/// Appends a step of authentication.
+///
+/// # Errors
+///
+/// The name of a mechanism contains a zero byte.
+pub fn authentication(
+    buf: &mut Vec<u8>,
+    request: AuthenticationRequest<'_>,
+) -> Result<(), EncodeError> {
+    write::message(buf, Backend::Authentication.tag(), |body| {
+        match request {
+            AuthenticationRequest::Ok => body.u32(0),
+            AuthenticationRequest::CleartextPassword => body.u32(3),
+            AuthenticationRequest::Md5Password { salt } => {
+                body.u32(5);
+                body.bytes(&salt);
+            }
+            AuthenticationRequest::Sasl(mechanisms) => {
+                body.u32(10);
+                for name in mechanisms {
+                    body.string("mechanism", name)?;
+                }
+                body.u8(0);
+            }
+            AuthenticationRequest::SaslContinue(data) => {
+                body.u32(11);
+                body.bytes(data);
+            }
+            AuthenticationRequest::SaslFinal(data) => {
+                body.u32(12);
+                body.bytes(data);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Tells a client how to cancel. A secret other than four bytes long is for protocol 3.2.
+pub fn backend_key_data(buf: &mut Vec<u8>, key: &CancelKey) {
+    let body_bytes = u32::try_from(key.secret().len()).expect("a secret has at most 256 bytes") + 8;
+    buf.push(Backend::BackendKeyData.tag().0);
+    buf.extend_from_slice(&body_bytes.to_be_bytes());
+    buf.extend_from_slice(&key.process_id().to_be_bytes());
+    buf.extend_from_slice(key.secret());
+}
+
+/// Says what a statement did.
+///
+/// # Errors
+///
+/// The tag contains a zero byte.
+pub fn command_complete(buf: &mut Vec<u8>, tag: &[u8]) -> Result<(), EncodeError> {
+    write::message(buf, Backend::CommandComplete.tag(), |body| body.string("command tag", tag))
+}
+
+/// Sends a piece of COPY data.
+///
+/// # Errors
+///
+/// The piece is 2 GiB long.
+pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
+    write::message(buf, Backend::CopyData.tag(), |body| {
+        body.bytes(data);
+        Ok(())
+    })
+}
+
+/// Which COPY begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyStart {
+    /// The frontend sends.
+    In,
+    /// The backend sends.
+    Out,
+    /// Both may send.
+    Both,
+}
+
+/// Begins a COPY.
+///
+/// # Errors
+///
+/// There are over 65,535 columns.
+pub fn copy_response(
+    buf: &mut Vec<u8>,
+    start: CopyStart,
+    format: Format,
+    columns: &[Format],
+) -> Result<(), EncodeError> {
+    let kind = match start {
+        CopyStart::In => Backend::CopyInResponse,
+        CopyStart::Out => Backend::CopyOutResponse,
+        CopyStart::Both => Backend::CopyBothResponse,
+    };
+    write::message(buf, kind.tag(), |body| {
+        body.u8(u8::from(format == Format::Binary));
+        body.list("columns", columns, |body, format| {
+            body.u16(format.code());
+            Ok(())
+        })
+    })
+}
+
+/// Sends one row.
+///
+/// # Errors
+///
+/// There are over 65,535 cells, or a cell or the message would be 2 GiB long.
+pub fn data_row<'v>(
+    buf: &mut Vec<u8>,
+    cells: impl IntoIterator<Item = Option<&'v [u8]>>,
+) -> Result<(), EncodeError> {
+    write::message(buf, Backend::DataRow.tag(), |body| body.list("cells", cells, Writer::value))
+}
+
+/// The four fields that every error or notice has, severity in both its forms: the beginning of
+/// what [`error_response`] and [`notice_response`] send.
+pub fn essentials<'v>(
+    severity: Severity,
+    sqlstate: &'v [u8],
+    message: &'v [u8],
+) -> [(u8, &'v [u8]); 4] {
+    let severity = severity.as_str().as_bytes();
+    [
+        (ErrorField::LocalizedSeverity.code(), severity),
+        (ErrorField::Severity.code(), severity),
+        (ErrorField::Sqlstate.code(), sqlstate),
+        (ErrorField::Message.code(), message),
+    ]
+}
+
+/// Sends an error: [`essentials`] and whatever else there is to say, as code bytes and texts.
+///
+/// # Errors
+///
+/// A text contains a zero byte, or a code is one.
+pub fn error_response<'v>(
+    buf: &mut Vec<u8>,
+    fields: impl IntoIterator<Item = (u8, &'v [u8])>,
+) -> Result<(), EncodeError> {
+    report(buf, Backend::ErrorResponse, fields)
+}
+
+/// Sends a notice; like [`error_response`].
+///
+/// # Errors
+///
+/// A text contains a zero byte, or a code is one.
+pub fn notice_response<'v>(
+    buf: &mut Vec<u8>,
+    fields: impl IntoIterator<Item = (u8, &'v [u8])>,
+) -> Result<(), EncodeError> {
+    report(buf, Backend::NoticeResponse, fields)
+}
+
+/// Sends the value of a function call; `None` is SQL NULL.
+///
+/// # Errors
+///
+/// The value is 2 GiB long.
+pub fn function_call_response(buf: &mut Vec<u8>, value: Option<&[u8]>) -> Result<(), EncodeError> {
+    write::message(buf, Backend::FunctionCallResponse.tag(), |body| body.value(value))
+}
+
+/// Says which version and options of those asked for are spoken. To be sent once, before any
+/// request of authentication.
+///
+/// # Errors
+///
+/// The name of an option contains a zero byte.
+pub fn negotiate_protocol_version(
+    buf: &mut Vec<u8>,
+    newest: ProtocolVersion,
+    unknown_options: &[&[u8]],
+) -> Result<(), EncodeError> {
+    write::message(buf, Backend::NegotiateProtocolVersion.tag(), |body| {
+        let count = unknown_options.len();
+        body.u32(newest.code());
+        body.u32(
+            u32::try_from(count).map_err(|_| EncodeError::TooMany { field: "options", count })?,
+        );
+        unknown_options.iter().try_for_each(|name| body.string("option", name))
+    })
+}
+
+/// Passes on a NOTIFY.
+///
+/// # Errors
+///
+/// A text contains a zero byte.
+pub fn notification_response(
+    buf: &mut Vec<u8>,
+    notification: Notification<'_>,
+) -> Result<(), EncodeError> {
+    write::message(buf, Backend::NotificationResponse.tag(), |body| {
+        body.i32(notification.process_id);
+        body.string("channel", notification.channel)?;
+        body.string("payload", notification.payload)
+    })
+}
+
+/// Says of which types the parameters of a statement are.
+///
+/// # Errors
+///
+/// There are over 65,535.
+pub fn parameter_description(buf: &mut Vec<u8>, types: &[u32]) -> Result<(), EncodeError> {
+    write::message(buf, Backend::ParameterDescription.tag(), |body| {
+        body.list("parameter types", types, |body, oid| {
+            body.u32(*oid);
+            Ok(())
+        })
+    })
+}
+
+/// Reports the value of a setting.
+///
+/// # Errors
+///
+/// A text contains a zero byte.
+pub fn parameter_status(buf: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), EncodeError> {
+    write::message(buf, Backend::ParameterStatus.tag(), |body| {
+        body.string("name", name)?;
+        body.string("value", value)
+    })
+}
+
+/// Says that the next query may come.
+pub fn ready_for_query(buf: &mut Vec<u8>, status: TransactionStatus) {
+    buf.extend_from_slice(&[Backend::ReadyForQuery.tag().0, 0, 0, 0, 5, status.byte()]);
+}
+
+/// Describes the columns of the rows to come.
+///
+/// # Errors
+///
+/// A name contains a zero byte, or there are over 65,535 columns.
+pub fn row_description<'v>(
+    buf: &mut Vec<u8>,
+    fields: impl IntoIterator<Item = Field<'v>>,
+) -> Result<(), EncodeError> {
+    write::message(buf, Backend::RowDescription.tag(), |body| {
+        body.list("columns", fields, |body, field| {
+            body.string("column name", field.name)?;
+            body.u32(field.table);
+            body.i16(field.column);
+            body.u32(field.type_oid);
+            body.i16(field.type_bytes);
+            body.i32(field.type_modifier);
+            body.u16(field.format.code());
+            Ok(())
+        })
+    })
+}
+
+fn report<'v>(
+    buf: &mut Vec<u8>,
+    kind: Backend,
+    fields: impl IntoIterator<Item = (u8, &'v [u8])>,
+) -> Result<(), EncodeError> {
+    write::message(buf, kind.tag(), |body| {
+        for (code, text) in fields {
+            if code == 0 {
+                return Err(EncodeError::Nul { field: "field code" });
+            }
+            body.u8(code);
+            body.string("field", text)?;
+        }
+        body.u8(0);
+        Ok(())
+    })
+}

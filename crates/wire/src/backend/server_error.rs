@@ -1,0 +1,207 @@
+//! The fields of an ErrorResponse or a NoticeResponse.
+
+use std::fmt;
+
+use crate::read::{DecodeError, Reader};
+
+/// What a server has to say about a mistake, or merely to say: the fields of an ErrorResponse or a
+/// NoticeResponse.
+///
+/// Layout: per field a code byte and a string; a zero byte at the end. Each accessor scans for its
+/// code; there are about ten fields, of which only severity, SQLSTATE and message are always there.
+/// Texts are in the client's encoding and the server's language.
+#[derive(Clone)]
+pub struct ServerError<'a> {
+    fields: Reader<'a>,
+}
+
+impl<'a> ServerError<'a> {
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let fields = reader.clone();
+        while reader.u8("field code")? != 0 {
+            reader.string("field")?;
+        }
+        Ok(Self { fields })
+    }
+
+    /// The first field with a code byte, also of codes that [`ErrorField`] does not know.
+    pub fn field(&self, code: u8) -> Option<&'a [u8]> {
+        self.fields().find_map(|(found, text)| (found == code).then_some(text))
+    }
+
+    /// Every field, in the order sent.
+    pub fn fields(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
+        let mut rest = self.fields.clone();
+        std::iter::from_fn(move || {
+            let code = rest.u8("field code").ok().filter(|code| *code != 0)?;
+            Some((code, rest.string("field").ok()?))
+        })
+    }
+
+    /// The five characters of its SQLSTATE; empty from a server that sent none.
+    pub fn sqlstate(&self) -> &'a [u8] {
+        self.field(ErrorField::Sqlstate.code()).unwrap_or_default()
+    }
+
+    /// The primary message, one line mostly; empty from a server that sent none.
+    pub fn message(&self) -> &'a [u8] {
+        self.field(ErrorField::Message.code()).unwrap_or_default()
+    }
+
+    /// How bad it is, if that is a word known: servers before 9.6 and some poolers say it only in
+    /// their language.
+    pub fn severity(&self) -> Option<Severity> {
+        let text = self
+            .field(ErrorField::Severity.code())
+            .or_else(|| self.field(ErrorField::LocalizedSeverity.code()))?;
+        Severity::ALL.iter().copied().find(|severity| severity.as_str().as_bytes() == text)
+    }
+
+    /// More about it, perhaps several lines.
+    pub fn detail(&self) -> Option<&'a [u8]> {
+        self.field(ErrorField::Detail.code())
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'a [u8]> {
+        self.field(ErrorField::Hint.code())
+    }
+
+    /// Where in the query text it is, in characters from 1.
+    pub fn position(&self) -> Option<u32> {
+        let digits = self.field(ErrorField::Position.code())?;
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
+    /// The stack of what was being done.
+    pub fn context(&self) -> Option<&'a [u8]> {
+        self.field(ErrorField::Context.code())
+    }
+}
+
+impl fmt::Debug for ServerError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields =
+            self.fields().map(|(code, text)| (char::from(code), String::from_utf8_lossy(text)));
+        f.debug_map().entries(fields).finish()
+    }
+}
+
+impl fmt::Display for ServerError<'_> {
+    /// `SEVERITY: message (SQLSTATE 12345)`, with U+FFFD where the text is not UTF-8.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = self.field(ErrorField::LocalizedSeverity.code()).unwrap_or(b"ERROR");
+        write!(
+            f,
+            "{}: {} (SQLSTATE {})",
+            String::from_utf8_lossy(severity),
+            String::from_utf8_lossy(self.message()),
+            String::from_utf8_lossy(self.sqlstate()),
+        )
+    }
+}
+
+/// How bad an error or notice is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// The statement failed.
+    Error,
+    /// The session ends.
+    Fatal,
+    /// Every session of the server ends.
+    Panic,
+    /// Something to worry about.
+    Warning,
+    /// Something to know.
+    Notice,
+    /// Something for developers.
+    Debug,
+    /// Something asked for.
+    Info,
+    /// Something for the log.
+    Log,
+}
+
+impl Severity {
+    /// Every severity.
+    pub const ALL: &[Self] = &[
+        Self::Error,
+        Self::Fatal,
+        Self::Panic,
+        Self::Warning,
+        Self::Notice,
+        Self::Debug,
+        Self::Info,
+        Self::Log,
+    ];
+
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "ERROR",
+            Self::Fatal => "FATAL",
+            Self::Panic => "PANIC",
+            Self::Warning => "WARNING",
+            Self::Notice => "NOTICE",
+            Self::Debug => "DEBUG",
+            Self::Info => "INFO",
+            Self::Log => "LOG",
+        }
+    }
+
+    /// Whether the server closes the connection after saying so.
+    pub const fn ends_session(self) -> bool {
+        matches!(self, Self::Fatal | Self::Panic)
+    }
+}
+
+/// Code bytes of the fields that PostgreSQL sends.
+///
+/// Source: PostgreSQL manual, "Error and Notice Message Fields".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ErrorField {
+    /// Severity in the server's language.
+    LocalizedSeverity = b'S',
+    /// Severity in English, since 9.6.
+    Severity = b'V',
+    /// Code of the error.
+    Sqlstate = b'C',
+    /// Primary message.
+    Message = b'M',
+    /// Secondary message.
+    Detail = b'D',
+    /// Suggestion.
+    Hint = b'H',
+    /// Index into the query text, in characters from 1.
+    Position = b'P',
+    /// Index into the internal query, in characters from 1.
+    InternalPosition = b'p',
+    /// Text of a query the server made itself.
+    InternalQuery = b'q',
+    /// What was being done.
+    Context = b'W',
+    /// Schema of the object concerned.
+    Schema = b's',
+    /// Table concerned.
+    Table = b't',
+    /// Column concerned.
+    Column = b'c',
+    /// Data type concerned.
+    DataType = b'd',
+    /// Constraint concerned.
+    Constraint = b'n',
+    /// Source file that raised it.
+    File = b'F',
+    /// Line in that file.
+    Line = b'L',
+    /// Function in that file.
+    Routine = b'R',
+}
+
+impl ErrorField {
+    /// The byte on the wire.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}

@@ -1,0 +1,256 @@
+//! Messages that a frontend sends: [`Message`] reads them, [`encode`] writes them.
+
+pub mod encode;
+
+use crate::{
+    Cells, Format, Formats, Frame, Frontend, Oids,
+    read::{DecodeError, Reader},
+};
+
+/// A message from a frontend, borrowing from the frame it came in.
+///
+/// Text is bytes in the client's encoding, which the protocol does not say.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Message<'a> {
+    /// Bind values to a prepared statement.
+    Bind(Bind<'a>),
+    /// Close a prepared statement or portal.
+    Close(Target<'a>),
+    /// A piece of COPY data.
+    CopyData(&'a [u8]),
+    /// The COPY data is complete.
+    CopyDone,
+    /// The COPY has to fail, for the reason given.
+    CopyFail {
+        /// What the server's error message is to say.
+        reason: &'a [u8],
+    },
+    /// Ask what a prepared statement or portal is like.
+    Describe(Target<'a>),
+    /// Run a portal.
+    Execute {
+        /// Its name.
+        portal: &'a [u8],
+        /// Stop after this many rows; 0 for no limit.
+        max_rows: u32,
+    },
+    /// Send what is ready.
+    Flush,
+    /// Call a function.
+    FunctionCall(FunctionCall<'a>),
+    /// Prepare a statement.
+    Parse(Parse<'a>),
+    /// An answer to an authentication request: see [`PasswordMessage`] and [`SaslInitialResponse`].
+    /// A later SASL response is the body itself.
+    Authentication(&'a [u8]),
+    /// Run statements.
+    Query {
+        /// Their text.
+        sql: &'a [u8],
+    },
+    /// End a batch of extended-protocol messages.
+    Sync,
+    /// Goodbye.
+    Terminate,
+}
+
+impl<'a> Message<'a> {
+    /// Reads the fields of a frame.
+    ///
+    /// # Errors
+    ///
+    /// No such message, or a body that does not have its layout: the client is at fault.
+    pub fn parse(frame: Frame<'a>) -> Result<Self, DecodeError> {
+        let Frame { tag, body } = frame;
+        let kind = Frontend::from_tag(tag).ok_or(DecodeError::UnknownTag { tag })?;
+        let mut reader = Reader::new(kind.name(), body);
+        let message = match kind {
+            Frontend::Bind => Self::Bind(Bind::read(&mut reader)?),
+            Frontend::Close => Self::Close(Target::read(&mut reader)?),
+            Frontend::CopyData => Self::CopyData(reader.remainder()),
+            Frontend::CopyDone => Self::CopyDone,
+            Frontend::CopyFail => Self::CopyFail { reason: reader.string("reason")? },
+            Frontend::Describe => Self::Describe(Target::read(&mut reader)?),
+            Frontend::Execute => Self::Execute {
+                portal: reader.string("portal name")?,
+                // The server takes a negative limit for none, as it does 0.
+                max_rows: u32::try_from(reader.i32("row limit")?).unwrap_or(0),
+            },
+            Frontend::Flush => Self::Flush,
+            Frontend::FunctionCall => Self::FunctionCall(FunctionCall::read(&mut reader)?),
+            Frontend::Parse => Self::Parse(Parse::read(&mut reader)?),
+            Frontend::Authentication => Self::Authentication(reader.remainder()),
+            Frontend::Query => Self::Query { sql: reader.string("query")? },
+            Frontend::Sync => Self::Sync,
+            Frontend::Terminate => Self::Terminate,
+        };
+        reader.end(message)
+    }
+
+    /// The kind, without the fields.
+    pub fn kind(&self) -> Frontend {
+        match self {
+            Self::Bind(_) => Frontend::Bind,
+            Self::Close(_) => Frontend::Close,
+            Self::CopyData(_) => Frontend::CopyData,
+            Self::CopyDone => Frontend::CopyDone,
+            Self::CopyFail { .. } => Frontend::CopyFail,
+            Self::Describe(_) => Frontend::Describe,
+            Self::Execute { .. } => Frontend::Execute,
+            Self::Flush => Frontend::Flush,
+            Self::FunctionCall(_) => Frontend::FunctionCall,
+            Self::Parse(_) => Frontend::Parse,
+            Self::Authentication(_) => Frontend::Authentication,
+            Self::Query { .. } => Frontend::Query,
+            Self::Sync => Frontend::Sync,
+            Self::Terminate => Frontend::Terminate,
+        }
+    }
+}
+
+/// What a Describe or Close speaks of, by name; the empty name is the unnamed one.
+///
+/// Layout: `S` or `P`, then the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// A prepared statement.
+    Statement(&'a [u8]),
+    /// A portal.
+    Portal(&'a [u8]),
+}
+
+impl<'a> Target<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match reader.u8("target")? {
+            b'S' => Ok(Self::Statement(reader.string("statement name")?)),
+            b'P' => Ok(Self::Portal(reader.string("portal name")?)),
+            other => Err(reader.bad_value("target", other)),
+        }
+    }
+}
+
+/// Fields of a Parse.
+#[derive(Clone, Debug)]
+pub struct Parse<'a> {
+    /// Name for the prepared statement; empty for the unnamed one.
+    pub statement: &'a [u8],
+    /// Text of one statement.
+    pub sql: &'a [u8],
+    /// Types of the first parameters; 0 leaves one to the server.
+    pub types: Oids<'a>,
+}
+
+impl<'a> Parse<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            statement: reader.string("statement name")?,
+            sql: reader.string("query")?,
+            types: Oids::read(reader)?,
+        })
+    }
+}
+
+/// Fields of a Bind.
+#[derive(Clone, Debug)]
+pub struct Bind<'a> {
+    /// Name for the portal; empty for the unnamed one.
+    pub portal: &'a [u8],
+    /// Name of the prepared statement.
+    pub statement: &'a [u8],
+    /// Formats of the values.
+    pub formats: Formats<'a>,
+    /// The values.
+    pub values: Cells<'a>,
+    /// Formats wished for the columns of the result.
+    pub result_formats: Formats<'a>,
+}
+
+impl<'a> Bind<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            portal: reader.string("portal name")?,
+            statement: reader.string("statement name")?,
+            formats: Formats::read(reader)?,
+            values: Cells::read(reader)?,
+            result_formats: Formats::read(reader)?,
+        })
+    }
+}
+
+/// Fields of a FunctionCall.
+#[derive(Clone, Debug)]
+pub struct FunctionCall<'a> {
+    /// OID of the function in `pg_proc`.
+    pub function: u32,
+    /// Formats of the arguments.
+    pub formats: Formats<'a>,
+    /// The arguments.
+    pub arguments: Cells<'a>,
+    /// Format wished for the result.
+    pub result_format: Format,
+}
+
+impl<'a> FunctionCall<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            function: reader.u32("function")?,
+            formats: Formats::read(reader)?,
+            arguments: Cells::read(reader)?,
+            result_format: Format::read(reader)?,
+        })
+    }
+}
+
+/// The body of a [`Message::Authentication`] that answers a request for a password, in the clear or
+/// as md5.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PasswordMessage<'a> {
+    /// The password or its digest.
+    pub password: &'a [u8],
+}
+
+impl std::fmt::Debug for PasswordMessage<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PasswordMessage(…)")
+    }
+}
+
+impl<'a> PasswordMessage<'a> {
+    /// Reads the body.
+    ///
+    /// # Errors
+    ///
+    /// It is not one string.
+    pub fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("PasswordMessage", body);
+        let password = reader.string("password")?;
+        reader.end(Self { password })
+    }
+}
+
+/// The body of a [`Message::Authentication`] that answers an offer of SASL mechanisms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaslInitialResponse<'a> {
+    /// Name of the mechanism chosen.
+    pub mechanism: &'a [u8],
+    /// What the mechanism has to say first, if anything.
+    pub data: Option<&'a [u8]>,
+}
+
+impl<'a> SaslInitialResponse<'a> {
+    /// Reads the body.
+    ///
+    /// # Errors
+    ///
+    /// It is not a string and a value.
+    pub fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("SASLInitialResponse", body);
+        let mechanism = reader.string("mechanism")?;
+        let data = reader.value("response")?;
+        reader.end(Self { mechanism, data })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

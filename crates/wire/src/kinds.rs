@@ -1,0 +1,160 @@
+//! The table of message kinds: one row per kind and direction, with tag, name, and the longest body
+//! worth accepting. Parsers, encoders and tests take their tags from here.
+
+use std::fmt;
+
+use crate::Tag;
+
+/// Longest body of a message whose size does not depend on data.
+const SHORT: u32 = 64 * 1024;
+/// Longest body of a message that carries SQL, values or rows: PostgreSQL holds no value of a
+/// gigabyte or more (`MaxAllocSize`), and refuses messages that would need one.
+const LONG: u32 = 0x3fff_ffff;
+
+macro_rules! kinds {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $tag:literal, $limit:ident;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// Every kind, in the order of the manual.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The kind a tag stands for, if any.
+            pub const fn from_tag(tag: Tag) -> Option<Self> {
+                match tag.0 { $($tag => Some(Self::$variant),)* _ => None }
+            }
+
+            /// The byte before its length.
+            pub const fn tag(self) -> Tag {
+                match self { $(Self::$variant => Tag($tag),)* }
+            }
+
+            /// The name the manual uses.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant),)* }
+            }
+
+            /// The longest body that a reader with no reason to be stricter should accept: 1 GiB
+            /// less a byte for messages that carry SQL, values or rows, 64 KiB for the others.
+            pub const fn body_bytes_max(self) -> u32 {
+                match self { $(Self::$variant => $limit,)* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Kinds of tagged messages that a frontend sends.
+    ///
+    /// Source: PostgreSQL manual, "Message Formats"; the limits follow `SocketBackend` in
+    /// `postgres.c`.
+    Frontend {
+        /// Bind values to a prepared statement, making a portal.
+        Bind = b'B', LONG;
+        /// Close a prepared statement or portal.
+        Close = b'C', SHORT;
+        /// A piece of COPY data.
+        CopyData = b'd', LONG;
+        /// The COPY data is complete.
+        CopyDone = b'c', SHORT;
+        /// The COPY has to fail.
+        CopyFail = b'f', SHORT;
+        /// Ask what a prepared statement or portal is like.
+        Describe = b'D', SHORT;
+        /// Run a portal.
+        Execute = b'E', SHORT;
+        /// Send what is ready, without waiting for a Sync.
+        Flush = b'H', SHORT;
+        /// Call a function by its OID.
+        FunctionCall = b'F', LONG;
+        /// Prepare a statement.
+        Parse = b'P', LONG;
+        /// A password, or a GSSAPI, SSPI or SASL response: which one follows from what was asked.
+        Authentication = b'p', SHORT;
+        /// Run the text of one or more statements.
+        Query = b'Q', LONG;
+        /// End a batch of extended-protocol messages.
+        Sync = b'S', SHORT;
+        /// Goodbye.
+        Terminate = b'X', SHORT;
+    }
+}
+
+kinds! {
+    /// Kinds of messages that a backend sends.
+    ///
+    /// Source: PostgreSQL manual, "Message Formats"; which may be long follows
+    /// `VALID_LONG_MESSAGE_TYPE` in libpq, with ParameterDescription added, because 65,535
+    /// parameters are legal.
+    Backend {
+        /// A step of authentication, or its success.
+        Authentication = b'R', SHORT;
+        /// What a CancelRequest for this session has to say.
+        BackendKeyData = b'K', SHORT;
+        /// Reply to Bind.
+        BindComplete = b'2', SHORT;
+        /// Reply to Close.
+        CloseComplete = b'3', SHORT;
+        /// A statement ended well.
+        CommandComplete = b'C', SHORT;
+        /// A piece of COPY data.
+        CopyData = b'd', LONG;
+        /// The COPY data is complete.
+        CopyDone = b'c', SHORT;
+        /// The server waits for COPY data.
+        CopyInResponse = b'G', SHORT;
+        /// COPY data follows.
+        CopyOutResponse = b'H', SHORT;
+        /// Both sides may send COPY data: streaming replication.
+        CopyBothResponse = b'W', SHORT;
+        /// One row.
+        DataRow = b'D', LONG;
+        /// The query string held nothing.
+        EmptyQueryResponse = b'I', SHORT;
+        /// An error.
+        ErrorResponse = b'E', LONG;
+        /// The value of a function call.
+        FunctionCallResponse = b'V', LONG;
+        /// The server does not speak the protocol version or options asked for, and offers these.
+        NegotiateProtocolVersion = b'v', SHORT;
+        /// The statement described returns no rows.
+        NoData = b'n', SHORT;
+        /// A warning or remark, at any time.
+        NoticeResponse = b'N', LONG;
+        /// NOTIFY of another session, at any time.
+        NotificationResponse = b'A', LONG;
+        /// Types of the parameters of the statement described.
+        ParameterDescription = b't', LONG;
+        /// A setting's value, at start and whenever it changes.
+        ParameterStatus = b'S', SHORT;
+        /// Reply to Parse.
+        ParseComplete = b'1', SHORT;
+        /// Execute reached its row limit before the end.
+        PortalSuspended = b's', SHORT;
+        /// The server waits for the next query.
+        ReadyForQuery = b'Z', SHORT;
+        /// Columns of the rows to come.
+        RowDescription = b'T', LONG;
+    }
+}
+
+#[test]
+fn tags_and_kinds_match_both_ways() {
+    for kind in Frontend::ALL {
+        assert_eq!(Frontend::from_tag(kind.tag()), Some(*kind));
+    }
+    for kind in Backend::ALL {
+        assert_eq!(Backend::from_tag(kind.tag()), Some(*kind));
+    }
+    let named = |byte| Frontend::from_tag(Tag(byte)).is_some();
+    assert_eq!((0..=255).filter(|byte| named(*byte)).count(), Frontend::ALL.len());
+    assert_eq!(Backend::from_tag(Tag(0)), None);
+}

@@ -1,0 +1,59 @@
+//! Bytes that must not be printed and not stay behind in memory.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// A password or another secret.
+///
+/// `Debug` shows a placeholder and there is no `Display`; the bytes come out only by
+/// [`Secret::expose`], which is easy to search for. They are overwritten when the value is dropped.
+/// That covers this value and its clones, not copies which the program made before or after.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// The bytes themselves.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl From<Vec<u8>> for Secret {
+    /// Takes the bytes over, without a copy.
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+}
+
+impl From<String> for Secret {
+    /// Takes the text over, without a copy.
+    fn from(text: String) -> Self {
+        Self::from(text.into_bytes())
+    }
+}
+
+impl From<&[u8]> for Secret {
+    fn from(bytes: &[u8]) -> Self {
+        Self::from(bytes.to_vec())
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self::from(text.as_bytes())
+    }
+}
+
+#[test]
+fn debug_shows_nothing_of_it() {
+    let secret = Secret::from("tr0ub4dor");
+    assert_eq!(format!("{secret:?}"), "Secret(…)");
+    assert_eq!(secret.expose(), b"tr0ub4dor");
+}

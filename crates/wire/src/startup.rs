@@ -1,0 +1,288 @@
+//! The first packets of a connection, which carry no tag: the startup packet, requests for
+//! encryption, and cancel requests; and the single byte that answers a request for encryption.
+//!
+//! Layout: `length: i32` big-endian, counting itself, then `code: u32`. The code is a protocol
+//! version (`major << 16 | minor`) or one of the request codes, whose major number is 1234.
+
+use std::fmt;
+
+use crate::{
+    read::{DecodeError, Reader},
+    write::{self, EncodeError},
+};
+
+/// Longest startup packet a server accepts, in bytes, its length field included.
+///
+/// Source: `MAX_STARTUP_PACKET_LENGTH` in `pqcomm.h`.
+pub const PACKET_BYTES_MAX: u32 = 10_000;
+
+const CANCEL_REQUEST: u32 = 1234 << 16 | 5678;
+const SSL_REQUEST: u32 = 1234 << 16 | 5679;
+const GSS_ENC_REQUEST: u32 = 1234 << 16 | 5680;
+
+/// Version of the protocol that a client asks for or a server offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProtocolVersion {
+    /// 3 for all servers since 7.4.
+    pub major: u16,
+    /// 0, or 2 since PostgreSQL 18. 1 was skipped.
+    pub minor: u16,
+}
+
+impl ProtocolVersion {
+    /// What every server and pooler speaks.
+    pub const V3_0: Self = Self { major: 3, minor: 0 };
+    /// PostgreSQL 18: cancel keys of up to 256 bytes.
+    pub const V3_2: Self = Self { major: 3, minor: 2 };
+
+    /// `major << 16 | minor`.
+    pub const fn code(self) -> u32 {
+        (self.major as u32) << 16 | self.minor as u32
+    }
+
+    /// The version a code stands for. Request codes have a version of their own, 1234.x.
+    pub const fn from_code(code: u32) -> Self {
+        Self { major: (code >> 16) as u16, minor: (code & 0xffff) as u16 }
+    }
+}
+
+impl fmt::Display for ProtocolVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// What it takes to cancel a statement of a session: BackendKeyData of the one who gave it, and the
+/// contents of a CancelRequest.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct CancelKey {
+    process_id: i32,
+    secret: Box<[u8]>,
+}
+
+impl CancelKey {
+    /// Shortest secret, and the only length in protocol 3.0.
+    pub const SECRET_BYTES_MIN: usize = 4;
+    /// Longest secret in protocol 3.2.
+    pub const SECRET_BYTES_MAX: usize = 256;
+
+    /// A key of a process id and its secret, or `None` if the secret is not 4 to 256 bytes.
+    pub fn new(process_id: i32, secret: &[u8]) -> Option<Self> {
+        (Self::SECRET_BYTES_MIN..=Self::SECRET_BYTES_MAX)
+            .contains(&secret.len())
+            .then(|| Self { process_id, secret: secret.into() })
+    }
+
+    /// The backend's process id. Poolers may put anything here.
+    pub fn process_id(&self) -> i32 {
+        self.process_id
+    }
+
+    /// The secret, 4 to 256 bytes.
+    pub fn secret(&self) -> &[u8] {
+        &self.secret
+    }
+
+    /// Reads both, the secret being all that is left.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let process_id = reader.i32("process id")?;
+        let secret = reader.remainder();
+        let bytes = i64::try_from(secret.len()).unwrap_or(i64::MAX);
+        Self::new(process_id, secret).ok_or(reader.bad_value("length of the secret", bytes))
+    }
+}
+
+impl fmt::Debug for CancelKey {
+    /// Shows the process id; the secret would let any reader of a log cancel statements.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancelKey").field("process_id", &self.process_id).finish_non_exhaustive()
+    }
+}
+
+/// A packet without a tag, as a server receives it.
+#[derive(Clone, Debug)]
+pub enum Packet<'a> {
+    /// A client wants a session.
+    Startup(Startup<'a>),
+    /// A client wants TLS first. Answer with one byte, see [`EncryptionReply`].
+    SslRequest,
+    /// A client wants GSSAPI encryption first. Answer with one byte.
+    GssEncRequest,
+    /// A client wants a session's statement cancelled. There is no answer.
+    CancelRequest(CancelKey),
+}
+
+impl<'a> Packet<'a> {
+    /// Takes the packet at the front of `buf`; gives it and what follows it, or `None` while it is
+    /// not all there. A caller that answers a request for encryption must refuse what follows it:
+    /// it was sent before encryption began.
+    ///
+    /// # Errors
+    ///
+    /// The packet is longer than `bytes_max` ([`PACKET_BYTES_MAX`] is what PostgreSQL allows) or
+    /// malformed; nothing that follows can be trusted.
+    pub fn split(
+        buf: &'a [u8],
+        bytes_max: u32,
+    ) -> Result<Option<(Self, &'a [u8])>, StartupPacketError> {
+        let Some(length) = buf.first_chunk() else { return Ok(None) };
+        let length = i32::from_be_bytes(*length);
+        let bytes = match u32::try_from(length) {
+            Ok(bytes) if (8..=bytes_max).contains(&bytes) => bytes as usize,
+            _ => return Err(StartupPacketError::Length { length, bytes_max }),
+        };
+        let Some((packet, rest)) = buf.split_at_checked(bytes) else { return Ok(None) };
+        Ok(Some((Self::parse(&packet[4..])?, rest)))
+    }
+
+    fn parse(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("startup packet", body);
+        match reader.u32("code")? {
+            SSL_REQUEST => reader.end(Self::SslRequest),
+            GSS_ENC_REQUEST => reader.end(Self::GssEncRequest),
+            CANCEL_REQUEST => Ok(Self::CancelRequest(CancelKey::read(&mut reader)?)),
+            code => {
+                let version = ProtocolVersion::from_code(code);
+                let parameters = Parameters::read(&mut reader)?;
+                Ok(Self::Startup(Startup { version, parameters }))
+            }
+        }
+    }
+}
+
+/// Bytes at the start of a connection that are no packet. The client is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartupPacketError {
+    /// The length is out of range.
+    #[error("startup packet declares a length of {length}, which is not from 8 to {bytes_max}")]
+    Length {
+        /// Length as declared.
+        length: i32,
+        /// Longest length allowed.
+        bytes_max: u32,
+    },
+    /// The contents do not have the layout of any packet.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+}
+
+/// A client's wish for a session.
+///
+/// The version may be one that nobody speaks: answering is the server's decision.
+#[derive(Clone, Debug)]
+pub struct Startup<'a> {
+    /// Version asked for.
+    pub version: ProtocolVersion,
+    /// `user`, `database`, `options`, `replication`, `_pq_.*` and initial settings.
+    pub parameters: Parameters<'a>,
+}
+
+/// Names and values of a startup packet, in the order sent.
+#[derive(Clone)]
+pub struct Parameters<'a> {
+    rest: Reader<'a>,
+}
+
+impl<'a> Parameters<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let parameters = Self { rest: reader.clone() };
+        while !reader.string("parameter name")?.is_empty() {
+            reader.string("parameter value")?;
+        }
+        reader.end(parameters)
+    }
+}
+
+impl<'a> Iterator for Parameters<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let name = self.rest.string("parameter name").ok().filter(|name| !name.is_empty())?;
+        Some((name, self.rest.string("parameter value").ok()?))
+    }
+}
+
+crate::lists::debug_as_list!(Parameters);
+
+/// Appends a startup packet.
+///
+/// # Errors
+///
+/// A name or value contains a zero byte.
+pub fn startup<'v>(
+    buf: &mut Vec<u8>,
+    version: ProtocolVersion,
+    parameters: impl IntoIterator<Item = (&'v [u8], &'v [u8])>,
+) -> Result<(), EncodeError> {
+    write::packet(buf, |packet| {
+        packet.u32(version.code());
+        for (name, value) in parameters {
+            packet.string("parameter name", name)?;
+            packet.string("parameter value", value)?;
+        }
+        packet.u8(0);
+        Ok(())
+    })
+}
+
+/// The request for TLS, a whole packet.
+pub const SSL_REQUEST_PACKET: [u8; 8] = request(SSL_REQUEST);
+
+/// The request for GSSAPI encryption, a whole packet.
+pub const GSS_ENC_REQUEST_PACKET: [u8; 8] = request(GSS_ENC_REQUEST);
+
+/// Appends a request to cancel what the session of `key` is doing. It goes over a connection of its
+/// own, which the server closes without an answer.
+pub fn cancel_request(buf: &mut Vec<u8>, key: &CancelKey) {
+    let bytes = 12 + u32::try_from(key.secret.len()).expect("a secret has at most 256 bytes");
+    buf.extend_from_slice(&bytes.to_be_bytes());
+    buf.extend_from_slice(&CANCEL_REQUEST.to_be_bytes());
+    buf.extend_from_slice(&key.process_id.to_be_bytes());
+    buf.extend_from_slice(&key.secret);
+}
+
+/// A server's answer to a request for encryption: one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncryptionReply {
+    /// `S`: begin the TLS handshake.
+    Tls,
+    /// `G`: begin the GSSAPI handshake.
+    Gss,
+    /// `N`: not here. The connection may go on without.
+    Refused,
+    /// `E`: an ErrorResponse begins with this byte. It was sent by nobody known, in the clear: show
+    /// it to no user.
+    Error,
+}
+
+impl EncryptionReply {
+    /// The answer a byte stands for, if any.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            b'S' => Some(Self::Tls),
+            b'G' => Some(Self::Gss),
+            b'N' => Some(Self::Refused),
+            b'E' => Some(Self::Error),
+            _ => None,
+        }
+    }
+
+    /// The byte to send.
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::Tls => b'S',
+            Self::Gss => b'G',
+            Self::Refused => b'N',
+            Self::Error => b'E',
+        }
+    }
+}
+
+const fn request(code: u32) -> [u8; 8] {
+    let [a, b, c, d] = code.to_be_bytes();
+    [0, 0, 0, 8, a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests;
