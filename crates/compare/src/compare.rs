@@ -30,9 +30,11 @@ pub fn compare(
     control: Option<&Samples>,
     settings: &Settings,
 ) -> Comparison {
-    let fingerprints: BTreeSet<Fingerprint> = base.fingerprints().chain(run.fingerprints()).collect();
+    let fingerprints: BTreeSet<Fingerprint> =
+        base.fingerprints().chain(run.fingerprints()).collect();
     let shifts = shifts(base, run, &fingerprints, settings);
-    let noise = control.map(|control| Noise::of(&self::shifts(base, control, &fingerprints, settings)));
+    let noise =
+        control.map(|control| Noise::of(&self::shifts(base, control, &fingerprints, settings)));
     let changes = adjusted(&shifts);
     let mut queries: Vec<QueryComparison> = fingerprints
         .into_iter()

@@ -11,15 +11,21 @@
 
 mod compare;
 mod comparison;
+pub mod explain;
+mod fail_on;
+pub mod plan;
 mod samples;
 mod settings;
 mod statistics;
+#[cfg(test)]
+mod testing;
 mod verdict;
 
 pub use compare::compare;
 pub use comparison::{
     Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, QueryComparison, Side,
 };
+pub use fail_on::{Crossing, FailOn, Metric, ParseFailOnError};
 pub use samples::{About, ErrorCount, Errors, ReadRunError, Samples, Words};
 pub use settings::{ChangeFactor, ParseChangeFactorError, Settings};
 pub use verdict::{Overall, Part, Verdict};

@@ -114,7 +114,8 @@ impl Samples {
         let fingerprint = outcome.fingerprint.map(Fingerprint);
         let known = |fingerprint: &Fingerprint| room || self.queries.contains_key(fingerprint);
         let Some(fingerprint) = fingerprint.filter(known) else {
-            self.unattributed += u64::from(!matches!(outcome.disposition, Disposition::Skipped { .. }));
+            self.unattributed +=
+                u64::from(!matches!(outcome.disposition, Disposition::Skipped { .. }));
             return;
         };
         self.queries.entry(fingerprint).or_insert_with(|| Query::new(fingerprint)).record(outcome);

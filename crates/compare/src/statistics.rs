@@ -19,9 +19,8 @@ pub(crate) const BLOCKS: usize = 20;
 /// Cuts `values` into at most `count` runs of neighbours whose lengths differ by at most one.
 pub(crate) fn blocks<T>(values: &[T], count: usize) -> impl ExactSizeIterator<Item = &[T]> {
     let count = count.min(values.len());
-    (0..count).map(move |block| {
-        &values[block * values.len() / count..(block + 1) * values.len() / count]
-    })
+    (0..count)
+        .map(move |block| &values[block * values.len() / count..(block + 1) * values.len() / count])
 }
 
 #[test]

@@ -102,7 +102,6 @@ pub(crate) fn resolve(
     if ports.len() > 1 && ports.len() != count {
         return Err(ResolveError::PortCount { hosts: count, ports: ports.len() });
     }
-    let at = |list: &[&str], index: usize| list.get(index).copied().unwrap_or("").to_owned();
     (0..count)
         .map(|index| {
             let port = parse_port(at(&ports, if ports.len() == 1 { 0 } else { index }), settings)?;
@@ -116,7 +115,12 @@ fn list(value: Option<&str>) -> Vec<&str> {
     value.map(|value| value.split(',').collect()).unwrap_or_default()
 }
 
-fn parse_port(text: String, settings: &Settings) -> Result<u16, ResolveError> {
+/// The element of a list, empty if the list is shorter.
+fn at<'a>(list: &[&'a str], index: usize) -> &'a str {
+    list.get(index).copied().unwrap_or("")
+}
+
+fn parse_port(text: &str, settings: &Settings) -> Result<u16, ResolveError> {
     match text.trim_ascii() {
         "" => Ok(DEFAULT_PORT),
         port => match port.parse() {
@@ -126,8 +130,8 @@ fn parse_port(text: String, settings: &Settings) -> Result<u16, ResolveError> {
     }
 }
 
-fn parse_address(text: String, settings: &Settings) -> Result<Option<IpAddr>, ResolveError> {
-    match text.as_str() {
+fn parse_address(text: &str, settings: &Settings) -> Result<Option<IpAddr>, ResolveError> {
+    match text {
         "" => Ok(None),
         text => match text.parse() {
             Ok(address) => Ok(Some(address)),
@@ -136,14 +140,14 @@ fn parse_address(text: String, settings: &Settings) -> Result<Option<IpAddr>, Re
     }
 }
 
-fn one(host: String, hostaddr: Option<IpAddr>, port: u16, environment: &Environment) -> Endpoint {
-    match (host.as_str(), hostaddr) {
+fn one(host: &str, hostaddr: Option<IpAddr>, port: u16, environment: &Environment) -> Endpoint {
+    match (host, hostaddr) {
         ("", Some(address)) => Endpoint::Tcp { host: address.to_string(), hostaddr, port },
         ("", None) => local(port, environment),
         (directory, None) if directory.starts_with(['/', '@']) => {
             Endpoint::in_directory(directory, port)
         }
-        _ => Endpoint::Tcp { host, hostaddr, port },
+        _ => Endpoint::Tcp { host: host.to_owned(), hostaddr, port },
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 /// The methods that libpq has words for. `none` is a server that asks for nothing.
 const METHODS: [&str; 7] = ["none", "password", "md5", "gss", "sspi", "scram-sha-256", "oauth"];
 
-/// Watches what a server asks for during one login.
+/// Watches what a server asks for during one login. Made by [`crate::Target::login_guard`].
 ///
 /// Show it each authentication request *before* the request is answered.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct LoginGuard {
     /// One for each row of [`METHODS`].
     allowed: [bool; METHODS.len()],
     binding_required: bool,
+    /// The client knows the certificate's hash, so it binds wherever the server offers that.
+    binding_possible: bool,
     /// The server has asked for something, so its `Ok` is not the method `none`.
     asked: bool,
     binding_offered: bool,
@@ -57,10 +59,16 @@ impl LoginGuard {
         Ok(Self {
             allowed,
             binding_required: tls.channel_binding == ChannelBinding::Require,
+            binding_possible: false,
             asked: false,
             binding_offered: false,
             sasl_finished: false,
         })
+    }
+
+    /// The guard of a client that can bind its login to TLS, or cannot.
+    pub(crate) fn for_login(&self, binding_possible: bool) -> Self {
+        Self { binding_possible, ..self.clone() }
     }
 
     /// Judges one request.
@@ -81,7 +89,7 @@ impl LoginGuard {
             }
             Authentication::Sasl(mechanisms) => {
                 self.binding_offered = mechanisms.clone().any(|name| name == b"SCRAM-SHA-256-PLUS");
-                if self.binding_required && !self.binding_offered {
+                if self.binding_required && !(self.binding_offered && self.binding_possible) {
                     return Err(LoginRefused::NotBound);
                 }
             }
@@ -138,7 +146,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.set("require_auth", require_auth, Origin::Typed).unwrap();
         let tls = TlsSettings { channel_binding: binding, ..TlsSettings::default() };
-        LoginGuard::resolve(&settings, &tls).unwrap()
+        LoginGuard::resolve(&settings, &tls).unwrap().for_login(true)
     }
 
     /// Shows the guard an offer of SASL mechanisms, in the server's own bytes.
@@ -179,8 +187,11 @@ mod tests {
         assert_eq!(new().check(&CleartextPassword), Err(LoginRefused::NotBound));
         assert_eq!(new().check(&Done), Err(LoginRefused::NotBound));
         assert_eq!(offer(&mut new(), &[b"SCRAM-SHA-256"]), Err(LoginRefused::NotBound));
+        let plus: &[&[u8]] = &[b"SCRAM-SHA-256-PLUS", b"SCRAM-SHA-256"];
+        // A client without the certificate's hash would choose the one that does not bind.
+        assert_eq!(offer(&mut new().for_login(false), plus), Err(LoginRefused::NotBound));
         let mut bound = new();
-        assert_eq!(offer(&mut bound, &[b"SCRAM-SHA-256-PLUS", b"SCRAM-SHA-256"]), Ok(()));
+        assert_eq!(offer(&mut bound, plus), Ok(()));
         assert_eq!(bound.clone().check(&Done), Err(LoginRefused::NotBound));
         assert_eq!(bound.check(&SaslContinue(b"")), Ok(()));
         assert_eq!(bound.check(&SaslFinal(b"")), Ok(()));

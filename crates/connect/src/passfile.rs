@@ -203,6 +203,31 @@ mod tests {
         assert_eq!(find(file, "/srv/pg", 5433, "d", "u"), None);
     }
 
+    /// Writes a field so that it is read back as it is.
+    fn escape(field: &str) -> String {
+        field.replace('\\', r"\\").replace(':', r"\:").replace('*', r"\*")
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn escaped_fields_are_found_again(
+            database in r"[a-c:\\*# ]{1,6}",
+            user in r"[a-c:\\*# ]{1,6}",
+            password in r"[a-c:\\*# ]{1,6}",
+        ) {
+            let (d, u, p) = (escape(&database), escape(&user), escape(&password));
+            let file = format!("db1:5432:{d}x:{u}:no\ndb1:5432:{d}:{u}:{p}\n*:*:*:*:any\n");
+            let found = find(&file, "db1", 5432, &database, &user);
+            proptest::prop_assert_eq!(found, Some(password));
+        }
+
+        #[test]
+        fn any_bytes_can_be_read(bytes: Vec<u8>) {
+            let lines = bytes.split(|byte| *byte == b'\n').count();
+            proptest::prop_assert!(Passwords::parse(&bytes).lines.len() <= lines);
+        }
+    }
+
     #[test]
     fn an_empty_password_is_none() {
         assert_eq!(find("*:*:*:*:", "db1", 5432, "shop", "anna"), None);

@@ -136,6 +136,15 @@ mod tests {
         assert_eq!(read("[a]\n", "a"), Some(vec![]));
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_at_a_line_of_it(text in r"([\[\]a=#\n ]|host){0,40}") {
+            if let Err((line, _)) = parse(&text, "a") {
+                proptest::prop_assert!((1..=text.lines().count()).contains(&line));
+            }
+        }
+    }
+
     #[test]
     fn a_bad_line_is_named_by_its_number() {
         let error = |text| parse(text, "a").err().unwrap();

@@ -314,9 +314,10 @@ impl Target {
         }
     }
 
-    /// A guard for one login, to be shown each authentication request before it is answered.
-    pub fn login_guard(&self) -> LoginGuard {
-        self.guard.clone()
+    /// A guard over `login`, complete with its channel binding, to be shown each authentication
+    /// request before it is answered.
+    pub fn login_guard(&self, login: &Login) -> LoginGuard {
+        self.guard.for_login(login.channel_binding.is_some())
     }
 
     fn password(&self, endpoint: &Endpoint) -> Option<&Secret> {

@@ -78,7 +78,7 @@ fn parse_hosts<'a>(text: &'a str, settings: &mut Settings) -> Result<&'a str, Re
             None => ("", after),
         };
         // With an `@` too many, or a `/` in the password, the parts of the password stand here.
-        let port_like = port.bytes().all(|byte| byte.is_ascii_digit() || byte == b'%');
+        let port_like = port.is_empty() || port.parse().is_ok_and(|port: u16| port > 0);
         if host.contains('@') || port.contains('@') || (!port_like && after.contains('@')) {
             return Err(ResolveError::CredentialsNotEncoded);
         }

@@ -209,17 +209,6 @@ impl WriteError {
             _ => Self::Io { path, source },
         }
     }
-
-    /// Finds the system error inside an encoder's error, if that is what it is.
-    pub(crate) fn from_parquet(path: PathBuf, files_kept: u32, source: ParquetError) -> Self {
-        match source {
-            ParquetError::External(inner) => match inner.downcast::<io::Error>() {
-                Ok(io) => Self::from_io(path, files_kept, *io),
-                Err(inner) => Self::Encode { path, source: ParquetError::External(inner) },
-            },
-            source => Self::Encode { path, source },
-        }
-    }
 }
 
 impl ReadError {

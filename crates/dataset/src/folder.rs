@@ -227,28 +227,28 @@ impl Folder {
         text.push(b'\n');
         self.publish(&path, files_kept, |mut file| {
             file.write_all(&text)
-                .map_err(|source| WriteError::from_io(path.clone(), files_kept, source))?;
-            Ok(file)
+                .map_err(|source| WriteError::from_io(path.clone(), files_kept, source))
         })
     }
 
     /// Makes `path` appear with what `fill` writes, or leaves it as it was.
     ///
-    /// `fill` gives the file back when it has written everything. `files_kept` is for the error.
+    /// `files_kept` is for the error.
     pub(crate) fn publish(
         &self,
         path: &Path,
         files_kept: u32,
-        fill: impl FnOnce(fs::File) -> Result<fs::File, WriteError>,
+        fill: impl FnOnce(&fs::File) -> Result<(), WriteError>,
     ) -> Result<(), WriteError> {
         let failed = |source| WriteError::from_io(path.to_owned(), files_kept, source);
         let temporary = temporary_path(path);
-        let written =
-            fs::File::create(&temporary).map_err(failed).and_then(fill).and_then(|file| {
-                file.sync_all().map_err(failed)?;
-                fs::rename(&temporary, path).map_err(failed)
-            });
-        if let Err(error) = written {
+        let write = || {
+            let file = fs::File::create(&temporary).map_err(failed)?;
+            fill(&file)?;
+            file.sync_all().map_err(failed)?;
+            fs::rename(&temporary, path).map_err(failed)
+        };
+        if let Err(error) = write() {
             // A partial file is of no use, and its space may be what the next attempt needs. That
             // it cannot be removed is not news beside the failure itself.
             let _ = fs::remove_file(&temporary);

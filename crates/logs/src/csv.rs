@@ -258,7 +258,7 @@ impl Csv {
             database: known(text(column::DATABASE)),
             application: known(text(column::APPLICATION)),
             backend_type: text(column::BACKEND_TYPE),
-            has_leader: get(column::LEADER).is_some(),
+            has_leader: !text(column::LEADER).is_empty(),
             vxid: text(column::VXID),
             query_id: number(text(column::QUERY_ID)),
             tag: text(column::TAG),
@@ -268,7 +268,7 @@ impl Csv {
             message: text(column::MESSAGE),
             detail: text(column::DETAIL),
             context: text(column::CONTEXT),
-            statement: get(column::STATEMENT),
+            statement: get(column::STATEMENT).filter(|text| !text.is_empty()),
             function: function(text(column::LOCATION)),
         })
     }

@@ -5,7 +5,7 @@ use crate::{
     csv::{Csv, row_begins},
     error::ImportError,
     json::Json,
-    options::{Format, Options},
+    options::{Format, OptionsError},
     prefix::{Names, Prefix, guess},
     reader::{Closing, Reader},
     record::Label,
@@ -22,9 +22,13 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    pub(crate) fn new(options: &Options) -> Result<Self, crate::OptionsError> {
-        let prefix = options.prefix.as_deref().map(Prefix::compile).transpose()?;
-        Ok(Self { format: options.format, prefix, max_record_bytes: options.max_record_bytes })
+    pub(crate) fn new(
+        format: Option<Format>,
+        prefix: Option<&str>,
+        max_record_bytes: usize,
+    ) -> Result<Self, OptionsError> {
+        let prefix = prefix.map(Prefix::compile).transpose()?;
+        Ok(Self { format, prefix, max_record_bytes })
     }
 
     /// The reader for an input that begins with `input`, or `None` while there is too little of it.

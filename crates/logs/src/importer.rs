@@ -59,15 +59,16 @@ impl Importer {
     ///
     /// The prefix has no time or is not one, or the time zone is not known.
     pub fn new(options: Options) -> Result<Self, OptionsError> {
+        let Options { format, prefix, timezone, emit, max_record_bytes } = options;
         let mut buffer = Buffer::default();
         buffer.begin();
         Ok(Self {
-            wanted: Wanted::new(&options)?,
-            clock: Clock::new(options.timezone.as_deref())?,
+            wanted: Wanted::new(format, prefix.as_deref(), max_record_bytes)?,
+            clock: Clock::new(timezone.as_deref())?,
             buffer,
             reader: None,
             before: None,
-            tracker: Tracker::new(options.emit),
+            tracker: Tracker::new(emit),
             summary: Summary::default(),
             file: "input".to_owned(),
             failed: None,
@@ -208,7 +209,12 @@ impl Importer {
                     self.translated = Some((place.line, shorten(input)));
                 }
             }
-            Err(reason) => self.summary.note(reason, place, input),
+            Err(reason) => {
+                self.summary.note(reason, place, input);
+                if reason == Reason::BadSeverity && self.translated.is_none() {
+                    self.translated = Some((place.line, shorten(input)));
+                }
+            }
         }
         if let Some(assumption) = self.clock.take_assumption() {
             let reason = match assumption {
@@ -219,20 +225,18 @@ impl Importer {
         }
     }
 
-    /// Fails when a log of enough records has durations in another language and no known message.
+    /// Fails when a log of enough records has messages or severities in another language, and nothing in
+    /// English.
     fn check_language(&self, records_min: u64) -> Result<(), ImportError> {
-        match &self.translated {
-            Some((line, excerpt))
-                if self.tracker.seems_translated() && self.summary.records >= records_min =>
-            {
-                Err(ImportError::Translated {
-                    file: self.file.clone(),
-                    line: *line,
-                    excerpt: excerpt.clone(),
-                })
-            }
-            _ => Ok(()),
+        let Some((line, excerpt)) = &self.translated else { return Ok(()) };
+        let records = self.summary.records;
+        let rejected = self.summary.count_of(Reason::BadSeverity);
+        let is_foreign = self.tracker.seems_translated() || records == 0 && rejected > 0;
+        if !is_foreign || records + rejected < records_min {
+            return Ok(());
         }
+        let (file, line, excerpt) = (self.file.clone(), *line, excerpt.clone());
+        Err(ImportError::Translated { file, line, excerpt })
     }
 
     /// Finds the reader for the file; false while there is too little of it.

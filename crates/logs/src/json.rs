@@ -166,7 +166,7 @@ impl Json {
             database: known(text(Key::Database)),
             application: known(text(Key::Application)),
             backend_type: text(Key::BackendType),
-            has_leader: get(Key::Leader).is_some_and(|leader| leader != b"null"),
+            has_leader: !text(Key::Leader).is_empty(),
             vxid: text(Key::Vxid),
             query_id: number(text(Key::QueryId)),
             tag: text(Key::Tag),
@@ -176,7 +176,7 @@ impl Json {
             message: text(Key::Message),
             detail: text(Key::Detail),
             context: text(Key::Context),
-            statement: get(Key::Statement),
+            statement: get(Key::Statement).filter(|text| !text.is_empty()),
             function: get(Key::Function).unwrap_or_else(|| function(text(Key::Location))),
         })
     }

@@ -25,8 +25,8 @@ pub(crate) enum Message<'a> {
     Restart,
     /// Anything else that an untranslated server says about connections or itself.
     Known,
-    /// Looks like a duration in another language.
-    ForeignDuration,
+    /// Looks like a statement or a duration in another language.
+    Foreign,
     /// Anything else.
     Other,
 }
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
         if KNOWN.iter().any(|start| text.starts_with(start)) {
             return Self::Known;
         }
-        if is_foreign_duration(text) { Self::ForeignDuration } else { Self::Other }
+        if is_foreign(text) { Self::Foreign } else { Self::Other }
     }
 }
 
@@ -205,8 +205,29 @@ fn split<'a>(text: &'a [u8], at: &[u8]) -> (&'a [u8], &'a [u8]) {
     }
 }
 
-/// Whether a message reads like `Dauer: 0.562 ms`: a word, a colon, a number with three decimals.
-fn is_foreign_duration(text: &[u8]) -> bool {
+/// `statement: ` in the languages that PostgreSQL is translated to. Source: its `po` files.
+const FOREIGN_STATEMENTS: &[&str] = &[
+    "Anweisung: ",
+    "instruction : ",
+    "sentencia: ",
+    "istruzione: ",
+    "comando: ",
+    "оператор: ",
+    "інструкція: ",
+    "sats: ",
+    "ifade: ",
+    "文: ",
+    "명령 구문: ",
+    "语句: ",
+    "陳述式: ",
+];
+
+/// Whether a message is one of the statement's, or reads like `Dauer: 0.562 ms`: a word, a colon, a
+/// number with three decimals.
+fn is_foreign(text: &[u8]) -> bool {
+    if FOREIGN_STATEMENTS.iter().any(|start| text.starts_with(start.as_bytes())) {
+        return true;
+    }
     let head = &text[..text.len().min(64)];
     let Some(colon) = memmem::find(head, b": ") else { return false };
     let number = &head[colon + 2..];
@@ -295,11 +316,12 @@ mod tests {
     }
 
     #[test]
-    fn durations_of_other_languages_are_noticed() {
+    fn other_languages_are_noticed() {
         for text in ["Dauer: 0.562 ms", "durée : 0.562 ms", "продолжительность: 0,562 мс"]
         {
-            assert_eq!(Message::parse(text.as_bytes()), Message::ForeignDuration, "{text}");
+            assert_eq!(Message::parse(text.as_bytes()), Message::Foreign, "{text}");
         }
+        assert_eq!(Message::parse("Anweisung: select 1".as_bytes()), Message::Foreign);
         assert_eq!(Message::parse(b"some value: 1 of 2"), Message::Other);
     }
 

@@ -193,6 +193,11 @@ impl Prefix {
         self.has_any(&[Field::SessionId, Field::Pid])
     }
 
+    /// Whether lines hold names, which may be misread.
+    pub(crate) fn has_names(&self) -> bool {
+        self.has_any(&[Field::User, Field::Database, Field::Application])
+    }
+
     fn has_any(&self, fields: &[Field]) -> bool {
         self.items.iter().any(|i| matches!(i, Item::Field { field, .. } if fields.contains(field)))
     }

@@ -11,12 +11,11 @@ pub(crate) fn copy_direction(sql: &[u8]) -> Option<CopyDirection> {
     if !mentions_copy(sql) {
         return None;
     }
-    let mut tokens = Tokens { rest: sql };
     let mut depth = 0_u32;
     let mut is_start = true;
     let mut is_copy = false;
     let mut direction = None;
-    while let Some(token) = tokens.next() {
+    for token in (Tokens { rest: sql }) {
         match token {
             Token::Symbol(b';') => {
                 (depth, is_start, is_copy, direction) = (0, true, false, None);

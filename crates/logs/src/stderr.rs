@@ -254,6 +254,9 @@ impl Stderr {
         {
             sample.lines.push(line[..line.len().min(SAMPLE_LINE_BYTES)].to_vec());
         }
+        if !self.prefix.has_names() {
+            return Some(found);
+        }
         let id = found.field(line, Field::SessionId);
         let known = sessions.names(id, number(found.field(line, Field::Pid)));
         let is_doubtful = [

@@ -52,6 +52,7 @@ pub struct LogStream {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "all but the last are the large one")]
 enum Item {
     Event(Event),
     End(Box<Result<Summary, ReadFilesError<NotTaken>>>),

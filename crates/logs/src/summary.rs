@@ -1,7 +1,7 @@
 //! What an import read, what it could not read, and what it learnt of the log.
 
 use howdah_traffic::Kind;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{options::Format, record::Severity};
 
@@ -22,8 +22,24 @@ pub struct Summary {
     pub problems: Vec<Problem>,
     /// What the log shows about the settings it was written with.
     pub facts: Facts,
+    #[serde(serialize_with = "by_severity")]
     severities: [u64; Severity::ALL.len()],
+    #[serde(serialize_with = "by_kind")]
     events: [u64; Kind::ALL.len()],
+}
+
+fn by_severity<S: Serializer>(
+    counts: &[u64; Severity::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Severity::ALL.iter().map(|severity| severity.as_str()).zip(counts))
+}
+
+fn by_kind<S: Serializer>(
+    counts: &[u64; Kind::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Kind::ALL.iter().map(|kind| kind.as_str()).zip(counts))
 }
 
 /// A line prefix and how it was come by.
@@ -172,6 +188,11 @@ impl Summary {
     /// Number of records, or of lines that are none, that were left out.
     pub fn rejected(&self) -> u64 {
         self.problems.iter().filter(|p| p.reason.loses_record()).map(|p| p.count).sum()
+    }
+
+    /// How often a problem occurred.
+    pub fn count_of(&self, reason: Reason) -> u64 {
+        self.problems.iter().find(|problem| problem.reason == reason).map_or(0, |p| p.count)
     }
 
     pub(crate) fn count_event(&mut self, kind: Kind) {

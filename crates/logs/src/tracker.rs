@@ -22,7 +22,7 @@ mod output;
 mod session;
 mod steps;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use howdah_traffic::{Action, Event, Source, Timestamp};
 
@@ -49,6 +49,8 @@ pub(crate) struct Tracker {
     first_connection: Option<Timestamp>,
     /// Records taken: the age of sessions is counted in these.
     clock: u64,
+    /// The session ended last and its process, in case that a rebuilt id comes again.
+    gone: Option<(Key, Arc<str>)>,
     known_messages: u64,
     foreign_messages: u64,
 }
@@ -92,6 +94,7 @@ impl Tracker {
             watermark: None,
             first_connection: None,
             clock: 0,
+            gone: None,
             known_messages: 0,
             foreign_messages: 0,
         }
@@ -105,7 +108,7 @@ impl Tracker {
         self.watermark
     }
 
-    /// Whether there are durations in another language and nothing in English.
+    /// Whether there are statements or durations in another language and nothing in English.
     pub(crate) fn seems_translated(&self) -> bool {
         self.foreign_messages > 0 && self.known_messages == 0
     }
@@ -119,9 +122,9 @@ impl Tracker {
         let key = Key::of(record);
         self.look_at_session(&key, record, summary);
         match record.severity {
-            Severity::Log => self.take_message(key, record, summary, place),
+            Severity::Log => self.take_message(&key, record, summary, place),
             Severity::Error | Severity::Fatal | Severity::Panic => {
-                self.take_failure(key, record, summary);
+                self.take_failure(&key, record, summary);
             }
             Severity::Debug | Severity::Info | Severity::Notice | Severity::Warning => {}
         }
@@ -131,7 +134,7 @@ impl Tracker {
     /// Ends the input: actions that are open stay without an outcome.
     pub(crate) fn finish(&mut self, summary: &mut Summary) {
         let mut open: Vec<_> = self.sessions.values_mut().filter(|s| s.open.is_some()).collect();
-        open.sort_by_key(|session| session.open.as_ref().map(|event| event.time));
+        open.sort_by_key(|session| (session.open.as_ref().map(|event| event.time), session.seen));
         for session in open {
             self.output.close(session, summary);
         }
@@ -139,7 +142,7 @@ impl Tracker {
 
     fn take_message(
         &mut self,
-        key: Key,
+        key: &Key,
         record: &Record<'_>,
         summary: &mut Summary,
         place: Place<'_>,
@@ -147,7 +150,7 @@ impl Tracker {
         let message = Message::parse(record.message);
         match message {
             Message::Other => return,
-            Message::ForeignDuration => self.foreign_messages += 1,
+            Message::Foreign => self.foreign_messages += 1,
             _ => self.known_messages += 1,
         }
         match message {
@@ -159,7 +162,7 @@ impl Tracker {
                 let session = self.entry(key, record, summary);
                 session.is_replication = true;
             }
-            Message::Disconnection => self.disconnect(&key, record, summary),
+            Message::Disconnection => self.disconnect(key, record, summary),
             Message::Restart => self.restart(record, summary),
             Message::Begin(step) => {
                 if let Some((session, rest)) = self.acting(key, record, record.time, summary) {
@@ -168,7 +171,7 @@ impl Tracker {
             }
             Message::End { micros, step: None } => {
                 summary.facts.bare_durations += 1;
-                if let Some(session) = self.sessions.get_mut(&key) {
+                if let Some(session) = self.sessions.get_mut(key) {
                     steps::end_bare(session, micros, record, &mut self.output, summary);
                 }
             }
@@ -178,7 +181,7 @@ impl Tracker {
                     steps::end(session, step, micros, record, rest, summary, place);
                 }
             }
-            Message::Known | Message::ForeignDuration | Message::Other => {}
+            Message::Known | Message::Foreign | Message::Other => {}
         }
     }
 
@@ -199,7 +202,7 @@ impl Tracker {
     /// is no client: walsenders, parallel workers, background processes.
     fn acting(
         &mut self,
-        key: Key,
+        key: &Key,
         record: &Record<'_>,
         start: Timestamp,
         summary: &mut Summary,
@@ -207,8 +210,8 @@ impl Tracker {
         if !is_client(record) {
             return None;
         }
-        self.entry(key.clone(), record, summary);
-        let session = self.sessions.get_mut(&key)?;
+        self.entry(key, record, summary);
+        let session = self.sessions.get_mut(key)?;
         if session.is_replication {
             return None;
         }
@@ -225,36 +228,37 @@ impl Tracker {
     }
 
     /// The session of a record, made if there is none.
-    fn entry(&mut self, key: Key, record: &Record<'_>, summary: &mut Summary) -> &mut Session {
-        if self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(&key) {
+    fn entry(&mut self, key: &Key, record: &Record<'_>, summary: &mut Summary) -> &mut Session {
+        if self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(key) {
             self.evict(record.time, summary);
         }
         let clock = self.clock;
-        self.sessions.entry(key).or_insert_with(|| {
+        let gone = self.gone.as_ref().filter(|(process, _)| process == key).map(|(_, id)| id);
+        self.sessions.entry(key.clone()).or_insert_with(|| {
             summary.facts.sessions += 1;
-            Session::new(record, clock)
+            Session::new(record, clock, gone)
         })
     }
 
     /// A new session in place of whatever was there.
-    fn replace(&mut self, key: Key, record: &Record<'_>, summary: &mut Summary) -> &mut Session {
-        self.remove(&key, record.time, summary);
+    fn replace(&mut self, key: &Key, record: &Record<'_>, summary: &mut Summary) -> &mut Session {
+        self.remove(key, record.time, summary);
         self.entry(key, record, summary)
     }
 
     fn connect(
         &mut self,
-        key: Key,
+        key: &Key,
         record: &Record<'_>,
         names: Authorized<'_>,
         summary: &mut Summary,
     ) {
         self.first_connection = self.first_connection.or(Some(record.time));
-        if self.sessions.get(&key).is_some_and(|session| session.is_connected) {
-            self.remove(&key, record.time, summary);
+        if self.sessions.get(key).is_some_and(|session| session.is_connected) {
+            self.remove(key, record.time, summary);
         }
-        self.entry(key.clone(), record, summary);
-        let Some(session) = self.sessions.get_mut(&key) else { return };
+        self.entry(key, record, summary);
+        let Some(session) = self.sessions.get_mut(key) else { return };
         session.learn_names(names.user, names.database, names.application);
         session.is_connected = true;
         let event = session.event(record.time, Action::Connect, Source::Session, b"");
@@ -274,6 +278,7 @@ impl Tracker {
     /// Ends a session that nothing was heard of ending.
     fn remove(&mut self, key: &Key, time: Timestamp, summary: &mut Summary) {
         let Some(mut session) = self.sessions.remove(key) else { return };
+        self.gone = Some((key.clone(), session.id()));
         self.output.close(&mut session, summary);
         if session.is_connected {
             let event = session.event(time, Action::Disconnect, Source::Inferred, b"");

@@ -13,17 +13,17 @@ use crate::{
 
 #[test]
 fn recorded_frontends() {
-    check("scram.frontend", frontend_lines(include_bytes!("../testdata/scram.frontend.bin")));
-    check("trust.frontend", frontend_lines(include_bytes!("../testdata/trust.frontend.bin")));
+    check("scram.frontend", &frontend_lines(include_bytes!("../testdata/scram.frontend.bin")));
+    check("trust.frontend", &frontend_lines(include_bytes!("../testdata/trust.frontend.bin")));
 }
 
 #[test]
 fn recorded_backends() {
-    check("scram.backend", backend_lines(include_bytes!("../testdata/scram.backend.bin")));
-    check("trust.backend", backend_lines(include_bytes!("../testdata/trust.backend.bin")));
+    check("scram.backend", &backend_lines(include_bytes!("../testdata/scram.backend.bin")));
+    check("trust.backend", &backend_lines(include_bytes!("../testdata/trust.backend.bin")));
 }
 
-fn check(name: &str, lines: String) {
+fn check(name: &str, lines: &str) {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path("../testdata");
     settings.set_prepend_module_to_snapshot(false);

@@ -43,7 +43,8 @@ pub(super) fn judge(
     seed: u64,
 ) -> (Verdict, Option<Interval>) {
     let Some(change) = evidence.change else { return (Verdict::TooFew, None) };
-    let floor_us = settings.floor.as_secs_f64() * 1e6
+    let floor_us = settings.floor.as_secs_f64()
+        * 1e6
         * if evidence.noise.is_some() { FLOOR_SHARE_WITH_CONTROL } else { 1.0 };
     let large = settings.change_min.get().ln().max(2.0 * evidence.noise.unwrap_or(0.0));
     let factor = change.factor.estimate;

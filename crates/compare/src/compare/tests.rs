@@ -1,64 +1,7 @@
-use howdah_dataset::{Disposition, ReplayOutcome};
-use howdah_traffic::{Kind, SqlState, Timestamp};
+use howdah_dataset::ReplayOutcome;
 
 use super::*;
-use crate::{About, ChangeFactor, Part, statistics::random::Random};
-
-/// A run being made up.
-struct Maker {
-    samples: Samples,
-    random: Random,
-    sent_us: i64,
-}
-
-impl Maker {
-    fn new(seed: u64) -> Self {
-        let about = About { complete: true, ..About::default() };
-        Self { samples: Samples::new(about), random: Random::new(seed), sent_us: 0 }
-    }
-
-    fn outcome(&mut self, query: u64, service_us: f64) -> ReplayOutcome {
-        self.sent_us += 5_000;
-        ReplayOutcome {
-            time: Timestamp::from_micros(self.sent_us),
-            session: "a".into(),
-            user: "app".into(),
-            database: "shop".into(),
-            kind: Kind::Execute,
-            fingerprint: Some(query),
-            due_us: self.sent_us,
-            sent_us: Some(self.sent_us),
-            service_us: Some(service_us as u64),
-            schedule_error_us: Some(0),
-            dependency_lag_us: None,
-            rows: Some(1),
-            disposition: Disposition::Done,
-            captured_us: None,
-        }
-    }
-
-    fn done(&mut self, query: u64, service_us: f64) {
-        let outcome = self.outcome(query, service_us);
-        self.samples.record(&outcome);
-    }
-
-    fn failed(&mut self, query: u64, sqlstate: &str) {
-        let disposition = Disposition::Failed {
-            sqlstate: SqlState::new(sqlstate.as_bytes()),
-            message: "no".into(),
-        };
-        let outcome = ReplayOutcome { disposition, ..self.outcome(query, 1.0) };
-        self.samples.record(&outcome);
-    }
-
-    /// Executions around `median_us`, log-normal: a third of them differ by more than `spread`.
-    fn many(&mut self, query: u64, count: usize, median_us: f64, spread: f64) {
-        for _ in 0..count {
-            let service_us = median_us * (spread * self.random.normal()).exp();
-            self.done(query, service_us);
-        }
-    }
-}
+use crate::{About, ChangeFactor, Part, testing::Maker};
 
 fn verdict(comparison: &Comparison, query: u64) -> Verdict {
     of(comparison, query).verdict
@@ -280,14 +223,18 @@ fn runs_that_hardly_compare_say_so() {
         base.many(query, 50, 1_000.0, 0.2);
         run.many(query, 50, 2_000.0, 0.2);
     }
-    let about = About { capture: "b".into(), rate: "2".into(), name: "run".into(), ..About::default() };
+    let about =
+        About { capture: "b".into(), rate: "2".into(), name: "run".into(), ..About::default() };
     run.samples = run.samples.with_about(about);
-    assert_eq!(compared(&base, &run).caveats, [
-        Caveat::DifferentCaptures,
-        Caveat::DifferentRates,
-        Caveat::Incomplete { name: "run".into() },
-        Caveat::EverythingMoved,
-    ]);
+    assert_eq!(
+        compared(&base, &run).caveats,
+        [
+            Caveat::DifferentCaptures,
+            Caveat::DifferentRates,
+            Caveat::Incomplete { name: "run".into() },
+            Caveat::EverythingMoved,
+        ]
+    );
 }
 
 #[test]
@@ -296,7 +243,10 @@ fn percentiles_are_nearest_ranks() {
     (1..=100).for_each(|service_us| base.done(1, f64::from(service_us)));
     let comparison = compared(&base, &base);
     let base = of(&comparison, 1).base.expect("executed");
-    assert_eq!((base.p50_us, base.p90_us, base.p95_us, base.p99_us, base.max_us), (50, 90, 95, 99, 100));
+    assert_eq!(
+        (base.p50_us, base.p90_us, base.p95_us, base.p99_us, base.max_us),
+        (50, 90, 95, 99, 100)
+    );
     assert_eq!((base.mean_us, base.total_us), (50.5, 5050));
 }
 

@@ -33,10 +33,10 @@ pub struct CancelHandle {
 #[non_exhaustive]
 pub enum CancelError {
     /// No connection could be made for it.
-    #[error("cannot connect to cancel: {0}")]
+    #[error("cannot connect to cancel")]
     Connect(#[source] ConnectFailure),
     /// The connection was lost before the server took it.
-    #[error("the request to cancel was lost: {0}")]
+    #[error("the request to cancel was lost")]
     Lost(#[source] io::Error),
 }
 

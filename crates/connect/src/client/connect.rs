@@ -78,8 +78,8 @@ impl Dialer<'_> {
     ) -> Result<Verdict, ConnectError> {
         let mut addresses = match look_up(endpoint) {
             Ok(addresses) => addresses,
-            Err(source) => {
-                let cause = ConnectFailure::Lookup { source };
+            Err(said) => {
+                let cause = ConnectFailure::Lookup { said };
                 let endpoint = endpoint.clone();
                 failures.push(Failure { endpoint, address: None, encrypted: None, cause });
                 return Ok(Verdict::Next);
@@ -119,12 +119,11 @@ impl Dialer<'_> {
             };
             let may_fall_back = may_fall_back(&cause, *encryption, encrypted);
             last = if ends_search(&cause) { Verdict::Stop } else { Verdict::Next };
-            failures.push(Failure {
-                endpoint: place.endpoint.clone(),
-                address: place.address.socket_address(),
-                encrypted,
-                cause,
-            });
+            let endpoint = place.endpoint.clone();
+            let address = place.address.socket_address();
+            let failure = Failure { endpoint, address, encrypted, cause };
+            tracing::debug!("{failure}");
+            failures.push(failure);
             if !may_fall_back || index + 1 == attempts.len() {
                 break;
             }
@@ -175,8 +174,12 @@ impl Dialer<'_> {
             late(cause)
         })?;
         *encrypted = Some(socket.is_encrypted());
-        let mut session = self.new_session(place.endpoint, &socket)?;
-        login::log_in(&mut socket, &mut session, self.target.login_guard()).map_err(late)?;
+        let login = self.login(place.endpoint, &socket);
+        let guard = self.target.login_guard(&login);
+        let mut nonce = [0; 18];
+        SystemRandom::new().fill(&mut nonce).map_err(|_| ConnectFailure::Random)?;
+        let mut session = session::Client::new(login, nonce);
+        login::log_in(&mut socket, &mut session, guard).map_err(late)?;
         socket.set_deadline(None);
         let encryption = if socket.is_encrypted() { encryption } else { Encryption::Plain };
         let cancel = session.cancel_key().cloned().map(|key| CancelHandle {
@@ -191,11 +194,8 @@ impl Dialer<'_> {
         Ok(Client { session, socket, endpoint, timeout: None, cancel, closed: false })
     }
 
-    fn new_session(
-        &self,
-        endpoint: &Endpoint,
-        socket: &Socket,
-    ) -> Result<session::Client, ConnectFailure> {
+    /// What to log in with, now that the server's certificate is known.
+    fn login(&self, endpoint: &Endpoint, socket: &Socket) -> session::Login {
         let mut login = self.target.login(endpoint);
         // What is read here is Rust text.
         login.parameters.retain(|(name, _)| name != "client_encoding");
@@ -203,9 +203,7 @@ impl Dialer<'_> {
         if self.target.tls().channel_binding != ChannelBinding::Disable {
             login.channel_binding = socket.peer_certificate().and_then(tls::end_point_hash);
         }
-        let mut nonce = [0; 18];
-        SystemRandom::new().fill(&mut nonce).map_err(|_| ConnectFailure::Random)?;
-        Ok(session::Client::new(login, nonce))
+        login
     }
 }
 

@@ -76,19 +76,20 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Why an attempt to connect failed.
+/// Why an attempt to connect failed. The message is whole: there is no chain of sources behind it,
+/// since [`ConnectError`] has to join several.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The host name has no address.
-    #[error("no address found{}", detail(.source))]
+    #[error("no address found{}", detail(.said.as_ref()))]
     Lookup {
         /// What the resolver said, if it said more than "none".
-        source: Option<io::Error>,
+        said: Option<io::Error>,
     },
     /// Nobody could be reached.
     #[error("{0}")]
-    Unreachable(#[source] io::Error),
+    Unreachable(io::Error),
     /// It took longer than [`crate::Target::connect_timeout`].
     #[error("no connection within {} s", .after.as_secs())]
     TimedOut {
@@ -97,7 +98,7 @@ pub enum ConnectFailure {
     },
     /// The connection broke off before the login was complete.
     #[error("the connection was lost: {0}")]
-    Lost(#[source] io::Error),
+    Lost(io::Error),
     /// The server closed the connection before the login was complete.
     #[error("the server closed the connection before the login was complete")]
     Closed,
@@ -106,7 +107,7 @@ pub enum ConnectFailure {
     Negotiation(#[from] NegotiationError),
     /// The TLS handshake failed, or the server's certificate was not believed.
     #[error("TLS: {}", explain(.0))]
-    Handshake(#[source] rustls::Error),
+    Handshake(rustls::Error),
     /// The server asks for the wrong proof of identity.
     #[error(transparent)]
     LoginRefused(#[from] LoginRefused),
@@ -127,11 +128,11 @@ pub enum ConnectFailure {
     },
     /// The kind of session could not be found out.
     #[error("cannot tell what kind of session it is: {0}")]
-    UnknownSession(#[source] Box<QueryError>),
+    UnknownSession(Box<QueryError>),
 }
 
-fn detail(source: &Option<io::Error>) -> String {
-    source.as_ref().map(|source| format!(": {source}")).unwrap_or_default()
+fn detail(said: Option<&io::Error>) -> String {
+    said.map(|said| format!(": {said}")).unwrap_or_default()
 }
 
 /// rustls' words, with a way out for what people meet most.
@@ -163,8 +164,9 @@ pub enum QueryError {
     /// The statement is no `COPY … TO STDOUT`.
     #[error("the statement is not a COPY to the client")]
     NotCopy,
-    /// A text or a value has a zero byte, which the protocol cannot carry. Nothing was sent.
-    #[error("the statement cannot be sent: {0}")]
+    /// The statement's text has a zero byte, or there are too many values: the protocol cannot carry
+    /// that. Nothing was done.
+    #[error("the statement cannot be sent")]
     Unsendable(#[from] session::EncodeError),
     /// The result is larger than what may be held in memory. The connection is closed.
     #[error("the result has more than {bytes_max} bytes")]
@@ -179,13 +181,13 @@ pub enum QueryError {
         after: Duration,
     },
     /// The connection is lost.
-    #[error("the connection was lost: {0}")]
+    #[error("the connection was lost")]
     Lost(#[source] io::Error),
     /// What the server says makes no sense. The connection is closed.
     #[error(transparent)]
     Protocol(#[from] session::Error),
     /// The writer for the data of a `COPY` failed. The connection is closed.
-    #[error("cannot write the data: {0}")]
+    #[error("cannot write the data")]
     Writer(#[source] io::Error),
     /// The connection had been closed before, after an earlier error.
     #[error("the connection is closed")]

@@ -25,7 +25,7 @@ impl Target {
         }
         uri.push('/');
         uri += &encode(&self.database, b"");
-        if self.endpoints.iter().any(|endpoint| address(endpoint) != "") {
+        if self.endpoints.iter().any(|endpoint| !address(endpoint).is_empty()) {
             parameters.add("hostaddr", &join(&self.endpoints, address));
         }
         self.add_session(&mut parameters);

@@ -61,7 +61,7 @@ fn signature_hash(identifier: &[u8]) -> Option<&'static digest::Algorithm> {
         },
         // 1.2.840.10045.4: ECDSA with SHA-1, then with SHA-2 of three lengths.
         [0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 1] => Some(&digest::SHA256),
-        [0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, length] => sha2(length - 1),
+        [0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, length] => sha2(length.wrapping_sub(1)),
         _ => None,
     }
 }

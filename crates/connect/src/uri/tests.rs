@@ -114,6 +114,7 @@ fn no_error_repeats_what_may_be_a_part_of_a_password() {
         "postgresql://user:pa@hunter2@host/db",
         "postgresql://user:hunter2@pa@host/db",
         "postgresql://user:hunter2/pa@host/db",
+        "postgresql://user:%68unter2/pa@host/db",
         "postgresql://user:hunter2%zz@host/db",
         "postgresql://user:hunter2 hunter2@host/db",
         "postgresql://user:hun%zzter2@host/db",

@@ -1,6 +1,11 @@
 //! Writing rows into the numbered files of a table.
 
-use std::{fs, marker::PhantomData, sync::Arc};
+use std::{
+    fs,
+    io::{self, Write},
+    marker::PhantomData,
+    sync::Arc,
+};
 
 use arrow::{array::RecordBatch, datatypes::SchemaRef};
 use parquet::{
@@ -59,8 +64,10 @@ impl<R: Record> TableWriter<R> {
     {
         let path = folder.file_path(R::STEM, self.files + 1);
         folder.publish(&path, files_kept, |file| {
-            self.encode(file, groups)
-                .map_err(|source| WriteError::from_parquet(path.clone(), files_kept, source))
+            self.encode(file, groups).map_err(|failure| match failure {
+                Failure::Io(source) => WriteError::from_io(path.clone(), files_kept, source),
+                Failure::Encode(source) => WriteError::Encode { path: path.clone(), source },
+            })
         })?;
         self.files += 1;
         Ok(())
@@ -68,9 +75,9 @@ impl<R: Record> TableWriter<R> {
 
     fn encode<'a>(
         &self,
-        file: fs::File,
-        groups: impl Iterator<Item = &'a [R]>,
-    ) -> Result<fs::File, ParquetError>
+        file: &fs::File,
+        mut groups: impl Iterator<Item = &'a [R]>,
+    ) -> Result<(), Failure>
     where
         R: 'a,
     {
@@ -78,14 +85,46 @@ impl<R: Record> TableWriter<R> {
             .with_properties(self.properties.clone())
             // The Parquet types say all there is to say; one description cannot contradict itself.
             .with_skip_arrow_metadata(true);
-        let schema = Arc::clone(&self.schema);
-        let mut writer = ArrowWriter::try_new_with_options(file, schema, options)?;
-        for rows in groups {
-            let batch = RecordBatch::try_new(Arc::clone(&self.schema), R::encode(rows))?;
-            writer.write(&batch)?;
-            writer.flush()?;
+        let (sink, schema) = (Sink { file, failure: None }, Arc::clone(&self.schema));
+        let mut writer =
+            ArrowWriter::try_new_with_options(sink, schema, options).map_err(Failure::Encode)?;
+        let written = groups
+            .try_for_each(|rows| {
+                let batch = RecordBatch::try_new(Arc::clone(&self.schema), R::encode(rows))?;
+                writer.write(&batch)?;
+                writer.flush()
+            })
+            .and_then(|()| writer.finish());
+        match (written, writer.inner_mut().failure.take()) {
+            (Ok(_), _) => Ok(()),
+            (Err(_), Some(source)) => Err(Failure::Io(source)),
+            (Err(source), None) => Err(Failure::Encode(source)),
         }
-        writer.into_inner()
+    }
+}
+
+/// Why a file could not be encoded.
+enum Failure {
+    Io(io::Error),
+    Encode(ParquetError),
+}
+
+/// A file that remembers what the system said when it refused a write: the encoder's errors do not
+/// always carry it.
+struct Sink<'a> {
+    file: &'a fs::File,
+    failure: Option<io::Error>,
+}
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).inspect_err(|error| {
+            self.failure = error.raw_os_error().map(io::Error::from_raw_os_error);
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

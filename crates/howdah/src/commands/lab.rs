@@ -292,7 +292,9 @@ impl Row {
     }
 
     fn cells(&self) -> [&str; 5] {
-        let text = |cell: &'_ Option<String>| -> &str { cell.as_deref().unwrap_or("") };
+        fn text(cell: &Option<String>) -> &str {
+            cell.as_deref().unwrap_or("")
+        }
         let uri = self.uri.as_deref().unwrap_or(self.state);
         [&self.name, text(&self.postgresql), text(&self.standby_of), uri, text(&self.dir)]
     }

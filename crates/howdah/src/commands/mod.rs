@@ -23,8 +23,9 @@
 mod capture;
 mod completions;
 mod config;
+mod demo;
 mod lab;
-mod lab;
+mod replay;
 
 use crate::{context::Context, outcome::Outcome};
 
@@ -52,6 +53,7 @@ commands! {
     Capture in capture,
     Replay in replay,
     Lab in lab,
+    Demo in demo,
     Config in config,
     Completions in completions,
 }

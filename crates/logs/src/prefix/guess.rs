@@ -39,7 +39,7 @@ fn may_have_label(line: &[u8]) -> bool {
     memchr::memmem::find(&line[..line.len().min(1024)], b":  ").is_some()
 }
 
-/// Whether a line matches with names that a person could have given, and, where the line itself
+/// Whether a line matches with names and addresses such as there are, and, where the line itself
 /// tells user and database, with just those.
 fn fits(prefix: &Prefix, line: &[u8]) -> bool {
     let Some(found) = prefix.matches(line, Names::default()) else { return false };
@@ -47,7 +47,11 @@ fn fits(prefix: &Prefix, line: &[u8]) -> bool {
         let name = found.field(line, field);
         name == b"[unknown]" || !name.iter().any(|byte| b" []()|,=:/".contains(byte))
     });
-    plausible && found.label != Label::NONE && agrees_with_authorized(&found, line)
+    let host = found.field(line, Field::Host);
+    plausible
+        && !host.contains(&b'(')
+        && found.label != Label::NONE
+        && agrees_with_authorized(&found, line)
 }
 
 fn agrees_with_authorized(found: &super::Match, line: &[u8]) -> bool {
@@ -132,10 +136,10 @@ const WHO: &[&str] = &[
     "%q%r %u@%d ",
     "%q%h %u@%d ",
     "%quser=%u,db=%d ",
-    "%quser=%u,db=%d,app=%a,client=%r ",
     "%quser=%u,db=%d,app=%a,client=%h ",
-    "%quser=%u,db=%d,client=%r ",
+    "%quser=%u,db=%d,app=%a,client=%r ",
     "%quser=%u,db=%d,client=%h ",
+    "%quser=%u,db=%d,client=%r ",
     "%quser=%u,db=%d,client=%h,app=%a ",
     "%quser=%u,db=%d,app=%a ",
     "%quser=%u,database=%d,host=%r ",

@@ -16,7 +16,8 @@ pub(super) fn lengths(field: Field, bytes: &[u8]) -> [Option<usize>; 2] {
         Field::SqlState => [sqlstate(bytes), None],
         Field::SessionId => [session_id(bytes), None],
         Field::Vxid => [vxid(bytes), Some(0)],
-        Field::Remote | Field::Host | Field::LocalAddress => [address(bytes), Some(0)],
+        Field::Remote => [address(bytes, true), Some(0)],
+        Field::Host | Field::LocalAddress => [address(bytes, false), Some(0)],
         Field::Application | Field::User | Field::Database | Field::BackendType | Field::Tag => {
             [None, None]
         }
@@ -70,17 +71,20 @@ fn sqlstate(bytes: &[u8]) -> Option<usize> {
     code.iter().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()).then_some(5)
 }
 
-/// `[local]`, or an address, with a port in brackets if there is one.
-fn address(bytes: &[u8]) -> Option<usize> {
+/// `[local]`, or an address: with its port in brackets, or numeric, so that its end is certain.
+fn address(bytes: &[u8], with_port: bool) -> Option<usize> {
     if bytes.first() == Some(&b'[') {
         let end = memchr::memchr(b']', &bytes[..bytes.len().min(64)])?;
         return Some(end + 1);
     }
-    let host =
-        run(bytes, |b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b':' | b'_' | b'-' | b'%'));
-    if host == 0 || bytes.get(host) != Some(&b'(') {
-        return Some(run(bytes, |b| b.is_ascii_digit() || b == b'.')).filter(|len| *len >= 7);
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || b".:_-%".contains(&b);
+    let host = run(bytes, is_part);
+    if with_port && host > 0 && bytes.get(host) == Some(&b'(') {
+        let port = digits(&bytes[host + 1..])?;
+        return (bytes.get(host + 1 + port) == Some(&b')')).then_some(host + port + 2);
     }
-    let port = digits(&bytes[host + 1..])?;
-    (bytes.get(host + 1 + port) == Some(&b')')).then_some(host + port + 2)
+    Some(run(bytes, |b| b.is_ascii_digit() || b == b'.')).filter(|len| *len >= SHORTEST_IPV4)
 }
+
+/// Bytes of `1.2.3.4`.
+const SHORTEST_IPV4: usize = 7;

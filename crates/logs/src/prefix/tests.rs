@@ -145,8 +145,12 @@ fn common_prefixes_are_guessed_from_a_few_lines() {
         ("%t:%r:%u@%d:[%p]:", &["2026-11-20 12:43:20 UTC:10.1.2.3(5):a@b:[1]:LOG:  x"]),
         ("%m|%u|%d|%c|", &["2026-11-20 12:43:20.896 UTC|a|b|6b004067.46e2|LOG:  x"]),
         (
-            "%t [%p]: %quser=%u,db=%d,app=%a,client=%r ",
+            "%t [%p]: %quser=%u,db=%d,app=%a,client=%h ",
             &["2026-11-20 12:43:20 UTC [1]: user=a,db=b,app=c d,client=[local] LOG:  x"],
+        ),
+        (
+            "%t [%p]: %quser=%u,db=%d,app=%a,client=%r ",
+            &["2026-11-20 12:43:20 UTC [1]: user=a,db=b,app=c d,client=10.0.0.1(53) LOG:  x"],
         ),
     ];
     for (expected, lines) in cases {

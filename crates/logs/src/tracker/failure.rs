@@ -18,27 +18,26 @@ use crate::{
 
 impl Tracker {
     /// Takes an error.
-    pub(super) fn take_failure(&mut self, key: Key, record: &Record<'_>, summary: &mut Summary) {
+    pub(super) fn take_failure(&mut self, key: &Key, record: &Record<'_>, summary: &mut Summary) {
         if !is_client(record) || record.statement.is_some_and(is_replication_command) {
             return;
         }
         let outcome = outcome(record);
-        let is_taken = self.conclude_open(&key, record, &outcome, summary)
-            || self.fail_alone(key.clone(), record, &outcome, summary);
+        let is_taken = self.conclude_open(key, record, &outcome, summary)
+            || self.fail_alone(key, record, &outcome, summary);
         if is_cancel(record)
-            && let Some(session) =
-                self.sessions.get_mut(&key).filter(|session| session.is_connected)
+            && let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_connected)
         {
             let event = session.event(record.time, Action::Cancel, Source::Session, record.vxid);
             self.output.emit_whole(session, event, summary);
         }
-        if let Some(session) = self.sessions.get_mut(&key) {
+        if let Some(session) = self.sessions.get_mut(key) {
             session.stage = None;
             session.unnamed.clear();
             session.floor = record.time;
         }
         if record.severity != Severity::Error {
-            self.end_session(&key, record, outcome, is_taken, summary);
+            self.end_session(key, record, outcome, is_taken, summary);
         }
     }
 
@@ -79,19 +78,19 @@ impl Tracker {
     /// one.
     fn fail_alone(
         &mut self,
-        key: Key,
+        key: &Key,
         record: &Record<'_>,
         outcome: &Outcome,
         summary: &mut Summary,
     ) -> bool {
-        let stage = self.sessions.get(&key).and_then(|session| session.stage.as_ref());
+        let stage = self.sessions.get(key).and_then(|session| session.stage.as_ref());
         if record.statement.is_none() && stage.is_none() {
-            let is_connected = self.sessions.get(&key).is_some_and(|session| session.is_connected);
+            let is_connected = self.sessions.get(key).is_some_and(|session| session.is_connected);
             let is_lost = is_connected && record.severity == Severity::Error;
             summary.facts.errors_without_statement += u64::from(is_lost);
             return false;
         }
-        if !self.sessions.contains_key(&key) && self.is_surely_no_client(record) {
+        if !self.sessions.contains_key(key) && self.is_surely_no_client(record) {
             return false;
         }
         let Some((session, rest)) = self.acting(key, record, record.time, summary) else {

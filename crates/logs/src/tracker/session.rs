@@ -117,9 +117,10 @@ impl Name {
 }
 
 impl Session {
-    pub(super) fn new(record: &Record<'_>, seen: u64) -> Self {
+    /// A session first seen in `record`; `gone` is the id of the one that its process served before.
+    pub(super) fn new(record: &Record<'_>, seen: u64, gone: Option<&Arc<str>>) -> Self {
         Self {
-            id: id(record),
+            id: distinct(id(record), gone),
             logged_id: record.session_id.to_vec(),
             start: record.session_start,
             remote: record.remote.to_vec(),
@@ -137,6 +138,10 @@ impl Session {
             last_line: record.lines.map(|(_, last)| last),
             vxid: None,
         }
+    }
+
+    pub(super) fn id(&self) -> Arc<str> {
+        self.id.clone()
     }
 
     /// Whether a record of the same process belongs to this session, and not to one that was started
@@ -239,4 +244,20 @@ fn id(record: &Record<'_>) -> Arc<str> {
                 .into()
         }
     }
+}
+
+/// An id that differs from that of the session before: a rebuilt one may come twice in a second.
+fn distinct(id: Arc<str>, gone: Option<&Arc<str>>) -> Arc<str> {
+    let Some(rest) = gone.and_then(|gone| gone.strip_prefix(&*id)) else { return id };
+    match rest.strip_prefix('-').map(str::parse::<u32>) {
+        Some(Ok(number)) => format!("{id}-{}", number.saturating_add(1)).into(),
+        _ if rest.is_empty() => format!("{id}-2").into(),
+        _ => id,
+    }
+}
+
+#[test]
+fn rebuilt_ids_are_distinct() {
+    let id = |gone: &str| distinct("a.7".into(), Some(&gone.into())).to_string();
+    assert_eq!([id("a.7"), id("a.7-2"), id("a.70"), id("b.7")], ["a.7-2", "a.7-3", "a.7", "a.7"]);
 }

@@ -285,6 +285,11 @@ fn translated_logs_are_refused_by_label_or_by_duration() {
         importer.feed(many.repeat(10).as_bytes()),
         Err(ImportError::Translated { .. })
     ));
+    let line = "2026-11-20 12:00:00.000 CET [7] al@shop LOG:  Anweisung: select 1\n";
+    assert!(matches!(refusal(line, Options::default()), ImportError::Translated { .. }));
+    let row = "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,4,\"idle\",2026-11-20 \
+               12:00:00 UTC,3/4,0,FEHLER,00000,\"Division durch Null\",,,,,,,,\n";
+    assert!(matches!(refusal(row, Options::default()), ImportError::Translated { .. }));
     // One odd message among known ones is nothing.
     let (events, _) = import(log(&["LOG:  progress: 1.000 s", "LOG:  statement: select 1"]));
     assert_eq!(events.len(), 2);
@@ -325,4 +330,29 @@ fn a_detail_without_its_message_is_counted() {
         import(log(&["DETAIL:  parameters: $1 = '1'", "LOG:  statement: select 1"]));
     assert_eq!(events.len(), 2);
     assert_eq!(summary.problems[0].reason, Reason::Orphan);
+}
+
+#[test]
+fn a_last_line_without_its_newline_is_kept_where_it_proves_to_be_whole() {
+    for (format, kept) in [("csv", true), ("json", true), ("log", false)] {
+        let log = fixture("17", "prod", format);
+        let (all, _) = import(&log);
+        let (events, summary) = import(&log[..log.len() - 1]);
+        assert_eq!(events, all, "{format}");
+        assert_eq!(summary.rejected(), u64::from(!kept), "{format}");
+    }
+}
+
+#[test]
+fn rows_wrapped_by_an_operator_are_read() {
+    let line = "{\"level\":\"info\",\"ts\":\"2026-11-20T12:00:00Z\",\"msg\":\"record\",\"record\":{\"log_time\":\
+                \"2026-11-20 12:00:00.000 UTC\",\"user_name\":\"al\",\"database_name\":\"shop\",\"process_id\":\"8\",\
+                \"session_id\":\"6b004067.8\",\"error_severity\":\"LOG\",\"message\":\"statement: select 1\",\
+                \"query\":\"\",\"leader_pid\":\"\",\"backend_type\":\"client backend\"}}\n";
+    let (events, summary) = import(line);
+    assert_eq!(shown(&events), ["connect", "simple select 1"]);
+    assert_eq!(
+        (&*events[1].user, &*events[1].session, summary.rejected()),
+        ("al", "6b004067.8", 0)
+    );
 }

@@ -18,8 +18,7 @@ pub(crate) fn fixture_path(major: &str, setting: &str, format: &str) -> PathBuf 
 }
 
 pub(crate) fn fixture(major: &str, setting: &str, format: &str) -> Vec<u8> {
-    let path = fixture_path(major, setting, format);
-    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    std::fs::read(fixture_path(major, setting, format)).expect("a fixture")
 }
 
 /// Everything an importer says of a log fed in pieces that end at `cuts`.
@@ -43,7 +42,7 @@ pub(crate) fn try_import(
 }
 
 pub(crate) fn import_with(log: impl AsRef<[u8]>, options: Options) -> (Vec<Event>, Summary) {
-    try_import(log.as_ref(), options, []).unwrap_or_else(|error| panic!("{error}"))
+    try_import(log.as_ref(), options, []).expect("a log")
 }
 
 pub(crate) fn import(log: impl AsRef<[u8]>) -> (Vec<Event>, Summary) {

@@ -18,7 +18,8 @@ use TransactionStatus::{Failed, Idle, InTransaction};
 
 /// What the client makes of `says`, each line with the number of the request it belongs to.
 fn hears(client: &mut Client, says: Says) -> Vec<(String, Option<RequestId>)> {
-    client.handle_input(&says.0);
+    let Says(bytes) = says;
+    client.handle_input(&bytes);
     let mut lines = Vec::new();
     while let Some(event) = client.poll_event().unwrap() {
         let line = describe(&event);

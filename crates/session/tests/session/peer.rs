@@ -21,7 +21,10 @@ impl Says {
     }
 
     pub(crate) fn bare(self, message: Bare) -> Self {
-        self.with(|buf| Ok(encode::bare(buf, message)))
+        self.with(|buf| {
+            encode::bare(buf, message);
+            Ok(())
+        })
     }
 
     pub(crate) fn complete(self, tag: &str) -> Self {
@@ -42,11 +45,17 @@ impl Says {
     }
 
     pub(crate) fn key(self, key: &CancelKey) -> Self {
-        self.with(|buf| Ok(encode::backend_key_data(buf, key)))
+        self.with(|buf| {
+            encode::backend_key_data(buf, key);
+            Ok(())
+        })
     }
 
     pub(crate) fn ready(self, status: TransactionStatus) -> Self {
-        self.with(|buf| Ok(encode::ready_for_query(buf, status)))
+        self.with(|buf| {
+            encode::ready_for_query(buf, status);
+            Ok(())
+        })
     }
 
     pub(crate) fn with(

@@ -12,8 +12,8 @@ use crate::cluster::{Connection, PASSWORD, cluster};
 #[ignore = "writes files of the wire crate"]
 fn record_a_session() {
     let cluster = cluster().expect("a server to record");
-    record("scram", conversation(Connection::open(cluster, "scram", Some(PASSWORD))));
-    record("trust", conversation(Connection::open(cluster, "postgres", None)));
+    record("scram", &conversation(Connection::open(cluster, "scram", Some(PASSWORD))));
+    record("trust", &conversation(Connection::open(cluster, "postgres", None)));
 }
 
 /// A little of everything.
@@ -56,7 +56,7 @@ fn conversation(mut connection: Connection) -> Connection {
     connection
 }
 
-fn record(name: &str, connection: Connection) {
+fn record(name: &str, connection: &Connection) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/testdata");
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join(format!("{name}.frontend.bin")), &connection.sent).unwrap();

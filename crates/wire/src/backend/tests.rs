@@ -11,7 +11,12 @@ fn goldens() -> Vec<(Backend, Vec<u8>, &'static [u8])> {
         write(&mut buf).unwrap();
         buf
     };
-    let bare = |message| written(&|buf| Ok(encode::bare(buf, message)));
+    let bare = |message| {
+        written(&|buf| {
+            encode::bare(buf, message);
+            Ok(())
+        })
+    };
     let auth = |request| written(&|buf| encode::authentication(buf, request));
     let (text, binary) = (Format::Text, Format::Binary);
     let field = Field {
@@ -55,7 +60,10 @@ fn goldens() -> Vec<(Backend, Vec<u8>, &'static [u8])> {
         ),
         (
             Backend::BackendKeyData,
-            written(&|buf| Ok(encode::backend_key_data(buf, &key))),
+            written(&|buf| {
+                encode::backend_key_data(buf, &key);
+                Ok(())
+            }),
             b"K\0\0\0\x0c\0\0\x01\x02key!",
         ),
         (Backend::BindComplete, bare(Bare::BindComplete), b"2\0\0\0\x04"),
@@ -135,7 +143,10 @@ fn goldens() -> Vec<(Backend, Vec<u8>, &'static [u8])> {
         (Backend::PortalSuspended, bare(Bare::PortalSuspended), b"s\0\0\0\x04"),
         (
             Backend::ReadyForQuery,
-            written(&|buf| Ok(encode::ready_for_query(buf, TransactionStatus::Failed))),
+            written(&|buf| {
+                encode::ready_for_query(buf, TransactionStatus::Failed);
+                Ok(())
+            }),
             b"Z\0\0\0\x05E",
         ),
         (
@@ -276,7 +287,10 @@ pub(crate) fn reencoded(message: &Message<'_>) -> Option<Vec<u8>> {
     let copy = |out: &mut Vec<u8>, start, format: CopyFormat<'_>| {
         encode::copy_response(out, start, format.format, &format.columns.collect::<Vec<_>>())
     };
-    let bare = |out: &mut Vec<u8>, message| Ok(encode::bare(out, message));
+    let bare = |out: &mut Vec<u8>, message| {
+        encode::bare(out, message);
+        Ok(())
+    };
     match message.clone() {
         Message::Authentication(request) => {
             let mechanisms: Vec<_> = match &request {
@@ -294,7 +308,10 @@ pub(crate) fn reencoded(message: &Message<'_>) -> Option<Vec<u8>> {
             };
             encode::authentication(out, request)
         }
-        Message::BackendKeyData(key) => Ok(encode::backend_key_data(out, &key)),
+        Message::BackendKeyData(key) => {
+            encode::backend_key_data(out, &key);
+            Ok(())
+        }
         Message::BindComplete => bare(out, Bare::BindComplete),
         Message::CloseComplete => bare(out, Bare::CloseComplete),
         Message::CommandComplete(tag) => encode::command_complete(out, tag.as_bytes()),
@@ -320,7 +337,10 @@ pub(crate) fn reencoded(message: &Message<'_>) -> Option<Vec<u8>> {
         Message::ParameterStatus { name, value } => encode::parameter_status(out, name, value),
         Message::ParseComplete => bare(out, Bare::ParseComplete),
         Message::PortalSuspended => bare(out, Bare::PortalSuspended),
-        Message::ReadyForQuery(status) => Ok(encode::ready_for_query(out, status)),
+        Message::ReadyForQuery(status) => {
+            encode::ready_for_query(out, status);
+            Ok(())
+        }
         Message::RowDescription(fields) => encode::row_description(out, fields),
     }
     .unwrap();

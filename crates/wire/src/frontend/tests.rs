@@ -242,11 +242,17 @@ pub(crate) fn reencoded(message: &Message<'_>) -> Vec<u8> {
         }
         Message::Close(target) => encode::close(out, target),
         Message::CopyData(data) => encode::copy_data(out, data),
-        Message::CopyDone => Ok(encode::copy_done(out)),
+        Message::CopyDone => {
+            encode::copy_done(out);
+            Ok(())
+        }
         Message::CopyFail { reason } => encode::copy_fail(out, reason),
         Message::Describe(target) => encode::describe(out, target),
         Message::Execute { portal, max_rows } => encode::execute(out, portal, max_rows),
-        Message::Flush => Ok(encode::flush(out)),
+        Message::Flush => {
+            encode::flush(out);
+            Ok(())
+        }
         Message::FunctionCall(it) => {
             let formats: Vec<_> = it.formats.collect();
             encode::function_call(out, it.function, &formats, it.arguments, it.result_format)
@@ -256,8 +262,14 @@ pub(crate) fn reencoded(message: &Message<'_>) -> Vec<u8> {
         }
         Message::Authentication(body) => encode::sasl_response(out, body),
         Message::Query { sql } => encode::query(out, sql),
-        Message::Sync => Ok(encode::sync(out)),
-        Message::Terminate => Ok(encode::terminate(out)),
+        Message::Sync => {
+            encode::sync(out);
+            Ok(())
+        }
+        Message::Terminate => {
+            encode::terminate(out);
+            Ok(())
+        }
     }
     .unwrap();
     buf

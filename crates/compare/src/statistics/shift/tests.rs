@@ -107,9 +107,8 @@ fn false_alarms(mut pair: impl FnMut(&mut Random) -> (Vec<f64>, Vec<f64>)) -> (f
 #[test]
 fn equal_samples_are_refused_as_often_as_promised() {
     for (n, m) in [(15, 15), (30, 200), (400, 400)] {
-        let (refused, missed) = false_alarms(|random| {
-            (normal(random, n, 0.0, 1.0), normal(random, m, 0.0, 1.0))
-        });
+        let (refused, missed) =
+            false_alarms(|random| (normal(random, n, 0.0, 1.0), normal(random, m, 0.0, 1.0)));
         assert!((0.01..0.07).contains(&refused), "{n} {m}: {refused}");
         assert!((0.01..0.07).contains(&missed), "{n} {m}: {missed}");
     }
@@ -125,9 +124,8 @@ fn unequal_spread_is_no_shift() {
 /// With a memory of about ten executions, the textbook variance would refuse most equal pairs.
 #[test]
 fn moods_are_not_mistaken_for_a_shift() {
-    let (refused, missed) = false_alarms(|random| {
-        (autocorrelated(random, 600, 0.9), autocorrelated(random, 600, 0.9))
-    });
+    let (refused, missed) =
+        false_alarms(|random| (autocorrelated(random, 600, 0.9), autocorrelated(random, 600, 0.9)));
     assert!(refused < 0.12, "{refused}");
     assert!(missed < 0.12, "{missed}");
 }

@@ -1,0 +1,325 @@
+//! [`FailOn`]: a threshold that the user sets, such as `p95>1.5x`.
+
+use std::{fmt, str::FromStr};
+
+use howdah_sql::Fingerprint;
+
+use crate::{
+    Comparison, Measures, QueryComparison, Samples, samples::Query,
+    statistics::bootstrap::ratio_interval,
+};
+
+/// A condition under which a comparison counts as failed.
+///
+/// Grammar: *metric* (`>` or `>=`) *limit*, spaces allowed in between.
+///
+/// | limit | compares | metrics |
+/// |---|---|---|
+/// | `1.5x` | the run with the base | all |
+/// | `20ms`, `800us`, `2s`, `1min` | the run with a fixed time | times |
+/// | `10` | the run with a fixed number | `errors`, `calls` |
+///
+/// It is crossed when any query crosses it. For times, a query needs
+/// [`Settings::executions_min`](crate::Settings::executions_min) executions that ended well, with
+/// `1.5x` in both runs. And a ratio of times must be more than luck: resampled blocks of time must
+/// show at 99 % that the metric did grow at all. (`max` is a single execution, of which nothing is
+/// sure: its ratio counts as it is.) Errors and calls count from the first; `errors>1x` is crossed
+/// by any query with more errors than in the base run, even where that had none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailOn {
+    metric: Metric,
+    or_equal: bool,
+    limit: Limit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Limit {
+    Ratio(f64),
+    Micros(f64),
+    Count(f64),
+}
+
+/// A number that a query has in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Mean time.
+    Mean,
+    /// Median time.
+    P50,
+    /// 90th percentile.
+    P90,
+    /// 95th percentile.
+    P95,
+    /// 99th percentile.
+    P99,
+    /// The longest time.
+    Max,
+    /// All times together.
+    Total,
+    /// Executions that failed.
+    Errors,
+    /// Executions.
+    Calls,
+}
+
+/// A query that crossed a [`FailOn`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Crossing {
+    /// The condition.
+    pub condition: FailOn,
+    /// The query.
+    pub fingerprint: Fingerprint,
+    /// The metric in the base run, microseconds or a number; `None` if the query was not in it.
+    pub base: Option<f64>,
+    /// The metric in the run.
+    pub run: f64,
+}
+
+/// A text that is no condition.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseFailOnError {
+    /// There is no `>` in it.
+    #[error(
+        "{text:?} compares nothing: a condition is a metric, > or >=, and a limit, as in p95>1.5x"
+    )]
+    NoComparator {
+        /// The whole text.
+        text: String,
+    },
+    /// What stands before the `>` is no metric.
+    #[error("{metric:?} is not one of {}", Metric::NAMES.join(", "))]
+    UnknownMetric {
+        /// The text before the `>`.
+        metric: String,
+    },
+    /// What stands after the `>` is no limit.
+    #[error("{limit:?} is not a limit such as 1.5x, 20ms or, for errors and calls, 10")]
+    BadLimit {
+        /// The text after the `>`.
+        limit: String,
+    },
+    /// The limit is of another kind than the metric.
+    #[error(
+        "{metric} cannot be compared with {limit:?}: times take 1.5x or 20ms, errors and calls 1.5x or 10"
+    )]
+    LimitDoesNotFit {
+        /// The metric.
+        metric: Metric,
+        /// The text after the `>`.
+        limit: String,
+    },
+}
+
+impl FailOn {
+    /// Reads a condition.
+    ///
+    /// # Errors
+    ///
+    /// The text is none.
+    ///
+    /// ```
+    /// use howdah_compare::FailOn;
+    ///
+    /// assert!(FailOn::parse("p95 > 1.5x").is_ok());
+    /// assert!(FailOn::parse("errors>=10").is_ok());
+    /// assert!(FailOn::parse("p95>10").is_err());
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, ParseFailOnError> {
+        let Some((metric, rest)) = text.split_once('>') else {
+            return Err(ParseFailOnError::NoComparator { text: text.to_owned() });
+        };
+        let metric = Metric::parse(metric.trim())?;
+        let (or_equal, limit) = match rest.strip_prefix('=') {
+            Some(limit) => (true, limit.trim()),
+            None => (false, rest.trim()),
+        };
+        let parsed = Limit::parse(limit)
+            .ok_or_else(|| ParseFailOnError::BadLimit { limit: limit.to_owned() })?;
+        match (parsed, metric.is_time()) {
+            (Limit::Ratio(_), _) | (Limit::Micros(_), true) | (Limit::Count(_), false) => {
+                Ok(Self { metric, or_equal, limit: parsed })
+            }
+            _ => Err(ParseFailOnError::LimitDoesNotFit { metric, limit: limit.to_owned() }),
+        }
+    }
+
+    /// The queries that cross it, in the comparison's order. The samples are those compared.
+    pub fn crossings(
+        &self,
+        comparison: &Comparison,
+        base: &Samples,
+        run: &Samples,
+    ) -> Vec<Crossing> {
+        let executions_min = comparison.settings.executions_min;
+        let crossing = |query: &QueryComparison| {
+            let (left, right) = (base.query(query.fingerprint), run.query(query.fingerprint));
+            self.crossing(query, executions_min)
+                .filter(|_| self.is_more_than_luck(query.fingerprint, left, right))
+        };
+        comparison.queries.iter().filter_map(crossing).collect()
+    }
+
+    fn crossing(&self, query: &QueryComparison, executions_min: u64) -> Option<Crossing> {
+        let enough = |side: &Measures| !self.metric.is_time() || side.timed >= executions_min;
+        let run = query.run.filter(enough).map(|side| self.metric.of(&side))?;
+        let base = query.base.filter(enough).map(|side| self.metric.of(&side));
+        let crossed = match self.limit {
+            Limit::Micros(limit) | Limit::Count(limit) => self.exceeds(run, limit),
+            Limit::Ratio(limit) if self.metric == Metric::Errors => {
+                run > 0.0 && self.exceeds(run, limit * base.unwrap_or(0.0))
+            }
+            Limit::Ratio(limit) => base.is_some_and(|base| self.exceeds(run, limit * base)),
+        };
+        crossed.then(|| Crossing {
+            condition: self.clone(),
+            fingerprint: query.fingerprint,
+            base,
+            run,
+        })
+    }
+
+    fn exceeds(&self, value: f64, limit: f64) -> bool {
+        value > limit || self.or_equal && value == limit
+    }
+
+    /// Whether a ratio of times is sure to have grown.
+    fn is_more_than_luck(
+        &self,
+        fingerprint: Fingerprint,
+        base: Option<&Query>,
+        run: Option<&Query>,
+    ) -> bool {
+        const CONFIDENCE: f64 = 0.99;
+        let (Limit::Ratio(limit), Some(base), Some(run)) = (self.limit, base, run) else {
+            return true;
+        };
+        // A limit below 1 asks for what has not shrunk enough, which needs no growth.
+        if limit < 1.0 || !self.metric.is_time() || self.metric == Metric::Max {
+            return true;
+        }
+        let pair = (&*base.durations_us(), &*run.durations_us());
+        let (low, _) =
+            ratio_interval(pair, |values| self.metric.of_values(values), CONFIDENCE, fingerprint.0);
+        low > 1.0
+    }
+
+    /// The metric that is compared.
+    pub fn metric(&self) -> Metric {
+        self.metric
+    }
+}
+
+impl FromStr for FailOn {
+    type Err = ParseFailOnError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for FailOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.metric, if self.or_equal { ">=" } else { ">" })?;
+        match self.limit {
+            Limit::Ratio(ratio) => write!(f, "{ratio}x"),
+            Limit::Micros(micros) if micros >= 1_000_000.0 => {
+                write!(f, "{}s", micros / 1_000_000.0)
+            }
+            Limit::Micros(micros) if micros >= 1_000.0 => write!(f, "{}ms", micros / 1_000.0),
+            Limit::Micros(micros) => write!(f, "{micros}us"),
+            Limit::Count(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+impl Limit {
+    fn parse(text: &str) -> Option<Self> {
+        // Longest first: `ms` and `us` end in `s`.
+        const UNITS: [(&str, fn(f64) -> Limit); 7] = [
+            ("min", |number| Limit::Micros(number * 60e6)),
+            ("ms", |number| Limit::Micros(number * 1e3)),
+            ("us", Limit::Micros),
+            ("µs", Limit::Micros),
+            ("s", |number| Limit::Micros(number * 1e6)),
+            ("x", Limit::Ratio),
+            ("", Limit::Count),
+        ];
+        let text = text.to_ascii_lowercase();
+        let (digits, unit) =
+            UNITS.iter().find_map(|(unit, make)| Some((text.strip_suffix(unit)?, make)))?;
+        let digits = digits.trim();
+        // `parse` would also take `inf`, `nan` and signs.
+        let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        digits.parse().ok().filter(|_| plain).map(unit)
+    }
+}
+
+impl Metric {
+    const NAMES: [&str; 9] =
+        ["mean", "p50", "p90", "p95", "p99", "max", "total", "errors", "calls"];
+    const ALL: [Self; 9] = [
+        Self::Mean,
+        Self::P50,
+        Self::P90,
+        Self::P95,
+        Self::P99,
+        Self::Max,
+        Self::Total,
+        Self::Errors,
+        Self::Calls,
+    ];
+
+    fn parse(text: &str) -> Result<Self, ParseFailOnError> {
+        let named = |metric: &Self| metric.as_str().eq_ignore_ascii_case(text);
+        let found = Self::ALL.into_iter().find(named);
+        found.ok_or_else(|| ParseFailOnError::UnknownMetric { metric: text.to_owned() })
+    }
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// Whether it is in microseconds, not a number.
+    pub fn is_time(self) -> bool {
+        !matches!(self, Self::Errors | Self::Calls)
+    }
+
+    fn of(self, side: &Measures) -> f64 {
+        match self {
+            Self::Mean => side.mean_us,
+            Self::P50 => side.p50_us as f64,
+            Self::P90 => side.p90_us as f64,
+            Self::P95 => side.p95_us as f64,
+            Self::P99 => side.p99_us as f64,
+            Self::Max => side.max_us as f64,
+            Self::Total => side.total_us as f64,
+            Self::Errors => side.errors as f64,
+            Self::Calls => side.calls as f64,
+        }
+    }
+
+    /// Of single durations. A total grows as the mean does: how often a query was executed is no
+    /// matter of luck.
+    fn of_values(self, values: &mut [f64]) -> f64 {
+        let share = match self {
+            Self::P50 => 0.5,
+            Self::P90 => 0.9,
+            Self::P95 => 0.95,
+            Self::P99 => 0.99,
+            _ => return values.iter().sum::<f64>() / values.len() as f64,
+        };
+        let rank = ((share * values.len() as f64).ceil() as usize).clamp(1, values.len());
+        *values.select_nth_unstable_by(rank - 1, f64::total_cmp).1
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+use super::*;
+use crate::{Settings, compare, testing::Maker};
+
+#[test]
+fn every_form_of_condition_is_read_and_shown() {
+    for (text, shown) in [
+        ("p95>1.5x", "p95>1.5x"),
+        (" P99 >= 2X ", "p99>=2x"),
+        ("mean>20ms", "mean>20ms"),
+        ("max>2s", "max>2s"),
+        ("p50 > 800us", "p50>800us"),
+        ("p50>800µs", "p50>800us"),
+        ("total>1.5min", "total>90s"),
+        ("errors>0", "errors>0"),
+        ("errors>1x", "errors>1x"),
+        ("calls>=10", "calls>=10"),
+        ("p90>.5x", "p90>0.5x"),
+    ] {
+        let condition = FailOn::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(condition.to_string(), shown);
+        assert_eq!(FailOn::parse(shown), Ok(condition));
+    }
+}
+
+#[test]
+fn what_is_no_condition_is_refused_by_what_is_wrong() {
+    use ParseFailOnError::{BadLimit, LimitDoesNotFit, NoComparator, UnknownMetric};
+    let wrong = |text: &str| FailOn::parse(text).expect_err(text);
+    assert!(matches!(wrong("p95"), NoComparator { .. }));
+    assert!(matches!(wrong("p95<1.5x"), NoComparator { .. }));
+    assert!(matches!(wrong("p42>1.5x"), UnknownMetric { .. }));
+    assert!(matches!(wrong(">1.5x"), UnknownMetric { .. }));
+    for text in
+        ["p95>", "p95>x", "p95>-1x", "p95>1.5y", "p95>infx", "p95>nanms", "p95>>2x", "p95>1..5x"]
+    {
+        assert!(matches!(wrong(text), BadLimit { .. }), "{text}");
+    }
+    assert!(matches!(wrong("p95>3"), LimitDoesNotFit { .. }));
+    assert!(matches!(wrong("errors>3ms"), LimitDoesNotFit { .. }));
+}
+
+fn crossed(condition: &str, base: &Maker, run: &Maker) -> Vec<u64> {
+    let comparison = compare(&base.samples, &run.samples, None, &Settings::default());
+    let condition = FailOn::parse(condition).expect("a condition");
+    let crossings = condition.crossings(&comparison, &base.samples, &run.samples);
+    crossings.into_iter().map(|crossing| crossing.fingerprint.0).collect()
+}
+
+#[test]
+fn ratios_need_executions_and_more_than_luck() {
+    let (mut base, mut run) = (Maker::new(1), Maker::new(2));
+    base.many(1, 100, 1_000.0, 0.2);
+    run.many(1, 100, 2_000.0, 0.2);
+    base.many(2, 100, 1_000.0, 0.2);
+    run.many(2, 100, 1_050.0, 0.2);
+    // Twice as slow, but too seldom.
+    base.many(3, 10, 1_000.0, 0.2);
+    run.many(3, 10, 2_000.0, 0.2);
+    // One stall of the machine lifts the 95th percentile and nothing else.
+    base.many(4, 100, 1_000.0, 0.2);
+    run.many(4, 50, 1_000.0, 0.2);
+    run.many(4, 8, 90_000.0, 0.2);
+    run.many(4, 42, 1_000.0, 0.2);
+    assert_eq!(crossed("p95>1.5x", &base, &run), [1]);
+    assert_eq!(crossed("p50>1.5x", &base, &run), [1]);
+    assert_eq!(crossed("total>1.9x", &base, &run), [1]);
+    assert!(crossed("p95>3x", &base, &run).is_empty());
+    assert_eq!(crossed("max>5x", &base, &run), [4]);
+    assert_eq!(crossed("p95>60ms", &base, &run), [4], "a level is a level");
+    assert_eq!(crossed("p50>0.9x", &base, &run).len(), 3, "a limit below 1 needs no growth");
+}
+
+#[test]
+fn errors_count_from_the_first() {
+    let (mut base, mut run) = (Maker::new(1), Maker::new(2));
+    base.failed(1, "23505");
+    run.failed(1, "23505");
+    base.many(2, 3, 100.0, 0.1);
+    run.failed(2, "42P01");
+    run.failed(3, "42P01");
+    let sorted = |condition| {
+        let mut queries = crossed(condition, &base, &run);
+        queries.sort_unstable();
+        queries
+    };
+    assert_eq!(sorted("errors>0"), [1, 2, 3]);
+    assert_eq!(sorted("errors>1x"), [2, 3]);
+    assert_eq!(sorted("errors>=1x"), [1, 2, 3]);
+    assert!(sorted("errors>1").is_empty());
+    assert_eq!(sorted("calls>=1"), [1, 2, 3]);
+}

@@ -1,0 +1,165 @@
+//! A node of a plan, as `EXPLAIN (FORMAT JSON)` writes it.
+//!
+//! Source of the keys: `ExplainNode` in `src/backend/commands/explain.c`.
+
+use std::{collections::BTreeSet, fmt};
+
+use serde_json::Value;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node<'a> {
+    kind: &'a str,
+    value: &'a Value,
+}
+
+/// How a relation is read.
+#[derive(Clone, Debug)]
+pub(super) struct Scan {
+    pub(super) alias: String,
+    /// The relation's name, with the alias if that is another.
+    pub(super) relation: String,
+    kind: String,
+    backward: bool,
+    pub(super) indexes: BTreeSet<String>,
+    pub(super) rows: f64,
+    pub(super) cost: f64,
+}
+
+impl<'a> Node<'a> {
+    pub(super) fn new(value: &'a Value) -> Option<Self> {
+        Some(Self { kind: value.get("Node Type")?.as_str()?, value })
+    }
+
+    pub(super) fn children(self) -> impl Iterator<Item = Node<'a>> {
+        let plans = self.value.get("Plans").and_then(Value::as_array);
+        plans.into_iter().flatten().filter_map(Node::new)
+    }
+
+    fn text(self, key: &str) -> Option<&'a str> {
+        self.value.get(key)?.as_str()
+    }
+
+    fn number(self, key: &str) -> f64 {
+        self.value.get(key).and_then(Value::as_f64).unwrap_or(0.0)
+    }
+
+    pub(super) fn rows(self) -> f64 {
+        self.number("Plan Rows")
+    }
+
+    pub(super) fn workers(self) -> u64 {
+        self.value.get("Workers Planned").and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub(super) fn is_subplan(self) -> bool {
+        matches!(self.text("Parent Relationship"), Some("SubPlan" | "InitPlan"))
+    }
+
+    pub(super) fn is_append(self) -> bool {
+        matches!(self.kind, "Append" | "Merge Append")
+    }
+
+    pub(super) fn is_bitmap_heap_scan(self) -> bool {
+        self.kind == "Bitmap Heap Scan"
+    }
+
+    pub(super) fn is_bitmap(self) -> bool {
+        matches!(self.kind, "Bitmap Index Scan" | "BitmapAnd" | "BitmapOr")
+    }
+
+    /// How it reads a relation, if it does.
+    pub(super) fn scan(self) -> Option<Scan> {
+        if !self.kind.ends_with("Scan") || self.kind == "Bitmap Index Scan" {
+            return None;
+        }
+        let named = ["Relation Name", "Function Name", "CTE Name", "Table Function Name"];
+        let relation = named.into_iter().find_map(|key| self.text(key)).or(self.text("Alias"))?;
+        let alias = self.text("Alias").unwrap_or(relation);
+        let mut indexes = BTreeSet::new();
+        self.collect_indexes(&mut indexes);
+        Some(Scan {
+            alias: alias.to_owned(),
+            relation: if alias == relation {
+                alias.to_owned()
+            } else {
+                format!("{relation} {alias}")
+            },
+            kind: self.kind.to_owned(),
+            backward: self.text("Scan Direction") == Some("Backward"),
+            indexes,
+            rows: self.rows(),
+            cost: self.number("Total Cost"),
+        })
+    }
+
+    /// The index of an index scan, or those of the bitmaps below a bitmap heap scan.
+    fn collect_indexes(self, into: &mut BTreeSet<String>) {
+        into.extend(self.text("Index Name").map(str::to_owned));
+        for child in self.children().filter(|child| child.is_bitmap()) {
+            child.collect_indexes(into);
+        }
+    }
+
+    /// The method and type of a join, as the text format shows them.
+    pub(super) fn join(self) -> Option<String> {
+        let method = match self.kind {
+            "Nested Loop" => "Nested Loop",
+            "Hash Join" => "Hash Join",
+            "Merge Join" => "Merge Join",
+            _ => return None,
+        };
+        Some(match (method, self.text("Join Type")) {
+            (_, None | Some("Inner")) => method.to_owned(),
+            ("Nested Loop", Some(kind)) => format!("Nested Loop {kind} Join"),
+            (method, Some(kind)) => format!("{} {kind} Join", method.trim_end_matches(" Join")),
+        })
+    }
+
+    /// The name of a step worth mentioning when it appears or goes.
+    ///
+    /// Hash, Gather and Append come and go with what they serve, which is mentioned itself.
+    pub(super) fn step(self) -> Option<String> {
+        match self.kind {
+            "Sort" | "Incremental Sort" | "Materialize" | "Memoize" | "Unique" | "WindowAgg"
+            | "SetOp" | "Recursive Union" | "LockRows" | "Limit" | "Merge Append" => {
+                Some(self.kind.to_owned())
+            }
+            "Aggregate" => Some(match self.text("Strategy") {
+                Some("Hashed") => "HashAggregate".to_owned(),
+                Some("Sorted") => "GroupAggregate".to_owned(),
+                Some("Mixed") => "MixedAggregate".to_owned(),
+                _ => "Aggregate".to_owned(),
+            }),
+            _ => None,
+        }
+        // The partial half of an aggregate comes and goes with parallel workers.
+        .filter(|_| self.text("Partial Mode") != Some("Partial"))
+    }
+
+    pub(super) fn sort_key(self) -> Option<String> {
+        let keys = self.value.get("Sort Key")?.as_array()?;
+        Some(keys.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Scan {
+    /// Whether the relation is read by the same method, through the same indexes, in one direction.
+    pub(super) fn same_way(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.indexes == other.indexes && self.backward == other.backward
+    }
+}
+
+/// As the text format shows it: `Index Scan Backward using orders_pkey on orders o`.
+impl fmt::Display for Scan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if self.backward {
+            write!(f, " Backward")?;
+        }
+        if !self.indexes.is_empty() {
+            let indexes: Vec<&str> = self.indexes.iter().map(String::as_str).collect();
+            write!(f, " using {}", indexes.join(" and "))?;
+        }
+        write!(f, " on {}", self.relation)
+    }
+}

@@ -1,0 +1,162 @@
+use serde_json::json;
+
+use super::*;
+
+fn explained(plan: Value) -> Value {
+    json!([{ "Plan": plan }])
+}
+
+fn seq(relation: &str, rows: u64) -> Value {
+    json!({ "Node Type": "Seq Scan", "Relation Name": relation, "Alias": relation, "Plan Rows": rows })
+}
+
+fn index(name: &str, relation: &str) -> Value {
+    json!({
+        "Node Type": "Index Scan", "Index Name": name, "Scan Direction": "Forward",
+        "Relation Name": relation, "Alias": relation, "Plan Rows": 1,
+    })
+}
+
+fn over(kind: &str, children: Vec<Value>) -> Value {
+    json!({ "Node Type": kind, "Plans": children, "Plan Rows": 1 })
+}
+
+fn said(base: Value, run: Value) -> String {
+    difference(&explained(base), &explained(run)).unwrap_or_default()
+}
+
+#[test]
+fn a_lost_index_is_said() {
+    assert_eq!(
+        said(index("orders_customer_idx", "orders"), seq("orders", 1)),
+        "Index Scan using orders_customer_idx on orders became Seq Scan on orders"
+    );
+    let (base, run) =
+        (explained(index("orders_customer_idx", "orders")), explained(seq("orders", 1)));
+    assert_eq!(indexes_given_up(&base, &run), ["orders_customer_idx"]);
+    assert!(indexes_given_up(&run, &base).is_empty());
+}
+
+#[test]
+fn another_index_another_direction_and_bitmaps_are_said() {
+    assert_eq!(
+        said(index("a_idx", "t"), index("b_idx", "t")),
+        "Index Scan using a_idx on t became Index Scan using b_idx on t"
+    );
+    let mut backward = index("a_idx", "t");
+    backward["Scan Direction"] = json!("Backward");
+    assert_eq!(
+        said(index("a_idx", "t"), backward),
+        "Index Scan using a_idx on t became Index Scan Backward using a_idx on t"
+    );
+    let bitmap = |index: &str| json!({ "Node Type": "Bitmap Index Scan", "Index Name": index });
+    let mut heap = seq("t", 1);
+    heap["Node Type"] = json!("Bitmap Heap Scan");
+    heap["Plans"] = json!([over("BitmapAnd", vec![bitmap("a_idx"), bitmap("b_idx")])]);
+    assert_eq!(
+        said(index("a_idx", "t"), heap),
+        "Index Scan using a_idx on t became Bitmap Heap Scan using a_idx and b_idx on t"
+    );
+}
+
+#[test]
+fn an_alias_is_shown_beside_its_relation() {
+    let with_alias = |mut scan: Value| {
+        scan["Alias"] = json!("o");
+        scan
+    };
+    assert_eq!(
+        said(with_alias(index("a_idx", "orders")), with_alias(seq("orders", 1))),
+        "Index Scan using a_idx on orders o became Seq Scan on orders o"
+    );
+}
+
+#[test]
+fn another_join_method_is_said() {
+    let join = |kind: &str, method: &str| {
+        let inner = over("Hash", vec![seq("b", 10)]);
+        let mut join = over(kind, vec![seq("a", 10), inner]);
+        join["Join Type"] = json!(method);
+        join
+    };
+    assert_eq!(
+        said(join("Hash Join", "Inner"), join("Nested Loop", "Inner")),
+        "Hash Join of a, b became Nested Loop"
+    );
+    assert_eq!(
+        said(join("Hash Join", "Left"), join("Nested Loop", "Left")),
+        "Hash Left Join of a, b became Nested Loop Left Join"
+    );
+}
+
+#[test]
+fn another_join_order_is_said() {
+    let join = |left, right| over("Hash Join", vec![left, right]);
+    assert_eq!(
+        said(
+            join(join(seq("a", 1), seq("b", 1)), seq("c", 1)),
+            join(join(seq("b", 1), seq("c", 1)), seq("a", 1)),
+        ),
+        "relations are joined in another order"
+    );
+}
+
+#[test]
+fn steps_that_appear_or_go_are_said() {
+    let mut sort = over("Sort", vec![seq("t", 1)]);
+    sort["Sort Key"] = json!(["t.created DESC", "t.id"]);
+    assert_eq!(said(seq("t", 1), sort.clone()), "a Sort by t.created DESC, t.id appeared");
+    assert_eq!(said(sort, seq("t", 1)), "the Sort went");
+    let aggregate = |strategy: &str| {
+        let mut node = over("Aggregate", vec![seq("t", 1)]);
+        node["Strategy"] = json!(strategy);
+        node
+    };
+    assert_eq!(
+        said(aggregate("Hashed"), aggregate("Sorted")),
+        "HashAggregate became GroupAggregate"
+    );
+}
+
+#[test]
+fn workers_partitions_and_estimates_are_said() {
+    let gather = |workers: u64| {
+        let mut node = over("Gather", vec![seq("t", 1)]);
+        node["Workers Planned"] = json!(workers);
+        node
+    };
+    assert_eq!(said(gather(2), seq("t", 1)), "2 parallel workers became no parallel workers");
+    let append = |parts: usize| over("Append", (0..parts).map(|_| seq("t", 1)).collect());
+    assert_eq!(said(append(2), append(12)), "12 parts are appended instead of 2");
+    assert_eq!(
+        said(seq("t", 10), seq("t", 100_000)),
+        "100000 rows of t are expected instead of 10"
+    );
+    assert_eq!(said(seq("t", 10), seq("t", 50)), "");
+}
+
+#[test]
+fn the_costliest_scan_comes_first_and_the_sentence_ends() {
+    let with_cost = |mut scan: Value, cost: f64| {
+        scan["Total Cost"] = json!(cost);
+        scan
+    };
+    let tables = ["a", "b", "c", "d", "e"];
+    let base = tables.iter().map(|table| index("i", table)).collect();
+    let cost = |table: &str| f64::from(table.as_bytes()[0]);
+    let run = tables.iter().map(|table| with_cost(seq(table, 1), cost(table))).collect();
+    let said = said(over("Append", base), over("Append", run));
+    assert!(said.starts_with("Index Scan using i on e became"), "{said}");
+    assert_eq!(said.matches(';').count(), 2, "{said}");
+}
+
+#[test]
+fn equal_plans_and_things_that_are_no_plans_say_nothing() {
+    assert_eq!(said(seq("t", 5), seq("t", 5)), "");
+    for value in
+        [json!(null), json!([]), json!([{ "Plan": 3 }]), json!("x"), json!([{ "Plan": {} }])]
+    {
+        assert_eq!(difference(&value, &explained(seq("t", 1))), None);
+        assert_eq!(difference(&explained(seq("t", 1)), &value), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! Runs made up for tests.
+
+use howdah_dataset::{Disposition, ReplayOutcome};
+use howdah_traffic::{Kind, SqlState, Timestamp};
+
+use crate::{About, Samples, statistics::random::Random};
+
+/// A run being made up.
+pub(crate) struct Maker {
+    pub(crate) samples: Samples,
+    pub(crate) random: Random,
+    sent_us: i64,
+}
+
+impl Maker {
+    pub(crate) fn new(seed: u64) -> Self {
+        let about = About { complete: true, ..About::default() };
+        Self { samples: Samples::new(about), random: Random::new(seed), sent_us: 0 }
+    }
+
+    pub(crate) fn outcome(&mut self, query: u64, service_us: f64) -> ReplayOutcome {
+        self.sent_us += 5_000;
+        ReplayOutcome {
+            time: Timestamp::from_micros(self.sent_us),
+            session: "a".into(),
+            user: "app".into(),
+            database: "shop".into(),
+            kind: Kind::Execute,
+            fingerprint: Some(query),
+            due_us: self.sent_us,
+            sent_us: Some(self.sent_us),
+            service_us: Some(service_us as u64),
+            schedule_error_us: Some(0),
+            dependency_lag_us: None,
+            rows: Some(1),
+            disposition: Disposition::Done,
+            captured_us: None,
+        }
+    }
+
+    pub(crate) fn done(&mut self, query: u64, service_us: f64) {
+        let outcome = self.outcome(query, service_us);
+        self.samples.record(&outcome);
+    }
+
+    pub(crate) fn failed(&mut self, query: u64, sqlstate: &str) {
+        let disposition = Disposition::Failed {
+            sqlstate: SqlState::new(sqlstate.as_bytes()),
+            message: "no".into(),
+        };
+        let outcome = ReplayOutcome { disposition, ..self.outcome(query, 1.0) };
+        self.samples.record(&outcome);
+    }
+
+    /// Executions around `median_us`, log-normal: a third of them differ by more than `spread`.
+    pub(crate) fn many(&mut self, query: u64, count: usize, median_us: f64, spread: f64) {
+        for _ in 0..count {
+            let service_us = median_us * (spread * self.random.normal()).exp();
+            self.done(query, service_us);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Which of several hosts is taken.
+
+use howdah_connect::{ConnectFailure, Endpoint};
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+
+use crate::{cluster::shared, connect, failure, failures, pretenders::serve};
+
+/// A port that refuses connections for as long as the value lives: it is taken, but nobody listens.
+struct Refusing {
+    _socket: rustix::fd::OwnedFd,
+    port: u16,
+}
+
+impl Refusing {
+    fn new() -> Self {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        bind(&socket, &any).unwrap();
+        let bound = std::net::SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+        Self { _socket: socket, port: bound.port() }
+    }
+}
+
+#[test]
+fn a_refused_connection_names_the_place() {
+    let refusing = Refusing::new();
+    let conninfo = format!("host=127.0.0.1 port={} password=hunter2", refusing.port);
+    let error = connect(&conninfo).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&format!("127.0.0.1:{}: Connection refused", refusing.port)), "{text}");
+    assert!(!format!("{error:?}").contains("hunter2"));
+    assert!(matches!(failure(Err(error)), ConnectFailure::Unreachable(_)));
+    let cause = failure(connect("host=/nowhere/at/all"));
+    assert!(matches!(cause, ConnectFailure::Unreachable(_)), "{cause}");
+}
+
+#[test]
+fn a_name_that_nobody_has_is_looked_up_in_vain() {
+    // RFC 6761 sees to it that there is no such name.
+    let cause = failure(connect("host=howdah.invalid"));
+    assert!(matches!(cause, ConnectFailure::Lookup { .. }), "{cause}");
+}
+
+#[test]
+fn hosts_that_cannot_be_reached_are_passed_over() {
+    let Some(shared) = shared() else { return };
+    let (refusing, closing) = (Refusing::new(), serve(drop));
+    let (refused, good) = (refusing.port, shared.port());
+    let conninfo = format!(
+        "host=127.0.0.1,127.0.0.1,127.0.0.1,/nowhere port={refused},{closing},{good},1 \
+         dbname=postgres user=postgres"
+    );
+    let client = connect(&conninfo).unwrap();
+    let expected = Endpoint::Tcp { host: "127.0.0.1".to_owned(), hostaddr: None, port: good };
+    assert_eq!(client.endpoint(), &expected);
+    let client = connect(&format!("{conninfo} load_balance_hosts=random")).unwrap();
+    assert_eq!(client.endpoint(), &expected);
+}
+
+#[test]
+fn a_refused_login_ends_the_search() {
+    let Some(shared) = shared() else { return };
+    let good = shared.port();
+    let conninfo =
+        format!("host=127.0.0.1,127.0.0.1 port={good} dbname=postgres user=scram password=hunter2");
+    assert!(matches!(failure(connect(&conninfo)), ConnectFailure::Sql(_)));
+    let none = connect(&shared.by_tcp("postgres", "dbname=nope")).unwrap_err();
+    assert_eq!(none.sqlstate(), Some("3D000"), "{none}");
+}
+
+#[test]
+fn the_kind_of_session_decides() {
+    let Some(shared) = shared() else { return };
+    let table = [
+        ("postgres", "any", true),
+        ("postgres", "read-write", true),
+        ("postgres", "read-only", false),
+        ("postgres", "primary", true),
+        ("postgres", "standby", false),
+        ("postgres", "prefer-standby", true),
+        ("read_only", "read-only", true),
+        ("read_only", "read-write", false),
+        ("read_only", "primary", true),
+    ];
+    for (user, wanted, found) in table {
+        let result = connect(&shared.by_tcp(user, &format!("target_session_attrs={wanted}")));
+        match result {
+            Ok(_) => assert!(found, "{user} {wanted}"),
+            Err(error) => {
+                assert!(!found, "{user} {wanted}: {error}");
+                let causes = failures(Err(error));
+                assert!(matches!(causes[..], [ConnectFailure::WrongSession { .. }]), "{causes:?}");
+            }
+        }
+    }
+}

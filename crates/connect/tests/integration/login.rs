@@ -1,0 +1,235 @@
+//! Methods of authentication, TLS modes and channel binding, against a real server.
+
+use howdah_connect::{ConnectError, ConnectFailure, LoginRefused, tls::TlsError};
+
+use crate::{
+    cluster::{PASSWORD, shared},
+    connect, failure, failures,
+};
+
+/// The password of every role, as a word of a connection string.
+const WITH_PASSWORD: &str = r"password='it\'s % a secret'";
+
+#[test]
+fn every_method_lets_us_in() {
+    let Some(shared) = shared() else { return };
+    for mode in ["disable", "prefer", "require"] {
+        for user in ["postgres", "scram", "md5", "plain"] {
+            let more = format!("{WITH_PASSWORD} sslmode={mode}");
+            let mut client = connect(&shared.by_tcp(user, &more)).unwrap();
+            assert_eq!(client.is_encrypted(), mode != "disable");
+            assert_eq!(client.one_value("select current_user").unwrap().as_deref(), Some(user));
+        }
+    }
+    for user in ["postgres", "scram"] {
+        let mut client = connect(&shared.by_socket(user, WITH_PASSWORD)).unwrap();
+        assert!(!client.is_encrypted());
+        assert_eq!(client.one_value("select current_user").unwrap().as_deref(), Some(user));
+    }
+}
+
+#[test]
+fn a_wrong_password_is_what_the_server_says() {
+    let Some(shared) = shared() else { return };
+    for user in ["scram", "md5", "plain"] {
+        for mode in ["disable", "prefer", "allow", "require"] {
+            let conninfo = shared.by_tcp(user, &format!("password=hunter2 sslmode={mode}"));
+            let error = connect(&conninfo).unwrap_err();
+            assert_eq!(error.sqlstate(), Some("28P01"), "{error}");
+            let printed = format!("{error} {error:?}");
+            assert!(printed.contains("password authentication failed"), "{printed}");
+            assert!(!printed.contains("hunter2"));
+            // It would not be right at the second attempt.
+            assert!(matches!(failure(Err(error)), ConnectFailure::Sql(_)));
+        }
+    }
+}
+
+#[test]
+fn a_missing_password_is_our_own_error() {
+    let Some(shared) = shared() else { return };
+    for user in ["scram", "md5", "plain"] {
+        let cause = failure(connect(&shared.by_tcp(user, "")));
+        assert!(cause.to_string().contains("asks for a password"), "{cause}");
+    }
+}
+
+#[test]
+fn the_password_may_come_from_the_password_file() {
+    use howdah_connect::{Client, Environment, Target, Words};
+    use std::{fs, os::unix::fs::PermissionsExt};
+    let Some(shared) = shared() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(".pgpass");
+    fs::write(&file, format!("localhost:{}:*:scram:{PASSWORD}\n", shared.port())).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let environment = Environment::empty().with_home(home.path()).with_os_user("nobody");
+    let words = Words::from_conninfo(shared.by_tcp("postgres", ""));
+    let target = Target::resolve(&words, &environment).unwrap().with_user("scram");
+    let mut client = Client::connect(&target).unwrap();
+    assert_eq!(client.one_value("select current_user").unwrap().as_deref(), Some("scram"));
+}
+
+#[test]
+fn a_mode_that_leaves_the_choice_finds_the_way_that_is_let_in() {
+    let Some(shared) = shared() else { return };
+    for (user, mode, encrypted) in [
+        ("tls", "allow", true),
+        ("tls", "prefer", true),
+        ("no_tls", "allow", false),
+        ("no_tls", "prefer", false),
+        ("scram", "allow", false),
+    ] {
+        let more = format!("{WITH_PASSWORD} sslmode={mode}");
+        let client = connect(&shared.by_tcp(user, &more)).unwrap();
+        assert_eq!(client.is_encrypted(), encrypted, "{user} {mode}");
+    }
+    for (user, mode) in [("tls", "disable"), ("no_tls", "require")] {
+        let error = connect(&shared.by_tcp(user, &format!("sslmode={mode}"))).unwrap_err();
+        assert_eq!(error.sqlstate(), Some("28000"), "{error}");
+    }
+    // Nobody is let in under this name: both ways were tried.
+    let both = failures(connect(&shared.by_tcp("nobody", "sslmode=prefer")));
+    assert_eq!(both.len(), 2, "{both:?}");
+}
+
+#[test]
+fn certificates_are_verified_as_the_mode_says() {
+    let Some(shared) = shared() else { return };
+    let certificates = shared.certificates();
+    let root = certificates.path("root.crt").display().to_string();
+    // It is no authority, least of all of the server's certificate.
+    let other = certificates.path("cert.crt").display().to_string();
+    for mode in ["require", "verify-ca", "verify-full"] {
+        let ours = format!("sslmode={mode} sslrootcert={root}");
+        assert!(connect(&shared.by_tcp("tls", &ours)).unwrap().is_encrypted());
+        let theirs = format!("sslmode={mode} sslrootcert={other}");
+        let cause = failure(connect(&shared.by_tcp("tls", &theirs)));
+        assert!(matches!(cause, ConnectFailure::Handshake(_)), "{cause}");
+    }
+    let by_address = |mode: &str| {
+        let port = shared.port();
+        format!(
+            "host=127.0.0.1 port={port} dbname=postgres user=tls sslmode={mode} sslrootcert={root}"
+        )
+    };
+    assert!(connect(&by_address("verify-ca")).is_ok());
+    let cause = failure(connect(&by_address("verify-full")));
+    assert!(cause.to_string().contains("not valid for name"), "{cause}");
+    for mode in ["verify-ca", "verify-full"] {
+        let missing = format!("sslmode={mode} sslrootcert=/nowhere/root.crt");
+        let error = connect(&shared.by_tcp("tls", &missing)).unwrap_err();
+        assert!(matches!(error, ConnectError::Tls(TlsError::NoRootCertificate { .. })), "{error}");
+    }
+    let missing = "sslmode=require sslrootcert=/nowhere/root.crt";
+    assert!(connect(&shared.by_tcp("tls", missing)).unwrap().is_encrypted());
+}
+
+#[test]
+fn a_client_certificate_is_a_login() {
+    let Some(shared) = shared() else { return };
+    let certificates = shared.certificates();
+    let file = |name: &str| certificates.path(name).display().to_string();
+    let with = |certificate: &str, key: &str| {
+        let files = format!("sslcert={} sslkey={}", file(certificate), file(key));
+        connect(&shared.by_tcp("cert", &format!("sslmode=require {files}")))
+    };
+    let mut client = with("cert.crt", "cert.key").unwrap();
+    assert_eq!(client.one_value("select current_user").unwrap().as_deref(), Some("cert"));
+
+    let error = with("cert.crt", "server.key").unwrap_err();
+    assert!(matches!(error, ConnectError::Tls(TlsError::Unusable { .. })), "{error}");
+    let error = with("cert.crt", "none.key").unwrap_err();
+    assert!(matches!(error, ConnectError::Tls(TlsError::NoKey { .. })), "{error}");
+    // Without a certificate the server says no, in its own words.
+    let error = with("none.crt", "none.key").unwrap_err();
+    assert_eq!(error.sqlstate(), Some("28000"), "{error}");
+
+    certificates.openssl(&[
+        "pkcs8",
+        "-topk8",
+        "-in",
+        "cert.key",
+        "-out",
+        "encrypted.key",
+        "-passout",
+        "pass:hunter2",
+    ]);
+    let error = with("cert.crt", "encrypted.key").unwrap_err();
+    assert!(matches!(error, ConnectError::Tls(TlsError::EncryptedKey { .. })), "{error}");
+}
+
+#[test]
+fn a_key_that_others_may_read_is_refused() {
+    use std::{fs, os::unix::fs::PermissionsExt};
+    let Some(shared) = shared() else { return };
+    let certificates = shared.certificates();
+    let key = certificates.path("open.key");
+    fs::copy(certificates.path("cert.key"), &key).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let files = format!(
+        "sslmode=require sslcert={} sslkey={}",
+        certificates.path("cert.crt").display(),
+        key.display()
+    );
+    let error = connect(&shared.by_tcp("cert", &files)).unwrap_err();
+    let refused = matches!(error, ConnectError::Tls(TlsError::KeyPermissions { mode: 0o644, .. }));
+    assert!(refused, "{error}");
+}
+
+#[test]
+fn a_required_channel_binding_is_there_or_there_is_no_login() {
+    let Some(shared) = shared() else { return };
+    let with = |user: &str, more: &str| {
+        connect(&shared.by_tcp(user, &format!("{WITH_PASSWORD} channel_binding=require {more}")))
+    };
+    assert!(with("scram", "sslmode=require").unwrap().is_encrypted());
+    for user in ["md5", "plain", "postgres"] {
+        let cause = failure(with(user, "sslmode=require"));
+        let refused = matches!(cause, ConnectFailure::LoginRefused(LoginRefused::NotBound));
+        assert!(refused, "{user}: {cause}");
+    }
+    let cause = failure(with("scram", "sslmode=disable"));
+    assert!(matches!(cause, ConnectFailure::LoginRefused(LoginRefused::NotBound)), "{cause}");
+    let unbound = format!("{WITH_PASSWORD} channel_binding=disable sslmode=require");
+    assert!(connect(&shared.by_tcp("scram", &unbound)).is_ok());
+}
+
+#[test]
+fn only_methods_that_are_required_are_answered() {
+    let Some(shared) = shared() else { return };
+    let with = |user: &str, methods: &str| {
+        connect(&shared.by_tcp(user, &format!("{WITH_PASSWORD} require_auth={methods}")))
+    };
+    assert!(with("scram", "scram-sha-256").is_ok());
+    assert!(with("md5", "md5,scram-sha-256").is_ok());
+    assert!(with("postgres", "none").is_ok());
+    for (user, methods) in [
+        ("plain", "scram-sha-256"),
+        ("plain", "!password"),
+        ("md5", "scram-sha-256"),
+        ("postgres", "!none"),
+    ] {
+        let cause = failure(with(user, methods));
+        let refused = matches!(cause, ConnectFailure::LoginRefused(LoginRefused::Method { .. }));
+        assert!(refused, "{user} {methods}: {cause}");
+    }
+}
+
+#[test]
+fn tls_may_begin_at_once_since_postgresql_17() {
+    let Some(shared) = shared() else { return };
+    let direct = connect(&shared.by_tcp("tls", "sslmode=require sslnegotiation=direct"));
+    let version = shared.client().server_version_num().unwrap();
+    if version >= 170_000 {
+        assert!(direct.unwrap().is_encrypted());
+        return;
+    }
+    // An older server takes the first bytes of TLS for a startup packet, and hangs up.
+    let cause = failure(direct);
+    let hung_up = matches!(
+        cause,
+        ConnectFailure::Closed | ConnectFailure::Lost(_) | ConnectFailure::Handshake(_)
+    );
+    assert!(hung_up, "{cause}");
+}

@@ -1,0 +1,82 @@
+//! `howdah demo`: the whole line on throw-away servers, with a slowdown to find.
+
+use std::{io::Write as _, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use howdah_demo::{Demo, Ending};
+use howdah_lab::Search;
+
+use crate::{context::Context, errors::Advise as _, outcome::Outcome};
+
+/// See it work: a slowdown is planted in a throw-away PostgreSQL, and found.
+///
+/// Builds a small shop, lets clients shop while the server logs, replays the log against an
+/// unchanged copy and against one that lacks an index, and compares. Takes about two minutes, needs
+/// no PostgreSQL on the machine, and leaves only what is in the folder of --out. Exit status 3 if
+/// the planted slowdown was not found.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder for the capture, the runs and compare.json; a temporary one if not given
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Major version of PostgreSQL to use; the newest that is installed if not given
+    #[arg(long, value_name = "MAJOR")]
+    pg: Option<u32>,
+    /// Folder with the programs of the PostgreSQL to use
+    #[arg(long, value_name = "DIR")]
+    pg_bin: Option<PathBuf>,
+    /// How long clients are in the shop
+    #[arg(long, value_name = "SECONDS", default_value_t = 20,
+          value_parser = clap::value_parser!(u64).range(5..=600))]
+    seconds: u64,
+}
+
+pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let temporary = match &args.out {
+        Some(_) => None,
+        None => Some(tempfile::tempdir().context("cannot make a temporary folder")?),
+    };
+    let out = args.out.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
+    let Some(out) = out else { bail!("no folder") };
+    std::fs::create_dir_all(&out)
+        .with_context(|| format!("cannot make the folder {}", out.display()))?;
+    let demo = Demo {
+        out: out.clone(),
+        search: search(args.pg, args.pg_bin),
+        duration: Duration::from_secs(args.seconds),
+        stop: ctx.interrupted(),
+    };
+    let ending = demo
+        .run(|line| ctx.say(line))
+        .context("the demo could not be given")
+        .hint("`howdah lab start` shows whether a throw-away PostgreSQL can be had here")?;
+    let file = out.join("compare.json");
+    std::fs::write(&file, format!("{:#?}", ending.changed))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    conclude(ctx, &ending, temporary.is_none().then_some(&file))
+}
+
+fn search(major: Option<u32>, dir: Option<PathBuf>) -> Search {
+    let mut search = Search::new();
+    if let Some(major) = major {
+        search = search.major(major);
+    }
+    if let Some(dir) = dir {
+        search = search.dir(dir);
+    }
+    search
+}
+
+fn conclude(ctx: &Context, ending: &Ending, file: Option<&PathBuf>) -> anyhow::Result<Outcome> {
+    let mut out = ctx.stdout();
+    writeln!(out, "control, unchanged against unchanged: {}", ending.control.verdict)?;
+    for q in &ending.changed.queries { writeln!(out, "{} {:?} {:?} {}", q.verdict, q.change.map(|c| c.factor), q.because, q.words.query)?; }
+    for q in &ending.control.queries { writeln!(out, "CONTROL {} {:?} {}", q.verdict, q.change.map(|c| c.factor), q.words.query)?; }
+    if let Some(file) = file {
+        writeln!(out, "{}", file.display())?;
+    }
+    Ok(match ending.found() {
+        Some(_) => Outcome::Done,
+        None => Outcome::No,
+    })
+}
