@@ -15,7 +15,8 @@ pub struct Material<'a> {
 
 /// Changes `input` in one to eight places.
 pub fn mutate(input: &mut Vec<u8>, material: Material<'_>, random: &mut Random) {
-    for _ in 0..=random.below(1 << random.below(4)) {
+    let most = 1 << random.below(4);
+    for _ in 0..=random.below(most) {
         change(input, material, random);
     }
     input.truncate(material.bytes_max);
@@ -42,8 +43,8 @@ fn change(input: &mut Vec<u8>, material: Material<'_>, random: &mut Random) {
         5 => input.truncate(at),
         6 => {
             let part = input[at..end].to_vec();
-            let times = 1 + random.below(1 << random.below(6));
-            let times = times.min(material.bytes_max / part.len().max(1));
+            let most = 1 << random.below(6);
+            let times = (1 + random.below(most)).min(material.bytes_max / part.len().max(1));
             input.splice(at..at, part.repeat(times));
         }
         7 => {

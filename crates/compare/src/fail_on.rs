@@ -236,7 +236,8 @@ impl fmt::Display for FailOn {
 impl Limit {
     fn parse(text: &str) -> Option<Self> {
         // Longest first: `ms` and `us` end in `s`.
-        const UNITS: [(&str, fn(f64) -> Limit); 7] = [
+        type Unit = (&'static str, fn(f64) -> Limit);
+        const UNITS: [Unit; 7] = [
             ("min", |number| Limit::Micros(number * 60e6)),
             ("ms", |number| Limit::Micros(number * 1e3)),
             ("us", Limit::Micros),

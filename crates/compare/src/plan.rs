@@ -84,13 +84,13 @@ impl Facts {
         let root = Node::new(explained.get("Plan")?)?;
         let mut facts = Self { rows: root.rows(), ..Self::default() };
         facts.jit = explained.get("JIT").is_some();
-        facts.visit(root, 0);
+        facts.visit(root);
         Some(facts)
     }
 
-    /// Takes account of a node and all below it; gives the aliases that are read there.
-    fn visit(&mut self, node: Node<'_>, depth: usize) -> BTreeSet<String> {
-        // serde_json's own limit of 128 levels of JSON keeps this far from the stack's end.
+    /// Takes account of a node and all below it; gives the aliases that are read there. The parser's
+    /// limit of 128 levels of JSON keeps the recursion short.
+    fn visit(&mut self, node: Node<'_>) -> BTreeSet<String> {
         let mut aliases = BTreeSet::new();
         if let Some(scan) = node.scan() {
             aliases.insert(scan.alias.clone());
@@ -98,7 +98,7 @@ impl Facts {
         }
         for child in node.children() {
             if !(node.is_bitmap_heap_scan() && child.is_bitmap()) {
-                let below = self.visit(child, depth + 1);
+                let below = self.visit(child);
                 // What a subplan reads is not joined by the nodes above it.
                 if !child.is_subplan() {
                     aliases.extend(below);

@@ -84,14 +84,29 @@ impl Samples {
     ///
     /// There is no run, or it is damaged.
     pub fn read(path: &Path) -> Result<Self, ReadRunError> {
-        Self::read_run(path).map_err(|source| ReadRunError { path: path.to_owned(), source })
+        Self::read_watched(path, |_, _| {})
     }
 
-    fn read_run(path: &Path) -> Result<Self, ReadError> {
+    /// Like [`Self::read`]; tells `watch` now and then how many outcomes were read, of how many.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::read`].
+    pub fn read_watched(path: &Path, watch: impl FnMut(u64, u64)) -> Result<Self, ReadRunError> {
+        Self::read_run(path, watch)
+            .map_err(|source| ReadRunError { path: path.to_owned(), source })
+    }
+
+    fn read_run(path: &Path, mut watch: impl FnMut(u64, u64)) -> Result<Self, ReadError> {
+        const NOW_AND_THEN: usize = 4_096;
         let run = Run::open(path)?;
+        let total = run.manifest().outcomes;
         let mut samples = Self::new(About::of(path, run.manifest()));
-        for outcome in run.outcomes() {
+        for (read, outcome) in run.outcomes().enumerate() {
             samples.record(&outcome?);
+            if read % NOW_AND_THEN == 0 {
+                watch(read as u64, total);
+            }
         }
         for statement in run.statements()? {
             let fingerprint = Fingerprint(statement.fingerprint);

@@ -13,19 +13,21 @@ use std::{
     io::{self, Read},
     os::unix::fs::PermissionsExt,
     path::Path,
+    sync::Arc,
 };
 
 use howdah_wire::Secret;
 
 use crate::{Endpoint, target::Warning};
 
-/// The lines of a password file, read once: replay asks it for each of thousands of sessions.
+/// The lines of a password file, read once: replay asks them for each of thousands of sessions.
+/// Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passwords {
-    lines: Vec<Line>,
+    lines: Arc<[Line]>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Line {
     host: Pattern,
     port: Pattern,
@@ -34,7 +36,7 @@ struct Line {
     password: Secret,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Pattern {
     Any,
     Exactly(Vec<u8>),

@@ -11,7 +11,7 @@ use std::{
 
 use howdah_compare::{
     Comparison, Overall, QueryComparison, Samples, compare,
-    explain::{ExplainError, Examples, explain},
+    explain::{Examples, ExplainError, explain},
 };
 use howdah_connect::{Client, ConnectError, QueryError, ResolveError};
 use howdah_dataset::{Capture, CaptureSettings, CaptureWriter, ReadError, RunSettings, RunWriter};

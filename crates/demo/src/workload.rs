@@ -94,7 +94,9 @@ impl Shopper {
                     "insert into orders (customer_id, product_id, total, note) \
                      values ({customer}, {product}, {product}.50, 'bought by customer {customer}')"
                 ))?;
-                self.simple(&format!("update products set stock = stock - 1 where id = {product}"))?;
+                self.simple(&format!(
+                    "update products set stock = stock - 1 where id = {product}"
+                ))?;
                 self.simple("commit")
             }
             Habit::Visitor => {
@@ -141,7 +143,8 @@ impl Dice {
     /// A number from 1 to `sides`.
     fn roll(&mut self, sides: u32) -> u32 {
         // Knuth's MMIX constants for a linear congruential generator; the high bits are good enough.
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) % u64::from(sides)) as u32 + 1
     }
 }

@@ -37,8 +37,12 @@ impl ConnectionArgs {
             user: self.username.clone(),
             database: self.dbname.clone(),
         };
-        Target::resolve(&words, &Environment::from_process())
-            .context("cannot make sense of the connection settings")
+        let target = Target::resolve(&words, &Environment::from_process())
+            .context("cannot make sense of the connection settings")?;
+        for warning in target.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(target)
     }
 }
 

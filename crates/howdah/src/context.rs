@@ -73,11 +73,6 @@ impl Context {
         self.interrupt.flag()
     }
 
-    /// Whether a signal has come since [`Context::interrupted`] was first called.
-    pub(crate) fn is_interrupted(&self) -> bool {
-        self.interrupt.is_set()
-    }
-
     /// What the output streams are.
     pub(crate) fn terminal(&self) -> Terminal {
         self.terminal

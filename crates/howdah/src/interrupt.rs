@@ -1,9 +1,6 @@
 //! Ctrl-C and SIGTERM: the first asks, the second stops at once.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -33,20 +30,16 @@ impl Interrupt {
         });
         Arc::clone(flag)
     }
-
-    /// Whether a signal has come since somebody first asked for the flag.
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
-    }
 }
 
 #[test]
 fn the_first_signal_only_sets_the_flag() {
+    use std::sync::atomic::Ordering;
+
     let interrupt = Interrupt::default();
-    assert!(!interrupt.is_set(), "nobody asked yet");
     let flag = interrupt.flag();
-    assert!(!interrupt.is_set());
+    assert!(!flag.load(Ordering::Relaxed));
     signal_hook::low_level::raise(SIGTERM).unwrap();
-    assert!(flag.load(Ordering::Relaxed) && interrupt.is_set());
+    assert!(flag.load(Ordering::Relaxed));
     assert!(Arc::ptr_eq(&flag, &interrupt.flag()), "everybody gets the same flag");
 }

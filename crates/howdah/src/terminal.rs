@@ -103,6 +103,7 @@ impl Write for StdoutLock<'_> {
 }
 
 /// Tells a broken pipe of ours from one of a database connection, and says whose any other error is.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` takes")]
 fn named(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, StdoutClosed),

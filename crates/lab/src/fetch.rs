@@ -35,7 +35,7 @@ pub(crate) enum FetchError {
     /// The cache cannot be written.
     #[error("cannot write {}", path.display())]
     Cache { path: PathBuf, source: io::Error },
-    /// The helper that would clean up after us could not be started.
+    /// The process that would clean up after us could not be started.
     #[error(transparent)]
     Janitor(#[from] Error),
 }

@@ -119,10 +119,10 @@ impl Importer {
     ///
     /// As for [`feed`](Self::feed).
     pub fn end_file(&mut self) -> Result<(), ImportError> {
-        self.advance(Closing::End)?;
+        let result = self.advance(Closing::End);
         self.buffer.begin();
         self.before = self.reader.take().or(self.before.take());
-        Ok(())
+        result
     }
 
     /// Ends the input. Actions whose outcome never came are handed out without.

@@ -45,8 +45,8 @@ pub(crate) struct Tracker {
     output: Output,
     texts: Texts,
     watermark: Option<Timestamp>,
-    /// When the log first told of a connection.
-    first_connection: Option<Timestamp>,
+    /// When the first session that the log saw connect had started, in seconds since the Unix epoch.
+    first_connected: Option<i64>,
     /// Records taken: the age of sessions is counted in these.
     clock: u64,
     /// The session ended last and its process, in case that a rebuilt id comes again.
@@ -92,7 +92,7 @@ impl Tracker {
             output: Output::new(emit),
             texts: Texts::default(),
             watermark: None,
-            first_connection: None,
+            first_connected: None,
             clock: 0,
             gone: None,
             known_messages: 0,
@@ -253,7 +253,7 @@ impl Tracker {
         names: Authorized<'_>,
         summary: &mut Summary,
     ) {
-        self.first_connection = self.first_connection.or(Some(record.time));
+        self.first_connected = self.first_connected.or(record.session_start);
         if self.sessions.get(key).is_some_and(|session| session.is_connected) {
             self.remove(key, record.time, summary);
         }

@@ -102,11 +102,7 @@ impl Poller {
     /// # Errors
     ///
     /// Only the kernel's own refusals; an interrupted wait returns early without an error.
-    pub fn wait(
-        &mut self,
-        deadline: Option<Instant>,
-        out: &mut Vec<Readiness>,
-    ) -> io::Result<()> {
+    pub fn wait(&mut self, deadline: Option<Instant>, out: &mut Vec<Readiness>) -> io::Result<()> {
         self.arm(deadline)?;
         let mut ready = [MaybeUninit::uninit(); BATCH];
         let ready = match epoll::wait(&self.epoll, &mut ready[..], None) {

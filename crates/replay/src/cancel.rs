@@ -97,13 +97,19 @@ impl Pending {
             return Ok(false);
         }
         self.written += self.stream.send(&self.request[self.written..]).map_err(Lost::Io)?;
+        let is_written = self.written == self.request.len();
         let mut rest = [0; 64];
-        match self.stream.receive(&mut rest) {
-            Ok(Received::Closed) => Ok(self.written == self.request.len()),
-            Ok(_) => Ok(false),
-            // The postmaster may reset the connection when it has read the request.
-            Err(_) if self.written == self.request.len() => Ok(true),
-            Err(error) => Err(Lost::Io(error)),
+        loop {
+            match self.stream.receive(&mut rest) {
+                // There is no answer; should one come all the same, it is none of ours.
+                Ok(Received::Bytes(_)) => {}
+                Ok(Received::Drained(_)) => return Ok(false),
+                Ok(Received::Closed) if is_written => return Ok(true),
+                Ok(Received::Closed) => return Err(Lost::Closed),
+                // The postmaster may reset the connection when it has read the request.
+                Err(_) if is_written => return Ok(true),
+                Err(error) => return Err(Lost::Io(error)),
+            }
         }
     }
 }

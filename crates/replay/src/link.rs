@@ -39,6 +39,18 @@ pub(crate) struct Failure {
     pub(crate) message: Text,
 }
 
+/// How far [`Link::pump`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pumped {
+    /// The socket is empty: its next readiness tells when to go on.
+    Dry,
+    /// It has more, and no further readiness will say so: call again once others had their turn.
+    More,
+}
+
+/// Reads of one connection before others have their turn.
+const READS_MAX: u32 = 16;
+
 /// The connection is gone.
 #[derive(Debug)]
 pub(crate) enum Lost {
@@ -66,8 +78,8 @@ impl Link {
         }
     }
 
-    /// Moves bytes in both directions until the socket has no more of either, and passes on what
-    /// the server said.
+    /// Moves bytes in both directions and passes on what the server said, until the socket has no
+    /// more, or for so long that a large result delays no other session.
     ///
     /// `nonce` gives fresh random bytes for the login.
     pub(crate) fn pump(
@@ -75,21 +87,22 @@ impl Link {
         buffer: &mut [u8],
         nonce: impl FnOnce() -> [u8; 18],
         mut heard: impl FnMut(&mut Client, Reply),
-    ) -> Result<(), Lost> {
+    ) -> Result<Pumped, Lost> {
         if let Phase::Opening(login) = &mut self.phase {
             if !self.stream.open().map_err(Lost::Io)? {
-                return Ok(());
+                return Ok(Pumped::Dry);
             }
-            let Some(mut login) = login.take() else { return Ok(()) };
+            let Some(mut login) = login.take() else { return Ok(Pumped::Dry) };
             login.channel_binding =
                 self.stream.peer_certificate().and_then(howdah_connect::tls::end_point_hash);
             let mut client = Client::new(*login, nonce());
             client.discard_rows(true);
             self.phase = Phase::Talking(Box::new(client));
         }
-        let Phase::Talking(client) = &mut self.phase else { return Ok(()) };
-        loop {
-            flush(&mut self.stream, client)?;
+        let Phase::Talking(client) = &mut self.phase else { return Ok(Pumped::Dry) };
+        for _ in 0..READS_MAX {
+            // A server that hangs up has said why before: it is read although nothing can be sent.
+            let sent = flush(&mut self.stream, client);
             let received = self.stream.receive(buffer).map_err(Lost::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
                 client.handle_input(&buffer[..some]);
@@ -104,10 +117,15 @@ impl Link {
             }
             match received {
                 Received::Bytes(_) => {}
-                Received::Drained(_) => return flush(&mut self.stream, client),
+                Received::Drained(_) => {
+                    sent?;
+                    flush(&mut self.stream, client)?;
+                    return Ok(Pumped::Dry);
+                }
                 Received::Closed => return Err(Lost::Closed),
             }
         }
+        Ok(Pumped::More)
     }
 
     /// Sends what the protocol side has queued, as far as the socket takes it now.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use howdah_session::{Client, EncodeError, TransactionStatus};
-use howdah_sql::{Command, Lexer};
+use howdah_sql::{Command, Lexer, split_statements};
 use howdah_traffic::{
     Action, Bound, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text,
 };
@@ -98,10 +98,20 @@ pub(crate) enum Step {
 /// Where the player's connection is.
 #[derive(Clone, Debug)]
 pub(crate) enum Presence {
-    /// Not connected. After a failure, not again before `retry`.
-    Away { failed: Option<(Failure, Instant)> },
+    /// Not connected; `outage` says why, if it should be.
+    Away { outage: Option<Outage> },
     Arriving,
     Here,
+}
+
+/// A connection that was lost or could not be had.
+#[derive(Clone, Debug)]
+pub(crate) struct Outage {
+    pub(crate) failure: Failure,
+    /// When to try again.
+    pub(crate) retry: Instant,
+    /// It has lasted so long that events no longer wait for its end, even those without a due time.
+    pub(crate) is_long: bool,
 }
 
 /// The state of one session's replay.
@@ -121,6 +131,8 @@ pub(crate) struct Player {
     transaction: TransactionStatus,
     /// The connection was lost inside a transaction whose end has not come yet.
     transaction_lost: bool,
+    /// Its Disconnect was the last that happened.
+    has_left: bool,
     fetch_rows: u32,
 }
 
@@ -148,7 +160,7 @@ impl Player {
         Self {
             id,
             queue: VecDeque::new(),
-            presence: Presence::Away { failed: None },
+            presence: Presence::Away { outage: None },
             flight: None,
             free: now,
             statements: HashMap::new(),
@@ -156,6 +168,7 @@ impl Player {
             parses_captured: false,
             transaction: TransactionStatus::Idle,
             transaction_lost: false,
+            has_left: false,
             fetch_rows,
         }
     }
@@ -163,6 +176,7 @@ impl Player {
     /// Adds the session's next event.
     pub(crate) fn push(&mut self, item: Item) {
         self.parses_captured |= item.event.action.kind() == Kind::Parse;
+        self.has_left = false;
         self.queue.push_back(item);
     }
 
@@ -185,7 +199,7 @@ impl Player {
 
     /// Whether it has left and nothing more is known of it: its place can be given away.
     pub(crate) fn is_done(&self) -> bool {
-        self.queue.is_empty() && matches!(self.presence, Presence::Away { failed: None })
+        self.has_left && self.queue.is_empty()
     }
 
     /// The event that comes next.
@@ -197,14 +211,15 @@ impl Player {
     /// which must be given while the player is [`Presence::Here`].
     pub(crate) fn step(&mut self, now: Instant, paced: bool, client: Option<&mut Client>) -> Step {
         let Some(head) = self.queue.front() else { return Step::Wait };
+        // All others wait for what is in flight, which will look here when it has landed.
+        if self.flight.is_some() && head.event.action != Action::Cancel {
+            return Step::Wait;
+        }
         if head.due > now {
             return Step::WaitUntil(head.due);
         }
         if self.flight.is_some() {
-            return match head.event.action {
-                Action::Cancel => Step::Cancel(self.pop()),
-                _ => Step::Wait,
-            };
+            return Step::Cancel(self.pop());
         }
         if let Some(skip) = self.reason_to_skip(&head.event) {
             let item = self.pop();
@@ -213,11 +228,10 @@ impl Player {
         }
         match (&self.presence, client) {
             (Presence::Here, Some(client)) => self.play(now, client),
-            (Presence::Away { failed }, _) => match failed.clone() {
-                Some((_, retry)) if retry > now && !paced => Step::WaitUntil(retry),
-                Some((failure, retry)) if retry > now => self.fail_head(failure),
-                _ => self.ask_for_connection(),
-            },
+            (Presence::Away { outage }, _) => {
+                let outage = outage.clone().filter(|outage| outage.retry > now);
+                self.step_away(now, paced, outage)
+            }
             (Presence::Arriving | Presence::Here, _) => Step::Wait,
         }
     }
@@ -226,22 +240,29 @@ impl Player {
         self.queue.pop_front().expect("callers have looked at the front")
     }
 
-    fn fail_head(&mut self, failure: Failure) -> Step {
-        let item = self.pop();
-        Step::Record(item, End::Failed(failure))
-    }
-
-    fn ask_for_connection(&mut self) -> Step {
-        match self.queue.front().map(|head| head.event.action.kind()) {
-            Some(Kind::Connect) => Step::Connect(Some(self.pop())),
-            Some(Kind::Disconnect) => Step::Record(self.pop(), End::Done),
-            _ => Step::Connect(None),
+    /// Decides what comes next without a connection, while `outage` allows no attempt to get one.
+    fn step_away(&mut self, now: Instant, paced: bool, outage: Option<Outage>) -> Step {
+        let head = self.queue.front().expect("step has looked").event.action.kind();
+        match outage {
+            _ if head == Kind::Disconnect => {
+                self.left(now);
+                Step::Record(self.pop(), End::Done)
+            }
+            Some(outage) if paced || outage.is_long => {
+                Step::Record(self.pop(), End::Failed(outage.failure))
+            }
+            Some(outage) => Step::WaitUntil(outage.retry),
+            None if head == Kind::Connect => Step::Connect(Some(self.pop())),
+            None => Step::Connect(None),
         }
     }
 
     /// Why this event cannot or must not be sent, if so.
     fn reason_to_skip(&self, event: &Event) -> Option<Skip> {
-        if self.transaction_lost && event.action.kind().is_execution() {
+        // A Parse is the session's, not the transaction's.
+        let kind = event.action.kind();
+        let runs = kind.is_execution() || kind == Kind::Bind;
+        if self.transaction_lost && runs && !begins(&event.action) {
             return Some(Skip::TransactionLost);
         }
         match &event.action {
@@ -281,20 +302,17 @@ impl Player {
             }
             parts.push(self.pop());
         }
-        let queued = self.queue_messages(&parts, client);
-        if let Err(reason) = queued {
-            let failure = Failure {
-                sqlstate: SqlState::new(b"22021"),
-                message: Text::from(reason.to_string()),
-            };
-            for later in parts.drain(1..).rev() {
-                self.queue.push_front(later);
-            }
-            let item = parts.pop().expect("it began with one");
-            return Step::Record(item, End::Failed(failure));
+        if self.transaction_lost && begins(&parts[0].event.action) {
+            self.transaction_lost = false;
         }
+        // What cannot be written fails with all that stands behind it in its batch. What stands
+        // before it is queued by then, and nobody answers that without a Sync.
+        let failure = self.queue_messages(&parts, client).err().map(|reason| {
+            client.sync();
+            unwritable(&reason)
+        });
         let parts = parts.into_iter().map(|item| Part { item, complete: false }).collect();
-        self.flight = Some(Flight { parts, sent: now, rows: 0, failure: None });
+        self.flight = Some(Flight { parts, sent: now, rows: 0, failure });
         Step::Send
     }
 
@@ -309,10 +327,7 @@ impl Player {
             let last = at + 1 == parts.len();
             match &part.event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
-                    if matches!(Command::of(sql.as_bytes()), Command::Deallocate | Command::Discard) {
-                        // Which names are gone is known to the server: prepare again when used.
-                        self.statements.clear();
-                    }
+                    self.forget_deallocated(sql);
                     return client.query(sql.as_bytes()).map(drop);
                 }
                 Action::Parse { statement, sql } => self.parse(statement, sql, client)?,
@@ -323,6 +338,7 @@ impl Player {
                     self.bind(bound, fresh, client)?;
                     let rows_max = if self.will_fetch(bound) { self.fetch_rows } else { 0 };
                     client.execute(bound.portal.as_bytes(), rows_max)?;
+                    self.forget_deallocated(&bound.sql);
                 }
                 Action::Fetch(bound) => {
                     client.execute(bound.portal.as_bytes(), self.fetch_rows)?;
@@ -334,6 +350,19 @@ impl Player {
         }
         client.sync();
         Ok(())
+    }
+
+    /// Which names DEALLOCATE and DISCARD leave is known to the server: prepare again when used.
+    fn forget_deallocated(&mut self, sql: &Text) {
+        let forgets = |one| matches!(Command::of(one), Command::Deallocate | Command::Discard);
+        let sql = sql.as_bytes().trim_ascii_end();
+        let single = !sql.strip_suffix(b";").unwrap_or(sql).contains(&b';');
+        // Most texts are spared a look beyond their first word, many even that.
+        if !self.statements.is_empty()
+            && if single { forgets(sql) } else { split_statements(sql).any(forgets) }
+        {
+            self.statements.clear();
+        }
     }
 
     fn parse(
@@ -469,10 +498,10 @@ impl Player {
     }
 
     /// The connection is gone, or could not be had. What was in flight fails.
-    pub(crate) fn lost(&mut self, failure: &Failure, retry: Instant, now: Instant) -> Vec<Finished> {
+    pub(crate) fn lost(&mut self, outage: Outage, now: Instant) -> Vec<Finished> {
         let mut finished = Vec::new();
         if let Some(mut flight) = self.flight.take() {
-            flight.failure.get_or_insert_with(|| failure.clone());
+            flight.failure.get_or_insert_with(|| outage.failure.clone());
             let free = std::mem::replace(&mut self.free, now);
             finished = flight.finish(now, free);
         }
@@ -480,7 +509,7 @@ impl Player {
         let ended = finished.last().is_some_and(|last| ends_transaction(&last.item.event.action));
         self.transaction_lost |= self.transaction != TransactionStatus::Idle && !ended;
         self.transaction = TransactionStatus::Idle;
-        self.presence = Presence::Away { failed: Some((failure.clone(), retry)) };
+        self.presence = Presence::Away { outage: Some(outage) };
         finished
     }
 
@@ -493,9 +522,10 @@ impl Player {
 
     /// The connection was closed as the capture has it.
     pub(crate) fn left(&mut self, now: Instant) {
-        self.presence = Presence::Away { failed: None };
+        self.presence = Presence::Away { outage: None };
         self.transaction = TransactionStatus::Idle;
         self.transaction_lost = false;
+        self.has_left = true;
         self.free = now;
     }
 
@@ -594,16 +624,35 @@ fn statement(action: &Action) -> Option<&Text> {
     }
 }
 
+/// Whether it begins a transaction, so that it belongs to none before.
+fn begins(action: &Action) -> bool {
+    action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Begin)
+}
+
+/// Whether no transaction that was open before it is open behind it.
 fn ends_transaction(action: &Action) -> bool {
     let Some(sql) = action.sql() else { return false };
-    match Command::of(sql.as_bytes()) {
-        Command::Commit => true,
-        // ROLLBACK TO goes back to a savepoint and stays in the transaction.
-        Command::Rollback => {
-            !Lexer::new(sql.as_bytes()).any(|token| token.text.eq_ignore_ascii_case(b"to"))
+    let mut ended = false;
+    for statement in split_statements(sql.as_bytes()) {
+        let has = |word: &[u8]| {
+            Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word))
+        };
+        // COMMIT AND CHAIN begins the next one.
+        let chains = || has(b"chain") && !has(b"no");
+        match Command::of(statement) {
+            Command::Begin => ended = false,
+            Command::Commit => ended = !chains(),
+            // ROLLBACK TO goes back to a savepoint and stays in the transaction.
+            Command::Rollback => ended = !has(b"to") && !chains(),
+            _ => {}
         }
-        _ => false,
     }
+    ended
+}
+
+/// The failure of an event that the protocol has no bytes for. No server said it, so it has no code.
+fn unwritable(reason: &EncodeError) -> Failure {
+    Failure { sqlstate: None, message: Text::from(reason.to_string()) }
 }
 
 #[cfg(test)]

@@ -65,7 +65,8 @@ pub struct Report {
     pub tally: Tally,
     /// Captured time of the first and the last event read.
     pub captured: Option<(Timestamp, Timestamp)>,
-    /// Events read from the capture.
+    /// Events read from the capture. Each of them is done, failed or skipped in the tally; of a
+    /// replay that was stopped, what had been read further ahead does not count.
     pub events_read: u64,
     /// From the start to the last answer.
     pub elapsed: Duration,
@@ -111,8 +112,9 @@ pub enum StartError {
 impl Replay {
     /// Plays `events`, which come in the order of their time, through to the last answer.
     ///
-    /// Events are pulled only as far ahead as the schedule needs, on a thread of their own; a
-    /// slow or endless source is fine. A statement that fails, a connection that is lost, a reader
+    /// The first event starts the clock, so it is waited for, here and without regard to `stop`. The
+    /// others are pulled on a thread of their own, only as far ahead as the schedule needs; a slow
+    /// or endless source is fine. A statement that fails, a connection that is lost, a reader
     /// that breaks off are results, found in the [`Report`].
     ///
     /// # Errors
@@ -166,8 +168,9 @@ fn play<E: Into<FeedError>>(
     // The recorder ends when the last worker has dropped its end of the channel.
     drop(shared);
     let (crew, inboxes): (Vec<_>, Vec<_>) = crew.into_iter().unzip();
-    let fed = Arc::new(Mutex::new(Fed::default()));
-    let feeder = Feeder { inboxes, open: Vec::new(), hash: RandomState::new(), fed: fed.clone() };
+    let error = Arc::new(Mutex::new(None));
+    let feeder =
+        Feeder { inboxes, open: Vec::new(), hash: RandomState::new(), error: error.clone() };
     // Not joined: it may hang in a read of an endless pipe when the replay is told to stop.
     thread::Builder::new()
         .name("replay-reader".to_owned())
@@ -184,18 +187,17 @@ fn play<E: Into<FeedError>>(
     for stats in stats {
         sum.add(stats.map_err(StartError::Worker)?);
     }
-    let mut fed = fed.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(Report {
         tally,
-        captured: fed.captured,
-        events_read: fed.events,
+        captured: sum.captured,
+        events_read: sum.events,
         elapsed: start.elapsed(),
         sessions: sum.sessions,
         connections_max: sum.open_max,
         connections: sum.connections,
         connections_lost: sum.lost,
         interrupted: sum.stopped || stop.load(Ordering::Relaxed),
-        feed_error: fed.error.take(),
+        feed_error: error.lock().unwrap_or_else(PoisonError::into_inner).take(),
         write_error,
         writer,
     })
@@ -207,15 +209,8 @@ struct Feeder {
     /// By worker: its sessions that are open at this point of the capture.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
-    fed: Arc<Mutex<Fed>>,
-}
-
-/// What the reader has done so far.
-#[derive(Default)]
-struct Fed {
-    events: u64,
-    captured: Option<(Timestamp, Timestamp)>,
-    error: Option<FeedError>,
+    /// What it broke off for.
+    error: Arc<Mutex<Option<FeedError>>>,
 }
 
 impl Feeder {
@@ -233,7 +228,8 @@ impl Feeder {
                     }
                 }
                 Err(error) => {
-                    self.fed().error = Some(error.into());
+                    let mut place = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+                    *place = Some(error.into());
                     break;
                 }
             }
@@ -245,12 +241,6 @@ impl Feeder {
 
     /// False when the workers take no more.
     fn deal(&mut self, event: Event) -> bool {
-        {
-            let mut fed = self.fed();
-            fed.events += 1;
-            let (_, last) = fed.captured.get_or_insert((event.time, event.time));
-            *last = event.time.max(*last);
-        }
         let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;
         let open = &mut self.open[worker];
         match event.action.kind() {
@@ -264,9 +254,5 @@ impl Feeder {
         }
         let arrival = Arrival { bytes: event_bytes(&event), open_sessions: open.len(), event };
         self.inboxes[worker].put(arrival)
-    }
-
-    fn fed(&self) -> std::sync::MutexGuard<'_, Fed> {
-        self.fed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,17 +17,17 @@ use std::{
 };
 
 use howdah_net::{Dialer, Poller, Readiness, Timers, Token};
-use howdah_traffic::{Kind, SessionId};
+use howdah_traffic::{Kind, SessionId, Timestamp};
 use howdah_wire::startup::cancel_request;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{
     cancel::{Cancel, Cancels},
     inbox::{Arrival, Inbox, Supply},
-    link::{Link, Lost, Reply},
+    link::{Link, Lost, Pumped, Reply},
     metrics::Metrics,
     pace::Schedule,
-    player::{End, Finished, Item, Player, Presence, Skip, Step},
+    player::{End, Finished, Item, Outage, Player, Presence, Skip, Step},
     settings::Limits,
     target::Logins,
 };
@@ -45,6 +45,9 @@ const STALL: Duration = Duration::from_secs(1);
 
 /// Waits between attempts to connect: doubled from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Failed attempts to connect, some twenty seconds of them, after which an outage is a long one.
+const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 
 /// Outcomes handed over at once, at most.
 const BATCH: usize = 512;
@@ -69,6 +72,8 @@ pub(crate) struct Worker {
     seats: Vec<Seat>,
     vacant: Vec<u32>,
     by_session: HashMap<SessionId, Slot>,
+    /// Connections that have more to read, and will not be reported again.
+    unread: Vec<Slot>,
     cancels: Cancels,
     random: SystemRandom,
     /// Outcomes not handed over yet.
@@ -82,6 +87,10 @@ pub(crate) struct Worker {
 /// What a worker knows about its connections at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkerStats {
+    /// Events taken from the inbox: each of them has an end, unlike those that a stop leaves there.
+    pub(crate) events: u64,
+    /// Captured time of the first and the last of them.
+    pub(crate) captured: Option<(Timestamp, Timestamp)>,
     pub(crate) sessions: u64,
     pub(crate) connections: u64,
     pub(crate) lost: u64,
@@ -94,11 +103,21 @@ pub(crate) struct WorkerStats {
 impl WorkerStats {
     /// Adds what another worker did.
     pub(crate) fn add(&mut self, other: Self) {
+        self.events += other.events;
+        for time in other.captured.into_iter().flat_map(|(first, last)| [first, last]) {
+            self.span(time);
+        }
         self.sessions += other.sessions;
         self.connections += other.connections;
         self.lost += other.lost;
         self.open_max += other.open_max;
         self.stopped |= other.stopped;
+    }
+
+    fn span(&mut self, time: Timestamp) {
+        let (first, last) = self.captured.get_or_insert((time, time));
+        *first = time.min(*first);
+        *last = time.max(*last);
     }
 }
 
@@ -138,6 +157,7 @@ impl Worker {
             seats: Vec::new(),
             vacant: Vec::new(),
             by_session: HashMap::new(),
+            unread: Vec::new(),
             cancels: Cancels::default(),
             random: SystemRandom::new(),
             ended: Vec::new(),
@@ -164,11 +184,16 @@ impl Worker {
                 break;
             }
             self.set_gauges();
-            let deadline = self.deadline(supply, now);
+            let deadline =
+                if self.unread.is_empty() { self.deadline(supply, now) } else { now };
             ready.clear();
             self.poller.wait(Some(deadline), &mut ready)?;
+            let unread = std::mem::take(&mut self.unread);
             for one in &ready {
                 self.handle(*one);
+            }
+            for slot in unread {
+                self.listen(slot);
             }
         }
         self.leave();
@@ -215,6 +240,8 @@ impl Worker {
     /// Gives an event to its session's player.
     fn seat(&mut self, arrival: Arrival, now: Instant) {
         self.shared.metrics.events_read.add(1);
+        self.stats.events += 1;
+        self.stats.span(arrival.event.time);
         let slot = match self.by_session.get(&arrival.event.session) {
             Some(slot) => *slot,
             None => self.new_seat(arrival.event.session.clone(), now),
@@ -237,7 +264,7 @@ impl Worker {
         player.push(item);
         if idle {
             if due <= now {
-                self.play(slot, now);
+                self.play(slot);
             } else {
                 self.set_timer(slot, due);
             }
@@ -272,15 +299,17 @@ impl Worker {
             let seat = &mut self.seats[slot.index as usize];
             if seat.generation == slot.generation && seat.timer == Some(due) {
                 seat.timer = None;
-                self.play(slot, now);
+                self.play(slot);
             }
         }
     }
 
-    /// Lets one player do all it can at `now`.
-    fn play(&mut self, slot: Slot, mut now: Instant) {
+    /// Lets one player do all it can now.
+    fn play(&mut self, slot: Slot) {
         let paced = self.shared.schedule.is_paced();
         loop {
+            // Read anew for each step: what others did in this turn made this one late.
+            let now = Instant::now();
             let seat = &mut self.seats[slot.index as usize];
             if seat.generation != slot.generation {
                 return;
@@ -295,8 +324,7 @@ impl Worker {
                 }
                 Step::Send => {
                     self.stats.in_flight += 1;
-                    self.send(slot, now);
-                    break;
+                    self.send(slot);
                 }
                 Step::Connect(item) => self.connect(slot, item, now),
                 Step::Record(item, end) => {
@@ -310,11 +338,10 @@ impl Worker {
                         link.close();
                         self.stats.open -= 1;
                     }
-                    now = Instant::now();
                     self.end(Finished {
                         item,
                         sent: Some(now),
-                        ended: now,
+                        ended: Instant::now(),
                         free,
                         rows: None,
                         end: End::Done,
@@ -326,11 +353,12 @@ impl Worker {
         self.vacate_if_done(slot);
     }
 
-    fn send(&mut self, slot: Slot, now: Instant) {
+    fn send(&mut self, slot: Slot) {
         let seat = &mut self.seats[slot.index as usize];
         let Some(link) = seat.link.as_mut() else { return };
-        if let Err(lost) = link.flush() {
-            self.lose(slot, lost, now);
+        if link.flush().is_err() {
+            // The server has hung up. Reading finds out what it said before.
+            self.unread.push(slot);
         }
     }
 
@@ -389,8 +417,10 @@ impl Worker {
 
     /// Reads what the server said on one connection.
     fn listen(&mut self, slot: Slot) {
-        let now = Instant::now();
         let seat = &mut self.seats[slot.index as usize];
+        if seat.generation != slot.generation {
+            return;
+        }
         let (Some(link), Some(player)) = (seat.link.as_mut(), seat.player.as_mut()) else { return };
         let mut ended = Vec::new();
         let mut arrived = false;
@@ -398,8 +428,10 @@ impl Worker {
         let random = &self.random;
         let pumped = link.pump(&mut self.buffer, || nonce(random), |client, reply| {
             arrived |= matches!(reply, Reply::LoggedIn);
-            ended.extend(player.heard(reply, now, client));
+            // Read anew: a large answer may take long to arrive.
+            ended.extend(player.heard(reply, Instant::now(), client));
         });
+        let now = Instant::now();
         if was_busy && !player.is_busy() {
             self.stats.in_flight -= 1;
             self.progress = now;
@@ -411,7 +443,11 @@ impl Worker {
             self.arrive(slot, now);
         }
         match pumped {
-            Ok(()) => self.play(slot, now),
+            Ok(Pumped::Dry) => self.play(slot),
+            Ok(Pumped::More) => {
+                self.unread.push(slot);
+                self.play(slot);
+            }
             Err(lost) => self.lose(slot, lost, now),
         }
     }
@@ -449,7 +485,8 @@ impl Worker {
         seat.retries += 1;
         // The first attempt after a loss is at once; waiting begins when that fails too.
         let retry = if was_here { now } else { now + wait };
-        let mut ended = player.lost(&failure, retry, now);
+        let is_long = seat.retries > RETRIES_OF_LONG_OUTAGE;
+        let mut ended = player.lost(Outage { failure: failure.clone(), retry, is_long }, now);
         let arriving = seat.arriving.take();
         if let Some((Some(item), since)) = arriving {
             let end = End::Failed(failure.clone());
@@ -467,7 +504,7 @@ impl Worker {
         for one in ended {
             self.end(one);
         }
-        self.play(slot, now);
+        self.play(slot);
     }
 
     fn end(&mut self, one: Finished) {

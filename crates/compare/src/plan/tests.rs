@@ -3,7 +3,9 @@ use serde_json::json;
 use super::*;
 
 fn explained(plan: Value) -> Value {
-    json!([{ "Plan": plan }])
+    let mut explained = json!([{ "Plan": null }]);
+    explained[0]["Plan"] = plan;
+    explained
 }
 
 fn seq(relation: &str, rows: u64) -> Value {
@@ -18,7 +20,9 @@ fn index(name: &str, relation: &str) -> Value {
 }
 
 fn over(kind: &str, children: Vec<Value>) -> Value {
-    json!({ "Node Type": kind, "Plans": children, "Plan Rows": 1 })
+    let mut node = json!({ "Node Type": kind, "Plan Rows": 1 });
+    node["Plans"] = Value::Array(children);
+    node
 }
 
 fn said(base: Value, run: Value) -> String {

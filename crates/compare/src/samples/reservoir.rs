@@ -82,7 +82,7 @@ fn all_is_kept_while_there_is_room() {
 #[test]
 fn the_choice_is_fair_over_time() {
     let mut reservoir = Reservoir::new(1);
-    let total = RESERVOIR as i64 * 10;
+    let total = i64::try_from(RESERVOIR * 10).expect("a small number");
     (0..total).for_each(|at| reservoir.record(at * 1000, at.unsigned_abs()));
     assert!(!reservoir.is_complete());
     let kept = reservoir.in_time();

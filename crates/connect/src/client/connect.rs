@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Endpoint, LoadBalance, SessionAttributes, Target,
-    tls::{self, ChannelBinding, Encryption},
+    tls::{self, Encryption},
 };
 
 pub(super) fn connect(target: &Target) -> Result<Client, ConnectError> {
@@ -200,9 +200,7 @@ impl Dialer<'_> {
         // What is read here is Rust text.
         login.parameters.retain(|(name, _)| name != "client_encoding");
         login.parameters.push(("client_encoding".to_owned(), "UTF8".to_owned()));
-        if self.target.tls().channel_binding != ChannelBinding::Disable {
-            login.channel_binding = socket.peer_certificate().and_then(tls::end_point_hash);
-        }
+        login.channel_binding = self.target.tls().binding(socket.peer_certificate());
         login
     }
 }

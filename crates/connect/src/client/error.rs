@@ -21,7 +21,7 @@ pub enum ConnectError {
     #[error("the system gives no random numbers")]
     Random,
     /// Every endpoint that was tried has failed.
-    #[error("cannot connect: {}", join(.failures))]
+    #[error("{}", join(.failures))]
     Failed {
         /// What each attempt met with, in their order; at least one.
         failures: Vec<Failure>,
@@ -142,9 +142,9 @@ fn explain(error: &rustls::Error) -> String {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             ": the server's certificate is not of an authority in sslrootcert"
         }
-        Error::InvalidCertificate(CertificateError::NotValidForName) => {
-            ": the server's certificate is for another host"
-        }
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => ": the server's certificate is for another host",
         _ => "",
     };
     format!("{error}{hint}")

@@ -136,6 +136,18 @@ impl Default for TlsSettings {
 }
 
 impl TlsSettings {
+    /// What binds a login to a TLS connection on which the server has shown this certificate: the
+    /// value for [`howdah_session::Login::channel_binding`]. `None` if that is not wanted, or not
+    /// possible.
+    pub fn binding(&self, peer_certificate: Option<&[u8]>) -> Option<Vec<u8>> {
+        match self.channel_binding {
+            ChannelBinding::Disable => None,
+            ChannelBinding::Prefer | ChannelBinding::Require => {
+                super::end_point_hash(peer_certificate?)
+            }
+        }
+    }
+
     pub(crate) fn resolve(
         settings: &Settings,
         environment: &Environment,

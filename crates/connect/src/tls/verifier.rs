@@ -89,7 +89,9 @@ impl ServerCertVerifier for Verifier {
                 if !authorities.vouch_directly(end_entity, now, &self.algorithms)? {
                     return Err(error);
                 }
+                // One of version 1 cannot be read here, and has no alternative names.
                 ParsedCertificate::try_from(end_entity)
+                    .map_err(|_| CertificateError::NotValidForName.into())
                     .and_then(|certificate| verify_server_name(&certificate, server_name))
             }
             (verified, _) => return verified,

@@ -30,6 +30,8 @@ hostssl all  tls        127.0.0.1/32  trust
 hostnossl all no_tls    127.0.0.1/32  trust
 hostssl all  cert       127.0.0.1/32  cert
 host    all  read_only  127.0.0.1/32  trust
+local   replication  postgres                trust
+host    replication  postgres  127.0.0.1/32  trust
 ";
 
 const ROLES: &str = "\
@@ -107,6 +109,10 @@ impl Shared {
 
     pub(crate) fn certificates(&self) -> &Certificates {
         &self.certificates
+    }
+
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// A connection of the superuser.

@@ -49,7 +49,7 @@ fn tls_server(certificate: &Path, key: &Path, direct: bool, alpn: Option<&[u8]>)
 fn shake_hands(target: &Target) -> Result<(), String> {
     match failure(howdah_connect::Client::connect(target)) {
         ConnectFailure::Closed => Ok(()),
-        ConnectFailure::Handshake(error) => Err(error.to_string()),
+        cause @ ConnectFailure::Handshake(_) => Err(cause.to_string()),
         other => panic!("{other}"),
     }
 }
@@ -101,6 +101,7 @@ fn a_certificate_is_believed_if_its_authority_is() {
     }
     assert_eq!(case.is_believed("root", "leaf", "db1.example.com", "verify-full"), Ok(()));
     assert_eq!(case.is_believed("root", "plain", "db1.example.com", "verify-full"), Ok(()));
+    case.assert_refused("root", "plain", "db2.example.com", "verify-full", "another host");
     for mode in ["require", "verify-ca", "verify-full"] {
         let signature = "certificate";
         case.assert_refused("root", "forged", "db1.example.com", mode, signature);

@@ -1,6 +1,7 @@
 //! Which of several hosts is taken.
 
 use howdah_connect::{ConnectFailure, Endpoint};
+use howdah_lab::{Cluster, or_say_why_not};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 use crate::{cluster::shared, connect, failure, failures, pretenders::serve};
@@ -66,6 +67,28 @@ fn a_refused_login_ends_the_search() {
     assert!(matches!(failure(connect(&conninfo)), ConnectFailure::Sql(_)));
     let none = connect(&shared.by_tcp("postgres", "dbname=nope")).unwrap_err();
     assert_eq!(none.sqlstate(), Some("3D000"), "{none}");
+}
+
+#[test]
+fn a_standby_is_told_from_its_primary() {
+    let Some(shared) = shared() else { return };
+    let built = Cluster::builder().name("standby").standby_of(shared.cluster()).start();
+    let Some(standby) = or_say_why_not("a_standby_is_told_from_its_primary", built) else { return };
+    let (primary, replica) = (shared.port(), standby.port());
+    for (wanted, first, second, expected) in [
+        ("any", replica, primary, replica),
+        ("primary", replica, primary, primary),
+        ("read-write", replica, primary, primary),
+        ("read-only", primary, replica, replica),
+        ("standby", primary, replica, replica),
+        ("prefer-standby", primary, replica, replica),
+    ] {
+        let conninfo = format!(
+            "host=127.0.0.1,127.0.0.1 port={first},{second} dbname=postgres user=postgres \
+             target_session_attrs={wanted}"
+        );
+        assert_eq!(connect(&conninfo).unwrap().endpoint().port(), expected, "{wanted}");
+    }
 }
 
 #[test]

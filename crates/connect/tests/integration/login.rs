@@ -121,6 +121,9 @@ fn certificates_are_verified_as_the_mode_says() {
         let error = connect(&shared.by_tcp("tls", &missing)).unwrap_err();
         assert!(matches!(error, ConnectError::Tls(TlsError::NoRootCertificate { .. })), "{error}");
     }
+    // As with libpq, a root certificate that does not fit is a reason to do without TLS.
+    let prefer = format!("sslmode=prefer sslrootcert={other}");
+    assert!(!connect(&shared.by_tcp("postgres", &prefer)).unwrap().is_encrypted());
     let missing = "sslmode=require sslrootcert=/nowhere/root.crt";
     assert!(connect(&shared.by_tcp("tls", missing)).unwrap().is_encrypted());
 }

@@ -3,6 +3,7 @@
 mod cat;
 mod import;
 mod info;
+mod report;
 
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use anyhow::Context as _;
 use howdah_dataset::{Capture, ReadError};
 use howdah_logs::{Importer, Options};
 
+pub(crate) use self::import::LogFormat;
 use crate::{
     context::Context,
     errors::{self, Advise as _},

@@ -51,7 +51,8 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         .context("the demo could not be given")
         .hint("`howdah lab start` shows whether a throw-away PostgreSQL can be had here")?;
     let file = out.join("compare.json");
-    std::fs::write(&file, format!("{:#?}", ending.changed))
+    let document = howdah_report::document(&ending.changed, &[], None);
+    std::fs::write(&file, format!("{:#}\n", serde_json::to_value(document)?))
         .with_context(|| format!("cannot write {}", file.display()))?;
     conclude(ctx, &ending, temporary.is_none().then_some(&file))
 }
@@ -69,14 +70,19 @@ fn search(major: Option<u32>, dir: Option<PathBuf>) -> Search {
 
 fn conclude(ctx: &Context, ending: &Ending, file: Option<&PathBuf>) -> anyhow::Result<Outcome> {
     let mut out = ctx.stdout();
-    writeln!(out, "control, unchanged against unchanged: {}", ending.control.verdict)?;
-    for q in &ending.changed.queries { writeln!(out, "{} {:?} {:?} {}", q.verdict, q.change.map(|c| c.factor), q.because, q.words.query)?; }
-    for q in &ending.control.queries { writeln!(out, "CONTROL {} {:?} {}", q.verdict, q.change.map(|c| c.factor), q.words.query)?; }
-    if let Some(file) = file {
-        writeln!(out, "{}", file.display())?;
+    writeln!(out, "control: {}", howdah_report::verdict_line(&ending.control))?;
+    writeln!(out, "changed: {}", howdah_report::verdict_line(&ending.changed))?;
+    for line in howdah_report::headlines(&ending.changed) {
+        writeln!(out, "{line}")?;
     }
-    Ok(match ending.found() {
-        Some(_) => Outcome::Done,
-        None => Outcome::No,
-    })
+    if let Some(file) = file {
+        writeln!(out, "details: {}", file.display())?;
+    }
+    match ending.found() {
+        Some(_) => Ok(Outcome::Done),
+        None => {
+            writeln!(out, "the statement that lost its index was not found to be slower")?;
+            Ok(Outcome::No)
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::bail;
-use howdah_lab::{Builder, Lab, LabState, Labs, LabsError, MAJORS, StartedLab};
+use howdah_lab::{Builder, Lab, LabState, Labs, LabsError, MAJORS, Search, StartedLab};
 use serde::Serialize;
 
 use crate::{
@@ -100,23 +100,31 @@ enum Format {
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let labs = Labs::of_user();
     match args.action {
-        Action::Start(args) => start(args, &labs, ctx),
+        Action::Start(args) => start(&args, &labs, ctx),
         Action::Stop(args) => stop(args, &labs, ctx),
         Action::List(args) => list(args.format, &labs, ctx),
     }
 }
 
-fn start(args: Start, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
-    let mut builder = builder(&args);
+fn start(args: &Start, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+    let mut builder = builder(args);
     if let Some(primary) = &args.standby_of {
         builder = builder.standby_of_lab(&get(labs, primary)?);
     }
     // In the foreground signals are ours from the start on: what is half made is cleaned up then,
     // too, but a person who pressed Ctrl-C wants to see that it has been.
     let interrupted = args.foreground.then(|| ctx.interrupted());
+    if args.standby_of.is_none() && has_to_fetch(args) {
+        ctx.say("fetching PostgreSQL; this machine has none that fits");
+    }
     let started = advised(labs.start(args.name.as_deref(), builder))?;
     let lab = started.lab();
-    ctx.say(format_args!("{}: PostgreSQL {}, files in {}", lab.name, lab.version, lab.dir.display()));
+    ctx.say(format_args!(
+        "{}: PostgreSQL {}, files in {}",
+        lab.name,
+        lab.version,
+        lab.dir.display()
+    ));
     let mut out = ctx.stdout();
     writeln!(out, "{}", lab.uri("postgres"))?;
     out.finish()?;
@@ -144,6 +152,14 @@ fn builder(args: &Start) -> Builder {
         builder = builder.setting(name, value);
     }
     builder
+}
+
+/// Whether the start is going to use the network: a person wants to know what takes so long.
+fn has_to_fetch(args: &Start) -> bool {
+    let search = args.pg.map_or_else(Search::new, |major| Search::new().major(major));
+    cfg!(feature = "fetch")
+        && args.pg_bin.is_none()
+        && search.fetch(false).find().is_err_and(|error| error.is_no_postgres())
 }
 
 /// Waits for Ctrl-C, or for the server to be stopped by somebody else.
@@ -205,8 +221,9 @@ fn advised<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
         Err(error @ LabsError::NameTaken { .. }) => {
             Err(error).hint("`howdah lab stop` stops it; or choose another --name")
         }
-        Err(LabsError::Cluster(error)) if error.is_no_postgres() => Err(error)
-            .hint("install PostgreSQL's server package, or say where it is with --pg-bin"),
+        Err(LabsError::Cluster(error)) if error.is_no_postgres() => {
+            Err(error).hint("install PostgreSQL's server package, or say where it is with --pg-bin")
+        }
         result => Ok(result?),
     }
 }
@@ -334,7 +351,8 @@ mod tests {
     fn a_table_is_as_wide_as_its_cells() {
         let starting = Row::of(&LabState::Starting { name: "a-rather-long-name".into() });
         let mut out = Vec::new();
-        let widths = std::array::from_fn(|column| HEAD[column].len().max(starting.cells()[column].len()));
+        let widths =
+            std::array::from_fn(|column| HEAD[column].len().max(starting.cells()[column].len()));
         write_line(&mut out, widths, HEAD).unwrap();
         write_line(&mut out, widths, starting.cells()).unwrap();
         assert_eq!(

@@ -19,8 +19,11 @@
 //! A command with commands below it (`howdah lab start`) has an `Args` with a
 //! `#[command(subcommand)]` field.
 
+#![allow(clippy::needless_pass_by_value, reason = "a command owns its arguments, used up or not")]
+
 // Here and not in the list: rustfmt does not look for files into macros.
 mod capture;
+mod compare;
 mod completions;
 mod config;
 mod demo;
@@ -33,6 +36,7 @@ macro_rules! commands {
     ($($(#[$attribute:meta])* $variant:ident in $module:ident,)*) => {
         /// What to do.
         #[derive(Debug, clap::Subcommand)]
+        #[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
         pub(crate) enum Command {
             $($(#[$attribute])* $variant($module::Args),)*
         }
@@ -52,6 +56,7 @@ macro_rules! commands {
 commands! {
     Capture in capture,
     Replay in replay,
+    Compare in compare,
     Lab in lab,
     Demo in demo,
     Config in config,

@@ -2,6 +2,7 @@
 
 use std::{
     io::Write as _,
+    iter::Peekable,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -11,13 +12,16 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use howdah_dataset::{Capture, RunSettings, RunWriter};
-use howdah_logs::LogStream;
-use howdah_replay::{Identities, Limits, Rate, Renaming, Replay, Report, Settings};
-use howdah_traffic::Timestamp;
+use howdah_dataset::{Capture, Events, RunSettings, RunWriter};
+use howdah_logs::{LogStream, Options};
+use howdah_replay::{
+    FeedError, Identities, Limits, Rate, Renaming, Replay, Report, Settings, StartError,
+};
+use howdah_traffic::{Event, Timestamp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
-    commands::capture::LogArgs,
+    commands::capture::{LogArgs, LogFormat},
     connection::{self, ConnectionArgs},
     context::Context,
     errors::{self, Advise as _},
@@ -76,6 +80,9 @@ pub(crate) struct Args {
     /// How to print the numbers
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
+    /// Format of the logs; recognised if not given
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Server logs")]
+    input_format: Option<LogFormat>,
     #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
@@ -96,8 +103,11 @@ enum Format {
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let target = args.connection.target(args.target.as_deref())?;
-    let source = Source::open(&args.inputs, &args.log)?;
+    let mut source = Source::open(&args)?;
     let client = connection::connect(&target)?;
+    allow_many_connections();
+    // What cannot be read replaces no run, and Ctrl-C while a pipe is silent ends us at once.
+    source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
     let writer = args.output.as_deref().map(|dir| run_writer(&args, dir, &client)).transpose()?;
     let _server = args.metrics.serve(ctx)?;
     let stop = ctx.interrupted();
@@ -120,9 +130,21 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         finished.store(true, Ordering::Relaxed);
         report
     });
-    let report = report
-        .with_context(|| format!("cannot replay {}", args.inputs[0].display()))?;
+    let report = report.map_err(|error| cannot_replay(&args, error))?;
     conclude(&args, ctx, report)
+}
+
+fn cannot_replay(args: &Args, error: StartError) -> anyhow::Error {
+    anyhow::Error::from(error).context(format!("cannot replay {}", args.inputs[0].display()))
+}
+
+/// Raises the soft limit of file descriptors, 1024 at most places, to the hard one: each session
+/// takes one.
+fn allow_many_connections() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "cannot raise the limit of open files: it may be too low");
+    }
 }
 
 fn settings(args: &Args) -> Settings {
@@ -152,7 +174,12 @@ fn run_writer(
     client: &howdah_connect::Client,
 ) -> anyhow::Result<RunWriter> {
     let settings = RunSettings {
-        capture: args.inputs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" "),
+        capture: args
+            .inputs
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect::<Vec<_>>()
+            .join(" "),
         target: client.endpoint().to_string(),
         rate: args.rate.to_string(),
         server_version: client.parameter("server_version").unwrap_or_default().to_owned(),
@@ -166,42 +193,67 @@ fn run_writer(
 
 /// Where the events come from.
 enum Source {
-    Capture(Capture),
-    Log(LogStream),
+    Capture { events: Peekable<Events>, total: u64 },
+    Log(Box<Peekable<LogStream>>),
 }
 
 impl Source {
-    fn open(inputs: &[PathBuf], log: &LogArgs) -> anyhow::Result<Self> {
-        match inputs {
-            [dir] if dir.is_dir() => Capture::open(dir)
-                .map(Self::Capture)
-                .with_context(|| format!("cannot read the capture {}", dir.display()))
-                .hint("`howdah capture import LOG -o CAPTURE` makes one; logs are given by file"),
-            _ if inputs.iter().any(|path| path.is_dir()) => {
-                Err(errors::wrong_usage("give one capture, or log files: a folder is among several inputs"))
+    fn open(args: &Args) -> anyhow::Result<Self> {
+        match &args.inputs[..] {
+            [dir] if dir.is_dir() => {
+                let capture = Capture::open(dir)
+                    .with_context(|| format!("cannot read the capture {}", dir.display()))
+                    .hint(
+                        "`howdah capture import LOG -o CAPTURE` makes one; logs are given by file",
+                    )?;
+                let total = capture.manifest().events;
+                Ok(Self::Capture { events: capture.events().peekable(), total })
             }
-            _ => LogStream::open(inputs.to_vec(), log.options()?)
-                .map(Self::Log)
-                .context("cannot read the log"),
+            inputs if inputs.iter().any(|path| path.is_dir()) => Err(errors::wrong_usage(
+                "give one capture, or log files: a folder is among several inputs",
+            )),
+            inputs => {
+                let format = args.input_format.map(Into::into);
+                let options = Options { format, ..args.log.options()? };
+                let stream = LogStream::open(inputs.to_vec(), options);
+                Ok(Self::Log(Box::new(stream.context("cannot read the log")?.peekable())))
+            }
+        }
+    }
+
+    /// Waits for the first event, which stays to be played.
+    fn wait_for_first(&mut self) -> Result<(), StartError> {
+        match self {
+            Self::Capture { events, .. } => first_of(events),
+            Self::Log(events) => first_of(events),
         }
     }
 
     /// Events that will come, if that is known.
     fn total(&self) -> Option<u64> {
         match self {
-            Self::Capture(capture) => Some(capture.manifest().events),
+            Self::Capture { total, .. } => Some(*total),
             Self::Log(_) => None,
         }
     }
 
-    fn play(
-        self,
-        replay: Replay,
-    ) -> Result<Report, howdah_replay::StartError> {
+    fn play(self, replay: Replay) -> Result<Report, StartError> {
         match self {
-            Self::Capture(capture) => replay.run(capture.events()),
-            Self::Log(stream) => replay.run(stream),
+            Self::Capture { events, .. } => replay.run(events),
+            Self::Log(events) => replay.run(events),
         }
+    }
+}
+
+fn first_of<E: Into<FeedError>>(
+    events: &mut Peekable<impl Iterator<Item = Result<Event, E>>>,
+) -> Result<(), StartError> {
+    if let Some(Ok(_)) = events.peek() {
+        return Ok(());
+    }
+    match events.next() {
+        Some(Err(error)) => Err(StartError::Feed(error.into())),
+        _ => Err(StartError::NoEvents),
     }
 }
 

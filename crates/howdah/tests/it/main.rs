@@ -1,7 +1,10 @@
 //! Tests of the whole binary, and of the workspace it is built from.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails, helpers included")]
+
 mod capture;
 mod cli;
+mod compare;
 mod config;
 mod help;
 mod workspace;

@@ -1,6 +1,6 @@
 //! Clusters with real servers.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "what tests share is test code")]
 
 mod clusters;
 mod labs;

@@ -61,9 +61,8 @@ fn a_standby_of_a_busy_primary_is_whole() {
         assert!(writer.join().unwrap() > 0);
         standby.unwrap()
     });
-    let row = |uri: &str| {
-        sql(uri, "SELECT format('%s %s %s', sum(a), sum(a + b), count(*)) FROM pairs")
-    };
+    let row =
+        |uri: &str| sql(uri, "SELECT format('%s %s %s', sum(a), sum(a + b), count(*)) FROM pairs");
     let expected = row(&uri);
     assert!(expected.ends_with(" 0 5000"), "{expected}");
     eventually("streaming", || row(&standby.uri("postgres")) == expected);

@@ -113,8 +113,8 @@ impl Tracker {
     /// Whether an unknown process started when connections were being logged, and yet was not: a
     /// parallel worker, which reports its leader's statement as its own, where the log does not say so.
     fn is_surely_no_client(&self, record: &Record<'_>) -> bool {
-        match (self.first_connection, record.session_start) {
-            (Some(first), Some(start)) => start > first.as_micros().div_euclid(1_000_000),
+        match (self.first_connected, record.session_start) {
+            (Some(first), Some(start)) => start > first,
             _ => false,
         }
     }

@@ -1,8 +1,8 @@
 //! Reading from files.
 
-use std::{convert::Infallible, path::PathBuf};
+use std::{convert::Infallible, io::Write, os::fd::AsRawFd, path::PathBuf};
 
-use howdah_logs::{Options, ReadFilesError, Summary, read_files};
+use howdah_logs::{Emit, Options, ReadFilesError, Summary, read_files};
 use howdah_traffic::Event;
 
 use crate::support::{fixture, fixture_path, import};
@@ -98,4 +98,25 @@ fn events_before_a_hopeless_file_are_handed_on() {
     );
     assert!(matches!(result, Err(ReadFilesError::Import(_))));
     assert_eq!(count, 0);
+}
+
+#[test]
+fn a_pipe_gives_events_before_it_ends() {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+    let (sender, events) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        let options = Options { emit: Emit::Start, ..Options::default() };
+        read_files(&[path], options, |_| (), |event| sender.send(event).map_err(|_| "gone"))
+            .map(|summary| summary.records)
+    });
+    for sql in ["select 1", "select 2"] {
+        let line = format!("2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: {sql}\n");
+        writer.write_all(line.as_bytes()).expect("an open pipe");
+        // Nothing more is written until the statement has come out.
+        let is_it = |event: &Event| event.action.sql().is_some_and(|text| text.to_string() == sql);
+        assert!(events.iter().any(|event| is_it(&event)));
+    }
+    drop((writer, reader));
+    assert_eq!(reading.join().expect("no panic").expect("a log"), 2);
 }

@@ -330,7 +330,8 @@ fn the_rest_of_a_transaction_lost_with_its_connection_is_not_played() {
     scene.at(9);
     let now = scene.start + scene.now;
     let failure = Failure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
-    let finished = scene.player.lost(&failure, now, now);
+    let outage = Outage { failure, retry: now, is_long: false };
+    let finished = scene.player.lost(outage, now);
     assert!(matches!(&finished[..], [one] if matches!(one.end, End::Failed(_))));
     for sql in &statements[2..5] {
         let Step::Record(item, End::Skipped(skip)) = scene.at(9) else { panic!("{sql} played") };
@@ -346,10 +347,151 @@ fn while_the_server_is_away_events_fail_at_their_time() {
     let mut scene = Scene::connected();
     let now = scene.start;
     let failure = Failure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
-    scene.player.lost(&failure, now + Duration::from_millis(100), now);
+    let retry = now + Duration::from_millis(100);
+    scene.player.lost(Outage { failure, retry, is_long: false }, now);
     scene.event(10, simple("select 1"));
     scene.event(200, simple("select 2"));
     assert!(matches!(scene.at(10), Step::Record(_, End::Failed(_))));
     assert!(matches!(scene.at(150), Step::WaitUntil(_)));
     assert!(matches!(scene.at(200), Step::Connect(None)));
+}
+
+#[test]
+fn a_batch_that_cannot_be_written_to_its_end_is_ended_all_the_same() {
+    let mut scene = Scene::connected();
+    let values = vec![Parameter::Null; 65_536];
+    let wide = Bound { parameters: Some(values), ..bound("s1", "", "select 1", &[]) };
+    scene.event(0, Action::Parse { statement: "s1".into(), sql: "select 1".into() });
+    scene.event(0, Action::Execute(wide));
+    scene.event(0, simple("select '\0'"));
+    scene.event(0, simple("select 2"));
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(scene.sent(), "close-statement(s1) parse(s1:select 1) sync");
+    let answer = [CLOSED, PARSED, &ready(TransactionStatus::Idle)].concat();
+    let finished = scene.server(&answer);
+    let [parse, execute] = &finished[..] else { panic!("{finished:?}") };
+    assert!(matches!(parse.end, End::Done));
+    let End::Failed(failure) = &execute.end else { panic!("not failed") };
+    assert!(failure.message.to_str_lossy().contains("65536"), "{failure:?}");
+    assert_eq!(failure.sqlstate, None);
+
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(scene.sent(), "sync");
+    let finished = scene.server(&ready(TransactionStatus::Idle));
+    assert!(matches!(&finished[..], [one] if matches!(one.end, End::Failed(_))));
+
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(scene.sent(), "query(select 2)");
+}
+
+#[test]
+fn what_was_deallocated_is_prepared_again() {
+    let ways = [
+        simple("deallocate all"),
+        simple("select ';'; discard all"),
+        simple("/* pooler */ DISCARD ALL;"),
+        Action::Execute(bound("", "", "deallocate s1", &[])),
+    ];
+    for way in ways {
+        let mut scene = Scene::connected();
+        scene.event(0, Action::Execute(bound("s1", "", "select 1", &[])));
+        scene.event(1, way.clone());
+        scene.event(2, Action::Execute(bound("s1", "", "select 1", &[])));
+        scene.at(9);
+        scene.sent();
+        let answer = [BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+        scene.server(&[CLOSED, PARSED, &answer].concat());
+        scene.at(9);
+        scene.sent();
+        let extended = [PARSED, BOUND].concat();
+        let is_simple = matches!(way, Action::Simple { .. });
+        let before = if is_simple { &[][..] } else { &extended };
+        let finished = scene.server(&[before, &done(b"X", TransactionStatus::Idle)].concat());
+        assert_eq!(finished.len(), 1, "{way:?}");
+        scene.at(9);
+        assert_eq!(
+            scene.sent(),
+            "close-statement(s1) parse(s1:select 1) bind(s1/:) execute(:0) sync",
+            "{way:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_transaction_ends_where_the_captured_one_did() {
+    let ends: [(&str, bool); 9] = [
+        ("commit", true),
+        ("end;", true),
+        ("abort", true),
+        ("update t set a = 1; commit", true),
+        ("rollback to savepoint s", false),
+        ("commit and chain", false),
+        ("commit and no chain", true),
+        ("commit; begin", false),
+        ("select 'commit'", false),
+    ];
+    for (sql, ended) in ends {
+        let mut scene = Scene::connected();
+        for (millis, sql) in (0..).zip(["begin", sql, "insert into t default values"]) {
+            scene.event(millis, simple(sql));
+        }
+        scene.at(9);
+        scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+        let failure = Failure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
+        let now = scene.start;
+        scene.player.lost(Outage { failure, retry: now, is_long: false }, now);
+        assert!(matches!(scene.at(9), Step::Record(_, End::Skipped(Skip::TransactionLost))));
+        assert_eq!(matches!(scene.at(9), Step::Connect(None)), ended, "{sql}");
+    }
+}
+
+#[test]
+fn the_next_transaction_is_played_although_the_lost_one_has_no_end() {
+    let mut scene = Scene::connected();
+    for (millis, sql) in (0..).zip(["begin", "update t set a = 1", "begin", "insert into t"]) {
+        scene.event(millis, simple(sql));
+    }
+    scene.at(9);
+    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    let failure = Failure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
+    let now = scene.start;
+    scene.player.lost(Outage { failure, retry: now, is_long: false }, now);
+    assert!(matches!(scene.at(9), Step::Record(_, End::Skipped(Skip::TransactionLost))));
+    assert!(matches!(scene.at(9), Step::Connect(None)));
+    scene.player.presence = Presence::Here;
+    scene.sent();
+    assert!(matches!(scene.at(9), Step::Send));
+    assert_eq!(scene.sent(), "query(begin)");
+    scene.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    assert!(matches!(scene.at(9), Step::Send));
+    assert_eq!(scene.sent(), "query(insert into t)");
+}
+
+#[test]
+fn a_session_that_leaves_while_the_server_is_away_has_left() {
+    let mut scene = Scene::connected();
+    let failure = Failure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
+    let retry = scene.start + Duration::from_secs(9);
+    scene.player.lost(Outage { failure, retry, is_long: false }, scene.start);
+    scene.event(1, Action::Disconnect);
+    assert!(!scene.player.is_done());
+    assert!(matches!(scene.at(1), Step::Record(_, End::Done)));
+    assert!(scene.player.is_done());
+}
+
+#[test]
+fn without_due_times_events_wait_for_the_server_but_not_for_ever() {
+    let mut scene = Scene::connected();
+    let failure = Failure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
+    let retry = scene.start + Duration::from_secs(9);
+    let outage = Outage { failure, retry, is_long: false };
+    scene.event(0, simple("select 1"));
+    for (is_long, waits) in [(false, true), (true, false)] {
+        scene.player.lost(Outage { is_long, ..outage.clone() }, scene.start);
+        match scene.player.step(scene.start, false, None) {
+            Step::WaitUntil(at) => assert!(waits && at == retry),
+            Step::Record(_, End::Failed(_)) => assert!(!waits),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -7,9 +7,8 @@ use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, Wr
 use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, read_files};
 use howdah_traffic::Event;
 use indicatif::ProgressBar;
-use serde_json::json;
 
-use super::LogArgs;
+use super::{LogArgs, report};
 use crate::{
     context::Context,
     errors::{self, Advise as _},
@@ -32,16 +31,16 @@ pub(super) struct Args {
     /// Format of the logs; recognised if not given
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<LogFormat>,
-    #[command(flatten)]
-    log: LogArgs,
     /// Replace a capture that is there already
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// The formats that PostgreSQL writes its log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum LogFormat {
+pub(crate) enum LogFormat {
     /// Lines that begin with log_line_prefix
     Stderr,
     /// csvlog
@@ -73,11 +72,10 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let too_large = target.too_large;
     match read {
         Ok(summary) => {
             let manifest = written(&args.output, target.finish(&summary))?;
-            tell(ctx, &args.output, &manifest, &summary, too_large);
+            tell(ctx, &args.output, &manifest, &summary);
             Ok(Outcome::Done)
         }
         Err(ReadFilesError::Sink(error)) => written(&args.output, Err(error)),
@@ -171,7 +169,7 @@ impl<'a> Target<'a> {
             prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
             timezone: self.timezone.take(),
         };
-        let report = report(summary, self.too_large);
+        let report = report::of(summary, self.too_large);
         let writer = match self.writer {
             Some(mut writer) => {
                 writer.set_origin(origin);
@@ -184,21 +182,8 @@ impl<'a> Target<'a> {
 
     /// Keeps what came before an error, if anything came.
     fn stop(self, error: &anyhow::Error) -> Result<Option<CaptureManifest>, WriteError> {
-        self.writer.map(|writer| writer.stop(json!({ "error": format!("{error:#}") }))).transpose()
+        self.writer.map(|writer| writer.stop(report::of_failure(error))).transpose()
     }
-}
-
-/// The `report` of the manifest.
-fn report(summary: &Summary, too_large: u64) -> serde_json::Value {
-    json!({
-        "bytes": summary.bytes,
-        "records": summary.records,
-        "rejected": summary.rejected() + too_large,
-        "too_large": too_large,
-        "prefix": summary.prefix,
-        "problems": summary.problems,
-        "facts": summary.facts,
-    })
 }
 
 fn show(ctx: &Context, bar: &mut Option<ProgressBar>, progress: Progress) {
@@ -207,7 +192,7 @@ fn show(ctx: &Context, bar: &mut Option<ProgressBar>, progress: Progress) {
 }
 
 /// Says what was read, what is in the capture, and what is not.
-fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary, too_large: u64) {
+fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary) {
     let format = summary.format.map_or("unknown", Format::as_str);
     let prefix = summary.prefix.as_ref().map_or(String::new(), |prefix| {
         let origin = match prefix.origin {
@@ -222,7 +207,7 @@ fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary
         _ => String::new(),
     };
     ctx.say(format_args!(
-        "{}: {} events of {} sessions{span}",
+        "{}: {} events in {} sessions{span}",
         dir.display(),
         manifest.events,
         summary.facts.sessions
@@ -230,26 +215,7 @@ fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary
     for (kind, count) in &manifest.kinds {
         ctx.say(format_args!("  {kind:<10} {count:>10}"));
     }
-    for problem in &summary.problems {
-        ctx.say(format_args!("{} {}", problem.count, problem.reason.as_str()));
-        for sample in &problem.samples {
-            ctx.say(format_args!("  {}:{}: {}", sample.file, sample.line, sample.excerpt));
-        }
-    }
-    let facts = &summary.facts;
-    let notes = [
-        (too_large, "events too large for a capture; they were left out"),
-        (facts.truncated_values, "values cut by log_parameter_max_length; they cannot be replayed"),
-        (
-            facts.errors_without_statement,
-            "errors whose statement the log does not hold (log_min_error_statement)",
-        ),
-        (facts.lost_lines, "lines that the server wrote and the log does not hold"),
-    ];
-    for (count, note) in notes.iter().filter(|(count, _)| *count > 0) {
-        ctx.say(format_args!("{count} {note}"));
-    }
-    if facts.sessions_merged {
-        ctx.say("the line prefix tells no session: those of one user are taken as one");
+    for line in report::lines(&manifest.report) {
+        ctx.say(line);
     }
 }

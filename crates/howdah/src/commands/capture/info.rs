@@ -8,8 +8,8 @@ use std::{
 use howdah_dataset::{Capture, CaptureManifest};
 use indicatif::HumanBytes;
 use serde::Serialize;
-use serde_json::Value;
 
+use super::report;
 use crate::{context::Context, outcome::Outcome};
 
 /// Say what is in a capture: where it came from, its time, its events.
@@ -72,11 +72,11 @@ fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> 
         writeln!(out, "time      {first} to {last} ({:.1?})", last.saturating_since(first))?;
     }
     let size = HumanBytes(capture.bytes());
-    writeln!(out, "events    {} in {} files, {size}", manifest.events, manifest.files)?;
+    writeln!(out, "events    {}, {size}", manifest.events)?;
     for (kind, count) in &manifest.kinds {
         writeln!(out, "  {kind:<10} {count:>10}")?;
     }
-    problems(out, &manifest.report)
+    report::lines(&manifest.report).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 fn origin(manifest: &CaptureManifest) -> String {
@@ -90,24 +90,4 @@ fn origin(manifest: &CaptureManifest) -> String {
         }
     }
     text
-}
-
-/// What the importer reported; a report of another writer may lack any of it.
-fn problems(out: &mut impl Write, report: &Value) -> io::Result<()> {
-    if let Some(error) = report["error"].as_str() {
-        writeln!(out, "stopped   {error}")?;
-    }
-    let rejected = report["rejected"].as_u64().unwrap_or(0);
-    if rejected > 0 {
-        writeln!(out, "rejected  {rejected} records")?;
-    }
-    for problem in report["problems"].as_array().into_iter().flatten() {
-        let reason = problem["reason"].as_str().unwrap_or_default().replace('_', " ");
-        writeln!(out, "  {reason}: {}", problem["count"])?;
-        for sample in problem["samples"].as_array().into_iter().flatten() {
-            let text = |key: &str| sample[key].as_str().unwrap_or_default();
-            writeln!(out, "    {}:{}: {}", text("file"), sample["line"], text("excerpt"))?;
-        }
-    }
-    Ok(())
 }

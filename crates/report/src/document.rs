@@ -1,0 +1,314 @@
+//! A comparison for programs: one JSON document, versioned.
+//!
+//! Fields are never renamed or removed within a version; new ones may come. Times are in
+//! microseconds, factors are run over base, what is not known is `null`.
+
+use howdah_compare::{
+    About, Caveat, Change, Comparison, Control, Crossing, ErrorChange, Interval, Measures, Part,
+    QueryComparison, Settings, Side,
+};
+use serde::Serialize;
+
+use crate::headline;
+
+/// Version of [`Document`], in its `version` field.
+pub const VERSION: u32 = 1;
+
+/// The document. Serialise it with any serde format; JSON is the one that is promised.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct Document {
+    /// Always `howdah-comparison`.
+    pub format: &'static str,
+    /// See [`VERSION`].
+    pub version: u32,
+    /// `slower`, `faster`, `mixed`, `no change` or `too few`.
+    pub verdict: &'static str,
+    /// The same for people, in one line.
+    pub summary: String,
+    /// What a person should read first, a line each.
+    pub headlines: Vec<String>,
+    base: SideDocument,
+    run: SideDocument,
+    control: Option<ControlDocument>,
+    settings: SettingsDocument,
+    /// By what the typical judged query changed.
+    drift: Option<f64>,
+    caveats: Vec<CaveatDocument>,
+    fail_on: Vec<CrossingDocument>,
+    /// Queries in all, those left out below included.
+    queries_total: usize,
+    queries: Vec<QueryDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct SideDocument {
+    #[serde(flatten)]
+    about: AboutDocument,
+    calls: u64,
+    errors: u64,
+    skipped: u64,
+    unattributed: u64,
+    total_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct AboutDocument {
+    name: String,
+    capture: String,
+    target: String,
+    rate: String,
+    server_version: String,
+    complete: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct ControlDocument {
+    #[serde(flatten)]
+    about: AboutDocument,
+    noise: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct SettingsDocument {
+    change_min: f64,
+    floor_us: u128,
+    executions_min: u64,
+    confidence: f64,
+    false_discoveries_max: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct CaveatDocument {
+    /// `different_captures`, `different_rates`, `incomplete`, `everything_moved`.
+    kind: &'static str,
+    text: String,
+}
+
+#[derive(Debug, Serialize)]
+struct CrossingDocument {
+    condition: String,
+    metric: &'static str,
+    fingerprint: String,
+    base: Option<f64>,
+    run: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct QueryDocument {
+    fingerprint: String,
+    query: String,
+    user: String,
+    database: String,
+    /// `slower`, `faster`, `no change`, `too few`, `only in base` or `only in run`.
+    verdict: &'static str,
+    /// `typical` or `tail` where something changed.
+    part: Option<&'static str>,
+    /// Of typical executions.
+    change: Option<ChangeDocument>,
+    /// Of the mean, where the verdict looked at it; its interval is at 99 %.
+    mean_change: Option<IntervalDocument>,
+    /// By what it differed between base and control.
+    noise: Option<f64>,
+    impact_us: f64,
+    base: Option<MeasuresDocument>,
+    run: Option<MeasuresDocument>,
+    errors: Vec<ErrorDocument>,
+    rows_differ: bool,
+    because: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct IntervalDocument {
+    ratio: f64,
+    low: f64,
+    high: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct ChangeDocument {
+    #[serde(flatten)]
+    factor: IntervalDocument,
+    p: f64,
+    q: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct MeasuresDocument {
+    calls: u64,
+    errors: u64,
+    skipped: u64,
+    timed: u64,
+    mean_us: f64,
+    p50_us: u64,
+    p90_us: u64,
+    p95_us: u64,
+    p99_us: u64,
+    max_us: u64,
+    total_us: u64,
+    rows_mean: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorDocument {
+    /// `null` where no server said one.
+    sqlstate: Option<String>,
+    message: String,
+    base: u64,
+    run: u64,
+}
+
+/// The document of a comparison and the conditions it crosses, with at most `queries_max` queries.
+pub fn document(
+    comparison: &Comparison,
+    crossings: &[Crossing],
+    queries_max: Option<usize>,
+) -> Document {
+    let queries = comparison.queries.iter().take(queries_max.unwrap_or(usize::MAX));
+    Document {
+        format: "howdah-comparison",
+        version: VERSION,
+        verdict: comparison.verdict.as_str(),
+        summary: headline::verdict_line(comparison),
+        headlines: headline::headlines(comparison),
+        base: (&comparison.base).into(),
+        run: (&comparison.run).into(),
+        control: comparison.control.as_ref().map(Into::into),
+        settings: (&comparison.settings).into(),
+        drift: comparison.drift,
+        caveats: comparison.caveats.iter().map(Into::into).collect(),
+        fail_on: crossings.iter().map(Into::into).collect(),
+        queries_total: comparison.queries.len(),
+        queries: queries.map(Into::into).collect(),
+    }
+}
+
+impl From<&Side> for SideDocument {
+    fn from(side: &Side) -> Self {
+        let Side { about, calls, errors, skipped, total_us, unattributed } = side;
+        Self {
+            about: about.into(),
+            calls: *calls,
+            errors: *errors,
+            skipped: *skipped,
+            unattributed: *unattributed,
+            total_us: *total_us,
+        }
+    }
+}
+
+impl From<&About> for AboutDocument {
+    fn from(about: &About) -> Self {
+        let About { name, capture, target, rate, server_version, complete } = about.clone();
+        Self { name, capture, target, rate, server_version, complete }
+    }
+}
+
+impl From<&Control> for ControlDocument {
+    fn from(control: &Control) -> Self {
+        Self { about: (&control.about).into(), noise: control.noise }
+    }
+}
+
+impl From<&Settings> for SettingsDocument {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            change_min: settings.change_min.get(),
+            floor_us: settings.floor.as_micros(),
+            executions_min: settings.executions_min,
+            confidence: settings.confidence,
+            false_discoveries_max: settings.false_discoveries_max,
+        }
+    }
+}
+
+impl From<&Caveat> for CaveatDocument {
+    fn from(caveat: &Caveat) -> Self {
+        let kind = match caveat {
+            Caveat::DifferentCaptures => "different_captures",
+            Caveat::DifferentRates => "different_rates",
+            Caveat::Incomplete { .. } => "incomplete",
+            Caveat::EverythingMoved => "everything_moved",
+            _ => "other",
+        };
+        Self { kind, text: headline::caveat_text(caveat) }
+    }
+}
+
+impl From<&Crossing> for CrossingDocument {
+    fn from(crossing: &Crossing) -> Self {
+        Self {
+            condition: crossing.condition.to_string(),
+            metric: crossing.condition.metric().as_str(),
+            fingerprint: crossing.fingerprint.to_string(),
+            base: crossing.base,
+            run: crossing.run,
+        }
+    }
+}
+
+impl From<&QueryComparison> for QueryDocument {
+    fn from(query: &QueryComparison) -> Self {
+        Self {
+            fingerprint: query.fingerprint.to_string(),
+            query: query.words.query.clone(),
+            user: query.words.user.clone(),
+            database: query.words.database.clone(),
+            verdict: query.verdict.as_str(),
+            part: query.verdict.part().map(Part::as_str),
+            change: query.change.map(Into::into),
+            mean_change: query.mean_change.map(Into::into),
+            noise: query.noise,
+            impact_us: query.impact_us,
+            base: query.base.map(Into::into),
+            run: query.run.map(Into::into),
+            errors: query.errors.iter().map(Into::into).collect(),
+            rows_differ: query.rows_differ(),
+            because: query.because.clone(),
+        }
+    }
+}
+
+impl From<Interval> for IntervalDocument {
+    fn from(interval: Interval) -> Self {
+        Self { ratio: interval.estimate, low: interval.low, high: interval.high }
+    }
+}
+
+impl From<Change> for ChangeDocument {
+    fn from(change: Change) -> Self {
+        Self { factor: change.factor.into(), p: change.p, q: change.q }
+    }
+}
+
+impl From<Measures> for MeasuresDocument {
+    fn from(side: Measures) -> Self {
+        let Measures { calls, errors, skipped, timed, mean_us, p50_us, p90_us, p95_us, .. } = side;
+        let Measures { p99_us, max_us, total_us, rows_mean, .. } = side;
+        Self {
+            calls,
+            errors,
+            skipped,
+            timed,
+            mean_us,
+            p50_us,
+            p90_us,
+            p95_us,
+            p99_us,
+            max_us,
+            total_us,
+            rows_mean,
+        }
+    }
+}
+
+impl From<&ErrorChange> for ErrorDocument {
+    fn from(change: &ErrorChange) -> Self {
+        Self {
+            sqlstate: change.sqlstate.map(|code| code.to_string()),
+            message: change.message.clone(),
+            base: change.base,
+            run: change.run,
+        }
+    }
+}

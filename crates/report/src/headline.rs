@@ -1,0 +1,144 @@
+//! What a comparison says in a line each: what got slower, what got faster, what fails.
+
+use howdah_compare::{
+    Caveat, Change, Comparison, ErrorChange, Interval, Measures, Overall, Part, QueryComparison,
+};
+
+use crate::text;
+
+/// Characters of a query in a headline.
+const QUERY_WIDTH: usize = 100;
+
+/// Characters of an error message in a headline.
+const MESSAGE_WIDTH: usize = 80;
+
+/// The conclusion in one line: `no change in 12 of 14 queries; 2 ran too seldom to say`.
+pub fn verdict_line(comparison: &Comparison) -> String {
+    let count = |test: fn(&QueryComparison) -> bool| {
+        comparison.queries.iter().filter(|query| test(query)).count() as u64
+    };
+    let judged = count(|query| query.change.is_some());
+    let slower = count(|query| query.verdict.is_slower());
+    let faster = count(|query| query.verdict.is_faster());
+    let of_judged = format!("of {}", counted_queries(judged));
+    let mut line = match comparison.verdict {
+        Overall::NoChange => format!("no change in {}", counted_queries(judged)),
+        Overall::Slower => format!("slower: {slower} {of_judged}"),
+        Overall::Faster => format!("faster: {faster} {of_judged}"),
+        Overall::Mixed => format!("mixed: {slower} slower and {faster} faster {of_judged}"),
+        _ => "too few executions to say".to_owned(),
+    };
+    let others = comparison.queries.len() as u64 - judged;
+    if judged > 0 && others > 0 {
+        line.push_str(&format!("; {others} not executed often enough to say"));
+    }
+    line
+}
+
+fn counted_queries(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "query" } else { "queries" })
+}
+
+/// One line for each query that got slower, worst first; then for each that got faster, most
+/// first; then for new and vanished errors; then for what makes the runs hard to compare.
+///
+/// ```text
+/// slower: select … where customer = ? 14.2× (p50 0.20 ms → 2.91 ms, 95 % CI 13.1–15.0), because
+/// Index Scan using orders_customer_idx on orders became Seq Scan on orders
+/// ```
+pub fn headlines(comparison: &Comparison) -> Vec<String> {
+    let confidence = comparison.settings.confidence;
+    let mut faster: Vec<_> = comparison.faster().collect();
+    faster.reverse();
+    let changed = comparison.slower().chain(faster);
+    let mut lines: Vec<String> =
+        changed.filter_map(|query| change_line(query, confidence)).collect();
+    let errors = comparison
+        .queries
+        .iter()
+        .flat_map(|query| query.errors.iter().filter_map(move |change| error_line(query, change)));
+    lines.extend(errors);
+    lines.extend(comparison.caveats.iter().map(|caveat| format!("note: {}", caveat_text(caveat))));
+    lines
+}
+
+fn change_line(query: &QueryComparison, confidence: f64) -> Option<String> {
+    let (base, run) = (query.base?, query.run?);
+    let amount = match query.verdict.part()? {
+        Part::Typical => typical(query.change?, &base, &run, confidence),
+        Part::Tail => tail(query.mean_change?, &base, &run),
+    };
+    let because = query.because.as_ref().map(|because| format!(", because {because}"));
+    Some(format!(
+        "{}: {} {amount}{}",
+        query.verdict,
+        query_text(query, QUERY_WIDTH),
+        text::one_line(&because.unwrap_or_default(), usize::MAX),
+    ))
+}
+
+fn typical(change: Change, base: &Measures, run: &Measures, confidence: f64) -> String {
+    format!(
+        "{} (p50 {}, {} % CI {})",
+        text::factor(change.factor.estimate),
+        text::durations(base.p50_us as f64, run.p50_us as f64),
+        (confidence * 100.0).round(),
+        range(change.factor),
+    )
+}
+
+/// The level is that of [`QueryComparison::mean_change`].
+fn tail(mean: Interval, base: &Measures, run: &Measures) -> String {
+    format!(
+        "{} in the mean, by its slow executions (mean {}, p99 {}, 99 % CI {})",
+        text::factor(mean.estimate),
+        text::durations(base.mean_us, run.mean_us),
+        text::durations(base.p99_us as f64, run.p99_us as f64),
+        range(mean),
+    )
+}
+
+pub(crate) fn range(interval: Interval) -> String {
+    format!("{}–{}", text::factor_digits(interval.low), text::factor_digits(interval.high))
+}
+
+/// New and vanished errors are headlines; more or fewer of the same are in the table.
+fn error_line(query: &QueryComparison, change: &ErrorChange) -> Option<String> {
+    let (what, count) = match change {
+        change if change.is_new() => ("errors", change.run),
+        change if change.is_gone() => ("no more errors", change.base),
+        _ => return None,
+    };
+    Some(format!(
+        "{what}: {} {count} × {} ({})",
+        query_text(query, QUERY_WIDTH),
+        sqlstate(change),
+        text::one_line(&change.message, MESSAGE_WIDTH),
+    ))
+}
+
+pub(crate) fn sqlstate(change: &ErrorChange) -> String {
+    change.sqlstate.map_or_else(|| "no SQLSTATE".to_owned(), |code| code.to_string())
+}
+
+/// The query in one line, or its fingerprint where no text is known.
+pub(crate) fn query_text(query: &QueryComparison, width: usize) -> String {
+    match query.words.query.as_str() {
+        "" => format!("query {}", query.fingerprint),
+        known => text::one_line(known, width),
+    }
+}
+
+pub(crate) fn caveat_text(caveat: &Caveat) -> String {
+    match caveat {
+        Caveat::DifferentCaptures => "the two runs replayed different captures".to_owned(),
+        Caveat::DifferentRates => "the two runs were replayed at different paces".to_owned(),
+        Caveat::Incomplete { name } => format!("{name} was stopped before its end"),
+        Caveat::EverythingMoved => {
+            "most queries changed by about the same factor; a control run (--control) tells \
+             whether it was the machine"
+                .to_owned()
+        }
+        _ => "the two runs are hard to compare".to_owned(),
+    }
+}

@@ -1,0 +1,198 @@
+//! A comparison for a terminal.
+
+use std::fmt::Write as _;
+
+use howdah_compare::{Comparison, Crossing, Measures, Part, QueryComparison, Side, Verdict};
+
+use crate::{headline, text};
+
+/// How a table is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct TableStyle {
+    /// Whether verdicts are coloured, by ANSI escapes.
+    pub color: bool,
+    /// Columns of the terminal; queries are cut to fit. Numbers take 86 whatever it says.
+    pub width: usize,
+    /// Queries that are shown, the worst first; all if `None`.
+    pub queries_max: Option<usize>,
+}
+
+impl Default for TableStyle {
+    /// Plain, 120 columns, all queries.
+    fn default() -> Self {
+        Self { color: false, width: 120, queries_max: None }
+    }
+}
+
+/// The comparison in lines: the two runs, the headlines, the conditions crossed, then three lines
+/// and more for each query.
+///
+/// Ends in a line break.
+pub fn table(comparison: &Comparison, crossings: &[Crossing], style: &TableStyle) -> String {
+    let mut out = String::new();
+    side(&mut out, "base", &comparison.base, style);
+    side(&mut out, "run", &comparison.run, style);
+    if let Some(control) = &comparison.control {
+        let name = text::one_line(&control.about.name, style.width / 2);
+        let noise = text::factor(control.noise);
+        let _ = writeln!(out, "control  {name}: the typical query differs by {noise} from base");
+    }
+    let _ = writeln!(out);
+    let line = headline::verdict_line(comparison);
+    let _ = writeln!(out, "{}", paint(&line, color_of_overall(comparison), style));
+    for line in headline::headlines(comparison) {
+        let _ = writeln!(out, "{}", emphasised(&line, style));
+    }
+    for crossing in crossings {
+        let _ = writeln!(out, "{}", emphasised(&crossing_line(comparison, crossing), style));
+    }
+    if !comparison.queries.is_empty() {
+        let _ = writeln!(out, "\n{}", HEADER.trim_end());
+    }
+    let shown = style.queries_max.unwrap_or(usize::MAX).min(comparison.queries.len());
+    for query in &comparison.queries[..shown] {
+        rows(&mut out, query, style);
+    }
+    if shown < comparison.queries.len() {
+        let _ =
+            writeln!(out, "… and {} more (--limit 0 shows all)", comparison.queries.len() - shown);
+    }
+    out
+}
+
+/// `fail-on p95>1.5x: select … 1.20 ms → 3.40 ms`.
+pub(crate) fn crossing_line(comparison: &Comparison, crossing: &Crossing) -> String {
+    const QUERY_WIDTH: usize = 100;
+    let mut queries = comparison.queries.iter();
+    let query = queries.find(|query| query.fingerprint == crossing.fingerprint);
+    let name = match query {
+        Some(query) => headline::query_text(query, QUERY_WIDTH),
+        None => crossing.fingerprint.to_string(),
+    };
+    let values = match (crossing.base, crossing.condition.metric().is_time()) {
+        (Some(base), true) => text::durations(base, crossing.run),
+        (None, true) => text::duration(crossing.run),
+        (base, false) => format!("{} → {}", base.unwrap_or(0.0), crossing.run),
+    };
+    format!("fail-on {}: {name} {values}", crossing.condition)
+}
+
+const HEADER: &str =
+    "           calls  errors     mean      p50      p90      p95      p99      max    total";
+
+fn side(out: &mut String, label: &str, side: &Side, style: &TableStyle) {
+    let about = &side.about;
+    let name = text::one_line(&about.name, style.width / 2);
+    let _ = write!(out, "{label:<8} {name}: ");
+    if !about.server_version.is_empty() {
+        let _ = write!(out, "PostgreSQL {}, ", text::one_line(&about.server_version, 40));
+    }
+    let calls = text::counted(side.calls, "execution");
+    let errors = text::counted(side.errors, "error");
+    let total = text::duration(side.total_us as f64);
+    let _ = write!(out, "{calls}, {errors}, {total} in all");
+    for (count, what) in [(side.skipped, "skipped"), (side.unattributed, "of no known query")] {
+        if count > 0 {
+            let _ = write!(out, ", {count} {what}");
+        }
+    }
+    out.push('\n');
+}
+
+fn rows(out: &mut String, query: &QueryComparison, style: &TableStyle) {
+    let mut title = format!("{:<13}", verdict_word(query.verdict));
+    if let Some(amount) = amount(query) {
+        let _ = write!(title, "{amount}  ");
+    }
+    let room = style.width.saturating_sub(title.chars().count()).max(20);
+    let name = headline::query_text(query, room);
+    let _ = writeln!(out, "{}{name}", paint(&title, color_of(query.verdict), style));
+    for (label, side) in [("base", query.base), ("run", query.run)] {
+        if let Some(side) = side {
+            measures(out, label, &side);
+        }
+    }
+    for change in &query.errors {
+        let code = headline::sqlstate(change);
+        let message = text::one_line(&change.message, style.width.saturating_sub(30).max(20));
+        let _ = writeln!(out, "  {code}: {} → {} ({message})", change.base, change.run);
+    }
+    if let (true, Some(base), Some(run)) = (query.rows_differ(), query.base, query.run) {
+        let rows = |side: Measures| side.rows_mean.unwrap_or(0.0);
+        let _ = writeln!(out, "  rows per execution: {:.2} → {:.2}", rows(base), rows(run));
+    }
+    if let Some(because) = &query.because {
+        let _ = writeln!(out, "  because {}", text::one_line(because, usize::MAX));
+    }
+}
+
+fn verdict_word(verdict: Verdict) -> String {
+    match verdict.part() {
+        Some(Part::Tail) => format!("{verdict} tail"),
+        _ => verdict.to_string(),
+    }
+}
+
+/// `14.2× (13.1–15.0)  +3.90 s`.
+fn amount(query: &QueryComparison) -> Option<String> {
+    let interval = match query.verdict.part() {
+        Some(Part::Tail) => query.mean_change?,
+        _ => query.change?.factor,
+    };
+    let factor = text::factor(interval.estimate);
+    let difference = text::difference(query.impact_us);
+    Some(format!("{factor} ({})  {difference}", headline::range(interval)))
+}
+
+fn measures(out: &mut String, label: &str, side: &Measures) {
+    let _ = write!(out, "  {label:<5}{:>9} {:>7}", side.calls, side.errors);
+    if side.timed > 0 {
+        let times =
+            [side.p50_us, side.p90_us, side.p95_us, side.p99_us, side.max_us, side.total_us];
+        let _ = write!(out, "{:>9}", text::duration(side.mean_us));
+        for time in times {
+            let _ = write!(out, "{:>9}", text::duration(time as f64));
+        }
+    }
+    out.push('\n');
+}
+
+const RED: &str = "31";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+
+fn color_of(verdict: Verdict) -> Option<&'static str> {
+    match verdict {
+        Verdict::Slower(_) => Some(RED),
+        Verdict::Faster(_) => Some(GREEN),
+        Verdict::OnlyInBase | Verdict::OnlyInRun => Some(YELLOW),
+        _ => None,
+    }
+}
+
+fn color_of_overall(comparison: &Comparison) -> Option<&'static str> {
+    let slower = comparison.slower().next().map(|query| query.verdict);
+    slower.or_else(|| comparison.faster().next().map(|query| query.verdict)).and_then(color_of)
+}
+
+/// A headline with its first word coloured.
+fn emphasised(line: &str, style: &TableStyle) -> String {
+    let Some((word, rest)) = line.split_once(':') else { return line.to_owned() };
+    let color = match word {
+        "slower" | "errors" => RED,
+        "faster" | "no more errors" => GREEN,
+        "note" => YELLOW,
+        _ => RED,
+    };
+    format!("{}:{rest}", paint(word, Some(color), style))
+}
+
+fn paint(text: &str, color: Option<&str>, style: &TableStyle) -> String {
+    match color {
+        Some(color) if style.color => format!("\x1b[{color}m{text}\x1b[0m"),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

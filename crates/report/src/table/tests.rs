@@ -1,0 +1,172 @@
+//! The renderings of one comparison that has something of everything.
+
+use howdah_compare::{About, FailOn, Samples, Settings, Words, compare};
+use howdah_dataset::{Disposition, ReplayOutcome};
+use howdah_sql::Fingerprint;
+use howdah_traffic::{Kind, SqlState, Timestamp};
+
+use super::*;
+use crate::{document, headlines};
+
+fn outcome(query: u64, number: u64, service_us: u64) -> ReplayOutcome {
+    let at = i64::try_from(number).expect("small") * 1000;
+    ReplayOutcome {
+        time: Timestamp::from_micros(at),
+        session: "a".into(),
+        user: "app".into(),
+        database: "shop".into(),
+        kind: Kind::Simple,
+        fingerprint: Some(query),
+        due_us: at,
+        sent_us: Some(at),
+        service_us: Some(service_us),
+        schedule_error_us: Some(0),
+        dependency_lag_us: None,
+        rows: Some(1),
+        disposition: Disposition::Done,
+        captured_us: None,
+    }
+}
+
+const QUERIES: [(u64, &str); 5] = [
+    (1, "select id, total, state from orders where customer = ? order by created desc limit ?"),
+    (2, "update customer set seen = now() where id = ?"),
+    (3, "insert into event(kind, body) values (?, ...)"),
+    (4, "select\tname from product where id = ? and \x1b[31mred\x1b[0m is not null"),
+    (5, "select sum(total) from orders"),
+];
+
+fn samples(name: &str, version: &str, execute: impl Fn(&mut Samples)) -> Samples {
+    let about = About {
+        name: name.to_owned(),
+        capture: "monday".to_owned(),
+        target: "postgresql://app@db/shop".to_owned(),
+        rate: "1".to_owned(),
+        server_version: version.to_owned(),
+        complete: true,
+    };
+    let mut samples = Samples::new(about);
+    execute(&mut samples);
+    for (query, text) in QUERIES {
+        let words =
+            Words { query: text.to_owned(), user: "app".to_owned(), database: "shop".to_owned() };
+        samples.describe(Fingerprint(query), words);
+    }
+    samples
+}
+
+/// Durations spread evenly from 80 % to 120 % of `middle_us`, in no order.
+fn spread(middle_us: u64, number: u64) -> u64 {
+    middle_us * (80 + number * 37 % 41) / 100
+}
+
+fn base() -> Samples {
+    samples("runs/base", "16.14", |samples| {
+        for number in 0..200 {
+            samples.record(&outcome(1, number, spread(205, number)));
+            samples.record(&outcome(2, number, spread(3_000, number)));
+            samples.record(&outcome(3, number, spread(400, number)));
+        }
+        samples.record(&outcome(4, 1, 150));
+    })
+}
+
+fn run() -> Samples {
+    samples("runs/new", "17.10", |samples| {
+        for number in 0..200 {
+            samples.record(&outcome(1, number, spread(2_910, number)));
+            samples.record(&outcome(2, number, spread(900, number)));
+            if number % 50 == 7 {
+                let disposition = Disposition::Failed {
+                    sqlstate: SqlState::new(b"23505"),
+                    message: "duplicate key value violates unique constraint \"event_pkey\"".into(),
+                };
+                samples.record(&ReplayOutcome { disposition, ..outcome(3, number, 100) });
+            } else {
+                samples.record(&ReplayOutcome {
+                    rows: Some(2),
+                    ..outcome(3, number, spread(400, number))
+                });
+            }
+        }
+        samples.record(&outcome(5, 1, 1_234_567));
+    })
+}
+
+fn compared() -> (Comparison, Vec<Crossing>) {
+    let (base, run) = (base(), run());
+    let mut comparison = compare(&base, &run, None, &Settings::default());
+    let slower = comparison.queries.iter_mut().find(|query| query.fingerprint.0 == 1);
+    slower.expect("it was recorded").because =
+        Some("Index Scan using orders_customer_idx on orders became Seq Scan on orders".to_owned());
+    let conditions = ["p95>1.5x", "errors>1x"].map(|text| FailOn::parse(text).expect("sound"));
+    let crossings =
+        conditions.iter().flat_map(|condition| condition.crossings(&comparison, &base, &run));
+    let crossings = crossings.collect();
+    (comparison, crossings)
+}
+
+#[test]
+fn a_table_of_everything() {
+    let (comparison, crossings) = compared();
+    insta::assert_snapshot!(table(&comparison, &crossings, &TableStyle::default()));
+}
+
+#[test]
+fn a_narrow_table_is_cut_and_limited() {
+    let (comparison, _) = compared();
+    let style = TableStyle { width: 70, queries_max: Some(2), color: false };
+    let shown = table(&comparison, &[], &style);
+    assert!(shown.contains("… and 3 more"), "{shown}");
+    let title = shown.lines().rfind(|line| line.contains("14.2×")).expect("the slower query");
+    assert!(title.chars().count() <= 70 && title.ends_with('…'), "{title}");
+}
+
+#[test]
+fn colour_is_only_added() {
+    let (comparison, crossings) = compared();
+    let plain = table(&comparison, &crossings, &TableStyle::default());
+    assert!(!plain.contains('\x1b'), "not even a query's own escapes");
+    let style = TableStyle { color: true, ..TableStyle::default() };
+    let painted = table(&comparison, &crossings, &style);
+    assert!(painted.contains("\x1b[31mslower\x1b[0m:"));
+    let stripped = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"]
+        .iter()
+        .fold(painted, |text, escape| text.replace(escape, ""));
+    assert_eq!(stripped, plain);
+}
+
+#[test]
+fn a_document_of_everything() {
+    let (comparison, crossings) = compared();
+    let document = document(&comparison, &crossings, Some(2));
+    let value = serde_json::to_value(&document).expect("plain data");
+    assert_eq!(value["queries_total"], 5);
+    insta::assert_snapshot!(serde_json::to_string_pretty(&rounded(value)).expect("plain data"));
+}
+
+/// Four digits: the last ones differ between machines' mathematics.
+fn rounded(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64().expect("it is");
+            format!("{number:.3e}").parse::<f64>().map_or(Value::Null, Value::from)
+        }
+        Value::Array(values) => values.into_iter().map(rounded).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name, rounded(value))).collect()
+        }
+        other => other,
+    }
+}
+
+#[test]
+fn two_runs_alike_say_no_change() {
+    let comparison = compare(&base(), &base(), None, &Settings::default());
+    assert!(headlines(&comparison).is_empty());
+    assert_eq!(
+        crate::verdict_line(&comparison),
+        "no change in 3 queries; 1 not executed often enough to say"
+    );
+}

@@ -1,0 +1,117 @@
+//! Numbers and texts as people read them.
+
+use std::fmt::Write as _;
+
+/// Units of time, smallest first, with their length in microseconds.
+const UNITS: [(&str, f64); 3] = [("µs", 1.0), ("ms", 1e3), ("s", 1e6)];
+
+/// `203 µs`, `2.91 ms`, `14.2 s`: three digits, or whole numbers.
+pub(crate) fn duration(micros: f64) -> String {
+    let (unit, scale) = unit_of(micros);
+    format!("{} {unit}", digits(micros / scale, scale))
+}
+
+/// `0.20 ms → 2.91 ms`: both in the unit of the longer.
+pub(crate) fn durations(before: f64, after: f64) -> String {
+    let (unit, scale) = unit_of(before.max(after));
+    format!("{} {unit} → {} {unit}", digits(before / scale, scale), digits(after / scale, scale))
+}
+
+/// `+12.3 s`, `-80 µs`.
+pub(crate) fn difference(micros: f64) -> String {
+    format!("{}{}", if micros < 0.0 { "-" } else { "+" }, duration(micros.abs()))
+}
+
+/// `14.2×`: as many digits as matter.
+pub(crate) fn factor(factor: f64) -> String {
+    format!("{}×", factor_digits(factor))
+}
+
+/// The factor without its sign, for ranges such as `13.1–15.0`.
+pub(crate) fn factor_digits(factor: f64) -> String {
+    match factor {
+        factor if factor >= 100.0 => format!("{factor:.0}"),
+        factor if factor >= 10.0 => format!("{factor:.1}"),
+        factor => format!("{factor:.2}"),
+    }
+}
+
+fn unit_of(micros: f64) -> (&'static str, f64) {
+    // What would be rounded to 1000 of a unit is shown as 1 of the next.
+    let fits = |unit: &&(&str, f64)| micros / unit.1 < 999.5;
+    *UNITS.iter().find(fits).unwrap_or(&UNITS[UNITS.len() - 1])
+}
+
+fn digits(value: f64, scale: f64) -> String {
+    match value {
+        // There is nothing below a microsecond, but means have fractions.
+        value if scale == 1.0 || value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// `1 error`, `2 errors`.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// One line of at most `width` characters. Control characters become spaces: a query is not to
+/// move the cursor of whoever reads about it.
+pub(crate) fn one_line(text: &str, width: usize) -> String {
+    let mut line = String::new();
+    let mut length = 0;
+    for word in
+        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty())
+    {
+        let gap = usize::from(length > 0);
+        let letters = word.chars().count();
+        if length + gap + letters > width {
+            let room = width.saturating_sub(length + gap + 1);
+            let _ = write!(line, "{}{}…", &" "[..gap], word.chars().take(room).collect::<String>());
+            // An ellipsis alone still needs its column.
+            let surplus = line.chars().count().saturating_sub(width.max(1));
+            return line.chars().take(line.chars().count() - surplus).collect();
+        }
+        let _ = write!(line, "{}{word}", &" "[..gap]);
+        length += gap + letters;
+    }
+    line
+}
+
+#[test]
+fn durations_have_three_digits_at_most() {
+    let cases = [
+        (0.0, "0 µs"),
+        (0.4, "0 µs"),
+        (203.0, "203 µs"),
+        (999.4, "999 µs"),
+        (999.6, "1.00 ms"),
+        (2_910.0, "2.91 ms"),
+        (14_200.0, "14.2 ms"),
+        (350_000.0, "350 ms"),
+        (2_345_000.0, "2.35 s"),
+        (86_400e6, "86400 s"),
+    ];
+    for (micros, shown) in cases {
+        assert_eq!(duration(micros), shown);
+    }
+    assert_eq!(durations(203.0, 2_910.0), "0.20 ms → 2.91 ms");
+    assert_eq!(difference(-80.0), "-80 µs");
+    assert_eq!(factor(14.23), "14.2×");
+    assert_eq!(factor(0.071), "0.07×");
+    assert_eq!(counted(1, "error"), "1 error");
+}
+
+#[test]
+fn lines_are_one_and_fit() {
+    assert_eq!(one_line("select\n  1", 20), "select 1");
+    assert_eq!(one_line("select column from t", 12), "select colu…");
+    assert_eq!(one_line("\x1b[31mred\x07", 20), "[31mred");
+    assert_eq!(one_line("abc", 3), "abc");
+    for width in 1..30 {
+        let line = one_line("select länge, x from täble where a = ?", width);
+        assert!(line.chars().count() <= width, "{width}: {line}");
+        assert!(!line.contains("  "));
+    }
+}

@@ -1,0 +1,1 @@
+do $a$ begin perform $1; end $a$; select $$x$$, $2::int[], array[1,2], x[1:2]

@@ -1,0 +1,1 @@
+select @-1, a->>'b', a ? 'b', a::date, date '2026-01-01', interval '1' day, café, (((1)))

@@ -1,0 +1,1 @@
+begin; savepoint s1; release s1; deallocate p7; fetch 10 from c; set a = 'b'; rollback to s1

@@ -1,0 +1,1 @@
+insert into t values (1, 'a', null), (2, 'b', now()), ($3, $4, true)

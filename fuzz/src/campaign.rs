@@ -1,0 +1,267 @@
+//! [`Campaign`]: one target, many inputs.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashSet,
+    fmt,
+    panic::{self, AssertUnwindSafe},
+    sync::Once,
+    time::Duration,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{
+    memory,
+    mutate::{self, Material},
+    random::Random,
+    targets::{Shape, Target},
+};
+
+/// One target on inputs that depend on nothing but the seed of the campaign.
+#[derive(Debug)]
+pub struct Campaign {
+    target: &'static Target,
+    seed: u64,
+    random: Random,
+    /// The target's seeds, then inputs with a shape of their own.
+    pool: Vec<Vec<u8>>,
+    seeds: usize,
+    shapes: HashSet<Shape>,
+    iterations: u64,
+}
+
+/// Inputs kept. Beyond it, new ones take the place of old ones that are no seeds.
+const POOL_MAX: usize = 2000;
+
+/// Shapes remembered. A target with more has shapes that tell too much to be worth anything.
+const SHAPES_MAX: usize = 200_000;
+
+impl Campaign {
+    /// A campaign that has not begun. Its first inputs are the target's seeds as they are.
+    pub fn new(target: &'static Target, seed: u64) -> Self {
+        let pool = target.seeds.inputs();
+        assert!(!pool.is_empty(), "{} has no seeds", target.name);
+        let seeds = pool.len();
+        let random = Random::new(seed);
+        Self { target, seed, random, pool, seeds, shapes: HashSet::new(), iterations: 0 }
+    }
+
+    /// The next input.
+    pub fn input(&mut self) -> Vec<u8> {
+        if let Ok(at) = usize::try_from(self.iterations)
+            && at < self.seeds
+        {
+            return self.pool[at].clone();
+        }
+        let mut input = self.random.pick(&self.pool).cloned().unwrap_or_default();
+        let material = Material {
+            words: self.target.words,
+            others: &self.pool,
+            bytes_max: self.target.bytes_max,
+        };
+        mutate::mutate(&mut input, material, &mut self.random);
+        input
+    }
+
+    /// Runs the target on an input that [`Campaign::input`] gave.
+    ///
+    /// # Errors
+    ///
+    /// The target broke a promise on it.
+    pub fn run(&mut self, input: &[u8]) -> Result<(), Box<Failure>> {
+        self.iterations += 1;
+        match check(self.target, input) {
+            Ok(shape) => {
+                self.keep(shape, input);
+                Ok(())
+            }
+            Err(message) => Err(Box::new(self.failure(input, message))),
+        }
+    }
+
+    /// How many inputs were run.
+    pub fn iterations(&self) -> u64 {
+        self.iterations
+    }
+
+    /// How many different things the target was seen to do.
+    pub fn shapes(&self) -> usize {
+        self.shapes.len()
+    }
+
+    fn keep(&mut self, shape: Shape, input: &[u8]) {
+        if self.shapes.len() >= SHAPES_MAX || !self.shapes.insert(shape) {
+            return;
+        }
+        if self.iterations <= self.seeds as u64 {
+            return;
+        }
+        if self.pool.len() < POOL_MAX {
+            self.pool.push(input.to_vec());
+        } else {
+            let at = self.seeds + self.random.below(POOL_MAX - self.seeds);
+            self.pool[at] = input.to_vec();
+        }
+    }
+
+    fn failure(&self, input: &[u8], message: String) -> Failure {
+        let shrunk = mutate::shrink(input, |shorter| check(self.target, shorter).is_err());
+        Failure {
+            target: self.target.name,
+            seed: self.seed,
+            iteration: self.iterations,
+            message: check(self.target, &shrunk).err().unwrap_or(message),
+            input: shrunk,
+            bytes: input.len(),
+        }
+    }
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Name of the target.
+    pub target: &'static str,
+    /// Seed of the campaign.
+    pub seed: u64,
+    /// Which input of the campaign it was, from 1.
+    pub iteration: u64,
+    /// What the target said, and where.
+    pub message: String,
+    /// The input, made as short as could be done quickly.
+    pub input: Vec<u8>,
+    /// Length of the input as it was met.
+    pub bytes: usize,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { target, seed, iteration, message, input, bytes } = self;
+        let hex = to_hex(input);
+        write!(
+            f,
+            "{target}: {message}\n  input {iteration} of seed {seed}, {bytes} bytes, shrunk to {}: {}\n  \
+             replay: cargo run -p howdah-fuzz -- replay {target} {hex}",
+            input.len(),
+            input.escape_ascii()
+        )
+    }
+}
+
+/// Runs a target on one input.
+///
+/// # Errors
+///
+/// What the target said when it panicked, or that it took more memory or time than it may.
+pub fn check(target: &Target, input: &[u8]) -> Result<Shape, String> {
+    let started = processor_time();
+    let (result, bytes) = memory::peak_bytes(|| quietly(|| (target.run)(input)));
+    let took = processor_time().saturating_sub(started);
+    let shape = result?;
+    let allowed = target.memory_max(input.len());
+    if bytes > allowed {
+        return Err(format!(
+            "held {bytes} bytes for an input of {}, {allowed} are allowed",
+            input.len()
+        ));
+    }
+    if took > TIME_MAX {
+        return Err(format!("took {took:?} of processor time"));
+    }
+    Ok(shape)
+}
+
+/// Processor time that one input may take: a thousand times what the slowest takes, so that only what
+/// grows faster than its input, or does not end, is above.
+const TIME_MAX: Duration = Duration::from_secs(5);
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Runs `work`; a panic becomes its message and place, and is not printed.
+fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if QUIET.get() {
+                SAID.set(info.to_string());
+            } else {
+                usual(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    // What a target works on is its own and gone after a panic.
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    QUIET.set(false);
+    result.map_err(|_| SAID.take())
+}
+
+/// Bytes as hexadecimal digits.
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes of hexadecimal digits, or `None` if there is anything else.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let pair = |[high, low]: &[u8; 2]| Some(digit(*high)? << 4 | digit(*low)?);
+    pairs.iter().map(pair).collect::<Option<_>>().filter(|_| rest.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets::Seeds;
+
+    const fn target(run: fn(&[u8]) -> Shape) -> Target {
+        let seeds = Seeds::Made(|| vec![b"seed".to_vec()]);
+        Target { name: "test", run, seeds, words: &[b"bad"], ..Target::PLAIN }
+    }
+
+    fn first_failure(target: &'static Target, seed: u64) -> Failure {
+        let mut campaign = Campaign::new(target, seed);
+        loop {
+            let input = campaign.input();
+            if let Err(failure) = campaign.run(&input) {
+                return *failure;
+            }
+            assert!(campaign.iterations() < 100_000, "nothing was found");
+        }
+    }
+
+    #[test]
+    fn a_broken_promise_is_found_shrunk_and_found_again() {
+        static TARGET: Target = target(|input| {
+            assert!(!input.windows(3).any(|part| part == b"bad"), "that is bad");
+            Shape::of(input.first())
+        });
+        let failure = first_failure(&TARGET, 1);
+        assert_eq!(failure.input, b"bad");
+        assert!(failure.to_string().contains("that is bad"), "{failure}");
+        assert!(failure.to_string().ends_with("replay test 626164"), "{failure}");
+        assert_eq!(first_failure(&TARGET, 1).iteration, failure.iteration);
+        assert_eq!(from_hex("626164").as_deref(), Some(&b"bad"[..]));
+        assert_eq!((from_hex("6"), from_hex("6x")), (None, None));
+    }
+
+    #[test]
+    fn memory_and_time_are_watched() {
+        static GREEDY: Target = target(|input| Shape::of(vec![0_u8; 10_000_000 + input.len()].len()));
+        assert!(first_failure(&GREEDY, 1).message.starts_with("held 10000004 bytes"));
+        let started = processor_time();
+        assert!((0..1_000_000_u64).fold(0, |sum, n| sum ^ n.wrapping_mul(n)) > 0);
+        assert!(processor_time() >= started);
+    }
+}

@@ -1,0 +1,285 @@
+//! The targets: functions over bytes that panic when a promise is broken.
+
+pub mod connect;
+pub mod dataset;
+pub mod log_text;
+pub mod logs;
+pub mod scram;
+pub mod session;
+pub mod sql;
+pub mod wire;
+pub mod words;
+
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+};
+
+/// A function that is fed inputs, and what it is fed with.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it feeds, and what it asserts.
+    pub about: &'static str,
+    /// Panics when a promise is broken.
+    pub run: fn(&[u8]) -> Shape,
+    /// Inputs to begin with.
+    pub seeds: Seeds,
+    /// Words that the parser knows.
+    pub words: &'static [&'static [u8]],
+    /// Longest input, in bytes.
+    pub bytes_max: usize,
+    /// Bytes of memory that it may hold, whatever the input, and per byte of the input.
+    pub memory: (usize, usize),
+    /// Inputs in a short run: about a second's worth.
+    pub smoke: u64,
+}
+
+impl Target {
+    /// What most targets have.
+    pub const PLAIN: Self = Self {
+        name: "",
+        about: "",
+        run: |_| Shape(0),
+        seeds: Seeds::Made(Vec::new),
+        words: &[],
+        bytes_max: 4096,
+        memory: (64 << 10, 64),
+        smoke: 5000,
+    };
+
+    /// Most memory that it may hold for an input of `bytes`.
+    pub fn memory_max(&self, bytes: usize) -> usize {
+        let (fixed, per_byte) = self.memory;
+        fixed + per_byte * bytes
+    }
+}
+
+/// What a target did with an input, as a hash: which messages, errors and counts there were. Inputs
+/// with a new shape are worth to be mutated further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape(u64);
+
+impl Shape {
+    /// Of anything that says what happened, but not with which values.
+    pub fn of(what: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        what.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// Inputs to begin with.
+#[derive(Clone, Copy, Debug)]
+pub enum Seeds {
+    /// The files of a folder in `fuzz/seeds`, in the order of their names.
+    Folder(&'static str),
+    /// Made by code, because they are binary or of a format that changes.
+    Made(fn() -> Vec<Vec<u8>>),
+}
+
+impl Seeds {
+    /// The inputs themselves.
+    pub fn inputs(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Folder(name) => files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name)),
+            Self::Made(make) => make(),
+        }
+    }
+}
+
+/// The contents of the files of a folder. No folder is no files: the campaign complains.
+fn files(folder: &Path) -> Vec<Vec<u8>> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.iter().filter_map(|path| fs::read(path).ok()).collect()
+}
+
+/// Every target.
+pub static TARGETS: &[Target] = &[
+    Target {
+        name: "logs-stderr",
+        about: "a stderr log: pieces give what the whole gives, counts close",
+        run: logs::stderr,
+        seeds: Seeds::Folder("stderr"),
+        words: logs::WORDS,
+        memory: logs::MEMORY,
+        smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "logs-csv",
+        about: "a csvlog, likewise",
+        run: logs::csv,
+        seeds: Seeds::Folder("csv"),
+        words: logs::WORDS,
+        memory: logs::MEMORY,
+        smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "logs-json",
+        about: "a jsonlog, likewise",
+        run: logs::json,
+        seeds: Seeds::Folder("json"),
+        words: logs::WORDS,
+        memory: logs::MEMORY,
+        smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "logs-any",
+        about: "a log of unknown format: what is guessed reads the log, likewise",
+        run: logs::any,
+        seeds: Seeds::Made(logs::all_seeds),
+        words: logs::WORDS,
+        memory: logs::MEMORY,
+        smoke: 100,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "logs-prefix",
+        about: "a log_line_prefix: what compiles reads the line that it prints",
+        run: logs::prefix,
+        seeds: Seeds::Folder("prefix"),
+        words: logs::PREFIX_WORDS,
+        bytes_max: 64,
+        memory: logs::MEMORY,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "logs-text",
+        about: "SQL and parameters as the server writes them: three formats, one event",
+        run: log_text::run,
+        seeds: Seeds::Folder("text"),
+        words: log_text::WORDS,
+        memory: logs::MEMORY,
+        smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "wire-backend",
+        about: "messages of a server: what is read is written again as it was",
+        run: wire::backend,
+        seeds: Seeds::Made(wire::backend_seeds),
+        words: wire::BACKEND_WORDS,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "wire-frontend",
+        about: "messages of a client, likewise",
+        run: wire::frontend,
+        seeds: Seeds::Made(wire::frontend_seeds),
+        words: wire::FRONTEND_WORDS,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "wire-startup",
+        about: "startup packets, likewise",
+        run: wire::startup,
+        seeds: Seeds::Made(wire::startup_seeds),
+        words: wire::STARTUP_WORDS,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "scram",
+        about: "messages of SCRAM: only who knows the password is believed",
+        run: scram::run,
+        seeds: Seeds::Folder("scram"),
+        words: scram::WORDS,
+        bytes_max: 512,
+        smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "session",
+        about: "a client fed by a server: pieces give what the whole gives, replies belong to requests",
+        run: session::run,
+        seeds: Seeds::Made(session::seeds),
+        words: wire::BACKEND_WORDS,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "sql",
+        about: "SQL: tokens cover the text, the normal form is stable and blind to case and space",
+        run: sql::run,
+        seeds: Seeds::Folder("sql"),
+        words: sql::WORDS,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "sql-long",
+        about: "SQL repeated to a quarter of a megabyte: time and memory stay linear",
+        run: sql::long,
+        seeds: Seeds::Folder("sql"),
+        words: sql::WORDS,
+        bytes_max: 256,
+        memory: (16 << 20, 0),
+        smoke: 50,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "conninfo",
+        about: "connection strings: a target's URI is that target, and no password is shown",
+        run: connect::conninfo,
+        seeds: Seeds::Folder("conninfo"),
+        words: connect::WORDS,
+        bytes_max: 512,
+        memory: (256 << 10, 256),
+        ..Target::PLAIN
+    },
+    Target {
+        name: "passfile",
+        about: "password files: the first line that fits is found in any company",
+        run: connect::passfile,
+        seeds: Seeds::Folder("passfile"),
+        words: connect::FILE_WORDS,
+        memory: (256 << 10, 256),
+        smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "service",
+        about: "service files: mistakes are told with their line",
+        run: connect::service,
+        seeds: Seeds::Folder("service"),
+        words: connect::FILE_WORDS,
+        memory: (256 << 10, 256),
+        smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "capture",
+        about: "a capture with a damaged file: an error or events in order, never more",
+        run: dataset::capture,
+        seeds: Seeds::Made(dataset::capture_seeds),
+        words: dataset::WORDS,
+        bytes_max: 64 << 10,
+        memory: dataset::MEMORY,
+        smoke: 400,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "run",
+        about: "a run with a damaged file, likewise",
+        run: dataset::run,
+        seeds: Seeds::Made(dataset::run_seeds),
+        words: dataset::WORDS,
+        bytes_max: 64 << 10,
+        memory: dataset::MEMORY,
+        smoke: 400,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "words",
+        about: "small words of the command line: what is read is printed, what is printed is read",
+        run: words::run,
+        seeds: Seeds::Folder("words"),
+        words: words::WORDS,
+        bytes_max: 128,
+        ..Target::PLAIN
+    },
+];

@@ -1,0 +1,149 @@
+//! Connection strings, password files, service files.
+
+use std::{fs, mem::discriminant, os::unix::fs::PermissionsExt, path::Path};
+
+use howdah_connect::{Environment, ResolveError, Target, Words};
+
+use super::Shape;
+
+/// Pieces of connection strings.
+pub const WORDS: &[&[u8]] = &[
+    b"postgresql://", b"postgres://", b"jdbc:postgresql://", b"@", b":", b"/", b"?", b"&", b"=", b",",
+    b"%2F", b"%00", b"%zz", b"[::1]", b"host=", b"hostaddr=127.0.0.1", b"port=5432", b"user=al",
+    b"password=", b"password='s3cr3t-w0rd'", b"dbname=", b"sslmode=verify-full", b"sslmode=", b"ssl=true",
+    b"sslrootcert=system", b"connect_timeout=10", b"target_session_attrs=primary", b"load_balance_hosts=random",
+    b"options='-c a=b'", b"application_name=", b"service=", b"'", b"\\", b"\\'", b" ", b"/tmp",
+    b"channel_binding=require", b"ssl_min_protocol_version=TLSv1.3", b"keepalives_idle=",
+];
+
+/// Pieces of password and service files.
+pub const FILE_WORDS: &[&[u8]] = &[
+    b":", b"\\:", b"\\\\", b"*:", b"*:*:*:*:", b"\n", b"\r\n", b"#", b"[", b"]", b"[shop]\n", b"=",
+    b"host=db1\n", b"password=", b"ldap://", b"service=shop\n", b"db1:5432:shop:al:",
+];
+
+fn environment() -> Environment {
+    Environment::empty().with_os_user("anna")
+}
+
+/// A connection string, typed.
+pub fn conninfo(input: &[u8]) -> Shape {
+    let Ok(text) = std::str::from_utf8(input) else { return Shape::of("not text") };
+    let environment = environment();
+    let words = Words::from_conninfo(text);
+    assert!(text.len() < 4 || !format!("{words:?}").contains(text));
+    let target = match Target::resolve(&words, &environment) {
+        Ok(target) => target,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return Shape::of(discriminant(&error));
+        }
+    };
+    assert!(!target.endpoints().is_empty());
+    let uri = target.to_string();
+    let again = Target::resolve(&Words::from_conninfo(uri.as_str()), &environment);
+    let again = match again {
+        Ok(again) => again,
+        Err(error) => unreadable(&uri, &error),
+    };
+    assert_eq!(again.to_string(), uri);
+    assert_eq!(again.endpoints(), target.endpoints(), "{uri}");
+    assert_eq!(
+        (again.user(), again.database(), again.application_name(), again.options()),
+        (target.user(), target.database(), target.application_name(), target.options()),
+        "{uri}"
+    );
+    hides_password(&target, &uri);
+    let parameters: Vec<_> = uri.split(['?', '&']).skip(1).map(|it| it.split('=').next()).collect();
+    Shape::of((target.endpoints().len().min(3), parameters, target.warnings().len().min(3)))
+}
+
+#[expect(clippy::panic, reason = "a target's finding is a panic")]
+fn unreadable(uri: &str, error: &ResolveError) -> ! {
+    panic!("{uri} is not read back: {error}")
+}
+
+/// A password that stands nowhere else is in neither form of a target.
+fn hides_password(target: &Target, uri: &str) {
+    let login = target.login(&target.endpoints()[0]);
+    let Some(password) = login.password else { return };
+    let Ok(password) = std::str::from_utf8(password.expose()) else { return };
+    let public = format!(
+        "{} {} {} {:?} {:?} {:?}",
+        target.user(),
+        target.database(),
+        target.application_name(),
+        target.options(),
+        target.endpoints(),
+        target.tls()
+    );
+    // Short ones are part of other words.
+    if password.len() >= 6 && !public.contains(password) && !"postgresql://".contains(password) {
+        assert!(!uri.contains(password), "{uri}");
+        let shown = format!("{target:?}");
+        assert!(!shown.contains(password), "{shown}");
+    }
+}
+
+/// A password file, with a line of ours in front.
+pub fn passfile(input: &[u8]) -> Shape {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(".pgpass");
+    let (user, database) = ("al:\\", "shop");
+    let password: Vec<_> =
+        input.split(|byte| *byte == b'\n').next().unwrap_or_default().iter().copied().collect();
+    let mut file = b"db1:5432:shop:al\\:\\\\:".to_vec();
+    for byte in &password {
+        if matches!(byte, b':' | b'\\') {
+            file.push(b'\\');
+        }
+        file.push(*byte);
+    }
+    file.push(b'\n');
+    let with_ours = [&file, input].concat();
+    let shape = found(&path, &[input, b"\n*:*:*:*:last\n"].concat(), user, database);
+    let ours = found(&path, &with_ours, user, database);
+    // A carriage return at the end is that of another system; an empty password is none.
+    if !password.is_empty() && password.last() != Some(&b'\r') {
+        assert_eq!(ours.as_deref(), Some(&*password));
+    }
+    Shape::of((shape.map(|password| password.len().min(9)), input.len().min(9)))
+}
+
+fn found(path: &Path, file: &[u8], user: &str, database: &str) -> Option<Vec<u8>> {
+    fs::write(path, file).expect("room for a file");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("our file");
+    let words = Words {
+        host: Some("db1".to_owned()),
+        port: Some("5432".to_owned()),
+        user: Some(user.to_owned()),
+        database: Some(database.to_owned()),
+        ..Words::default()
+    };
+    let home = path.parent().unwrap_or(path);
+    let target = Target::resolve(&words, &environment().with_home(home)).expect("plain words");
+    assert!(target.warnings().is_empty(), "{:?}", target.warnings());
+    let password = target.login(&target.endpoints()[0]).password?;
+    Some(password.expose().to_vec())
+}
+
+/// A service file whose section `shop` is asked for.
+pub fn service(input: &[u8]) -> Shape {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pg_service.conf");
+    fs::write(&path, input).expect("room for a file");
+    let environment = environment()
+        .with_variable("PGSERVICEFILE", path.as_os_str())
+        .with_variable("PGSYSCONFDIR", folder.path().as_os_str())
+        .with_home(folder.path());
+    let resolved = Target::resolve(&Words::from_conninfo("service=shop"), &environment);
+    let lines = input.split(|byte| *byte == b'\n').count();
+    match resolved {
+        Ok(target) => Shape::of(("found", target.endpoints().len().min(3))),
+        Err(ResolveError::ServiceLine { line, problem, .. }) => {
+            assert!((1..=lines).contains(&line), "line {line} of {lines}");
+            Shape::of(("line", discriminant(&problem)))
+        }
+        Err(error) => Shape::of(discriminant(&error)),
+    }
+}

@@ -1,0 +1,167 @@
+//! SQL text and parameters through the server's log and back: what a client sent is what is replayed.
+//!
+//! The input is a statement and values, separated by zero bytes, which no text of PostgreSQL can hold.
+//! They are written as the server writes them, in each of the three formats.
+
+use howdah_logs::{Format, Importer, Options};
+use howdah_traffic::{Action, Event, Parameter, Text};
+
+use super::Shape;
+
+/// What is hard to carry.
+pub const WORDS: &[&[u8]] = &[
+    b"\0", b"\x01", b"\n", b"\n\t", b"\r\n", b"\r", b"'", b"''", b"\"", b"\\", b"\\n", b", $2 = ",
+    b"NULL", b"...", b"copy t from stdin", b"copy t to stdout", b"LOG:  ", b"DETAIL:  ", b"\xff",
+    b"\xe2\x82\xac", b"\x1b", b"2026-11-20 12:00:00.001 UTC [7] al@shop LOG:  statement: x", b"  ",
+];
+
+/// A value that stands for NULL.
+const NULL: &[u8] = b"\x01";
+
+/// Renders, imports and compares.
+pub fn run(input: &[u8]) -> Shape {
+    let mut parts = input.split(|byte| *byte == 0);
+    let sql = parts.next().unwrap_or_default();
+    let values: Vec<_> = parts.map(|value| (value != NULL).then_some(value)).collect();
+    for format in [Format::Stderr, Format::Csv, Format::Json] {
+        let events = import(format, sql, &values);
+        let executions: Vec<_> =
+            events.iter().filter(|event| event.action.kind().is_execution()).collect();
+        assert_eq!(executions.len(), 2, "{format:?}: {events:?}");
+        check_simple(format, &executions[0].action, sql);
+        check_execute(format, &executions[1].action, sql, &values);
+        assert_eq!(executions[1].outcome.duration_us, Some(1500), "{format:?}");
+    }
+    let breaks = sql.iter().filter(|byte| **byte == b'\n').count().min(3);
+    let nulls = values.iter().filter(|value| value.is_none()).count().min(3);
+    Shape::of((breaks, values.len().min(5), nulls, sql.first(), sql.last()))
+}
+
+fn check_simple(format: Format, action: &Action, sql: &[u8]) {
+    assert!(matches!(action, Action::Simple { .. } | Action::Copy { .. }), "{format:?}: {action:?}");
+    assert_eq!(action.sql().map(Text::as_bytes), Some(sql), "{format:?}");
+}
+
+fn check_execute(format: Format, action: &Action, sql: &[u8], values: &[Option<&[u8]>]) {
+    let Action::Execute(bound) = action else {
+        assert_eq!(action.kind().as_str(), "execute", "{format:?}");
+        return;
+    };
+    assert_eq!(bound.statement.as_bytes(), b"s1");
+    assert_eq!(bound.sql.as_bytes(), sql, "{format:?}");
+    let read = bound.parameters.as_deref().unwrap_or_default();
+    assert_eq!(read.len(), values.len(), "{format:?}: {read:?}");
+    for (read, value) in read.iter().zip(values) {
+        let read = match read {
+            Parameter::Null => None,
+            // A value that ends in `...` cannot be told from one that was cut.
+            Parameter::Value(text) | Parameter::Truncated(text) => Some(text.as_bytes()),
+        };
+        let cut = value.map(|value| value.strip_suffix(b"...").unwrap_or(value));
+        assert!(read == *value || read == cut, "{format:?}: {read:?} for {value:?}");
+    }
+}
+
+fn import(format: Format, sql: &[u8], values: &[Option<&[u8]>]) -> Vec<Event> {
+    let mut log = Vec::new();
+    record(&mut log, format, 1, &[b"statement: ", sql].concat(), None);
+    let message = [b"duration: 1.500 ms  execute s1: ", sql].concat();
+    record(&mut log, format, 2, &message, detail(values).as_deref());
+    record(&mut log, format, 3, b"checkpoint starting: time", None);
+    let prefix = (format == Format::Stderr).then(|| "%m [%p] %u@%d ".to_owned());
+    let options = Options { format: Some(format), prefix, ..Options::default() };
+    let mut importer = Importer::new(options).expect("options of ours");
+    importer.begin_file("fuzz.log");
+    importer.feed(&log).and_then(|()| importer.finish()).expect("a log as a server writes it");
+    assert_eq!(importer.summary().rejected(), 0, "{format:?}: {:?}", importer.summary().problems);
+    std::iter::from_fn(|| importer.poll_event()).collect()
+}
+
+/// `errdetail("Parameters: %s")`, `BuildParamLogString` in `params.c`.
+fn detail(values: &[Option<&[u8]>]) -> Option<Vec<u8>> {
+    let mut detail = b"Parameters: ".to_vec();
+    for (number, value) in (1..).zip(values) {
+        let comma = if number == 1 { "" } else { ", " };
+        detail.extend(format!("{comma}${number} = ").bytes());
+        match value {
+            None => detail.extend_from_slice(b"NULL"),
+            Some(value) => {
+                detail.push(b'\'');
+                detail.extend(doubled(value, b'\''));
+                detail.push(b'\'');
+            }
+        }
+    }
+    (!values.is_empty()).then_some(detail)
+}
+
+/// One message as the server writes it.
+fn record(log: &mut Vec<u8>, format: Format, line: u32, message: &[u8], detail: Option<&[u8]>) {
+    let time = format!("2026-11-20 12:00:00.00{line} UTC");
+    match format {
+        Format::Stderr => {
+            let mut write = |label: &str, text: &[u8]| {
+                log.extend(format!("{time} [7] al@shop {label}:  ").bytes());
+                // `append_with_tabs` in `elog.c`.
+                for byte in text {
+                    log.push(*byte);
+                    log.extend((*byte == b'\n').then_some(b'\t'));
+                }
+                log.push(b'\n');
+            };
+            write("LOG", message);
+            if let Some(detail) = detail {
+                write("DETAIL", detail);
+            }
+        }
+        Format::Csv => {
+            let quoted = |text: &[u8]| [b"\"", &*doubled(text, b'"'), b"\""].concat();
+            let start = format!(
+                "{time},\"al\",\"shop\",7,\"[local]\",6b004067.7,{line},\"idle\",\
+                 2026-11-20 12:00:00 UTC,3/4,0,LOG,00000,"
+            );
+            log.extend(start.bytes());
+            log.extend(quoted(message));
+            log.push(b',');
+            log.extend(detail.map(quoted).unwrap_or_default());
+            log.extend_from_slice(b",,,,,,,,\"psql\",\"client backend\",,0\n");
+        }
+        Format::Json => {
+            let start = format!(
+                "{{\"timestamp\":\"{time}\",\"user\":\"al\",\"dbname\":\"shop\",\"pid\":7,\
+                 \"session_id\":\"6b004067.7\",\"line_num\":{line},\"error_severity\":\"LOG\",\"message\":"
+            );
+            log.extend(start.bytes());
+            log.extend(json_text(message));
+            if let Some(detail) = detail {
+                log.extend_from_slice(b",\"detail\":");
+                log.extend(json_text(detail));
+            }
+            log.extend_from_slice(b",\"backend_type\":\"client backend\"}\n");
+        }
+    }
+}
+
+fn doubled(text: &[u8], quote: u8) -> Vec<u8> {
+    text.iter().flat_map(|byte| std::iter::repeat_n(*byte, 1 + usize::from(*byte == quote))).collect()
+}
+
+/// `escape_json` in `json.c`: bytes from 0x80 on stay as they are, whatever the encoding.
+fn json_text(text: &[u8]) -> Vec<u8> {
+    let mut json = vec![b'"'];
+    for byte in text {
+        match byte {
+            b'\x08' => json.extend_from_slice(b"\\b"),
+            b'\x0c' => json.extend_from_slice(b"\\f"),
+            b'\n' => json.extend_from_slice(b"\\n"),
+            b'\r' => json.extend_from_slice(b"\\r"),
+            b'\t' => json.extend_from_slice(b"\\t"),
+            b'"' => json.extend_from_slice(b"\\\""),
+            b'\\' => json.extend_from_slice(b"\\\\"),
+            0..0x20 => json.extend(format!("\\u{byte:04x}").bytes()),
+            _ => json.push(*byte),
+        }
+    }
+    json.push(b'"');
+    json
+}

@@ -1,0 +1,278 @@
+//! Server logs: the three formats, the guess of a format, and line prefixes.
+
+use std::mem::discriminant;
+
+use howdah_logs::{Emit, Format, ImportError, Importer, Options, Reason, Severity, Summary};
+use howdah_traffic::{Event, Kind};
+
+use super::{Seeds, Shape};
+
+/// Words of records.
+pub const WORDS: &[&[u8]] = &[
+    b"\n",
+    b"\n\t",
+    b"\r\n",
+    b"\"\"",
+    b"\",\"",
+    b"\\u0000",
+    b"\\u001f",
+    b"2026-11-20 12:00:00.000 UTC",
+    b"2026-11-20 12:00:00.000 CEST",
+    b"9999-12-31 23:59:60.999 +15",
+    b"1795178602.248",
+    b"6b004067.7",
+    b"[unknown]",
+    b"LOG:  ",
+    b"LOG:  00000: ",
+    b"ERROR:  ",
+    b"FATAL:  ",
+    b"DETAIL:  ",
+    b"STATEMENT:  ",
+    b"CONTEXT:  ",
+    b"LOCATION:  ",
+    b"statement: ",
+    b"duration: 1.234 ms",
+    b"  ",
+    b"parse <unnamed>: ",
+    b"bind s/p: ",
+    b"execute s/p: ",
+    b"execute fetch from s/p: ",
+    b"fastpath function call: ",
+    b"parameters: $1 = 'a', $2 = NULL",
+    b"Parameters: $1 = 'a...'",
+    b"connection received: host=[local]",
+    b"connection authorized: user=al database=shop application_name=psql",
+    b"disconnection: session time: 0:00:01.200 user=al database=shop host=[local]",
+    b"canceling statement due to user request",
+    b"\"message\":\"statement: select 1\"",
+    b"\"error_severity\":\"LOG\"",
+    b"\"timestamp\":",
+    b"{\"",
+    b"\"}",
+    b"idle in transaction",
+];
+
+/// What a prefix is made of.
+pub const PREFIX_WORDS: &[&[u8]] = &[
+    b"%a", b"%u", b"%d", b"%r", b"%h", b"%L", b"%b", b"%p", b"%P", b"%t", b"%m", b"%n", b"%i", b"%e",
+    b"%c", b"%l", b"%s", b"%v", b"%x", b"%Q", b"%q", b"%%", b"%-10u", b"%12d", b"%5p", b" ", b"[", b"] ",
+    b"|", b":", b"@", b"%m [%p] %q%u@%d ",
+];
+
+/// The importer has buffers of fixed size, and a table of candidates for the prefix.
+pub const MEMORY: (usize, usize) = (4 << 20, 400);
+
+/// A record may be this long, so that some are longer.
+const RECORD_BYTES_MAX: usize = 1500;
+
+/// A stderr log with the prefix of the seeds.
+pub fn stderr(log: &[u8]) -> Shape {
+    let prefix = Some("%m [%p] %q%u@%d ".to_owned());
+    holds(log, &Options { format: Some(Format::Stderr), prefix, ..limited() })
+}
+
+/// A csvlog.
+pub fn csv(log: &[u8]) -> Shape {
+    holds(log, &Options { format: Some(Format::Csv), ..limited() })
+}
+
+/// A jsonlog.
+pub fn json(log: &[u8]) -> Shape {
+    holds(log, &Options { format: Some(Format::Json), ..limited() })
+}
+
+/// A log of any format.
+pub fn any(log: &[u8]) -> Shape {
+    holds(log, &limited())
+}
+
+/// The logs of all formats.
+pub fn all_seeds() -> Vec<Vec<u8>> {
+    ["stderr", "csv", "json"].into_iter().flat_map(|name| Seeds::Folder(name).inputs()).collect()
+}
+
+fn limited() -> Options {
+    Options { max_record_bytes: RECORD_BYTES_MAX, ..Options::default() }
+}
+
+type Imported = Result<(Vec<Event>, Summary), ImportError>;
+
+/// What an importer makes of a log in pieces of `piece_bytes`. After each piece comes `after`.
+fn import(
+    log: &[u8],
+    options: &Options,
+    piece_bytes: usize,
+    mut after: impl FnMut(&mut Importer),
+) -> Imported {
+    let mut importer = Importer::new(options.clone()).expect("options of ours");
+    importer.begin_file("fuzz.log");
+    let mut events = Vec::new();
+    for piece in log.chunks(piece_bytes.max(1)) {
+        importer.feed(piece)?;
+        after(&mut importer);
+        events.extend(std::iter::from_fn(|| importer.poll_event()));
+    }
+    importer.finish()?;
+    events.extend(std::iter::from_fn(|| importer.poll_event()));
+    Ok((events, importer.summary().clone()))
+}
+
+/// All that is promised of any log, whatever is in it.
+fn holds(log: &[u8], options: &Options) -> Shape {
+    let whole = import(log, options, log.len(), |_| {});
+    let piece_bytes = 1 + log.len() % 89;
+    let pieces = import(log, options, piece_bytes, |_| {});
+    match (&whole, &pieces) {
+        (Ok((events, summary)), Ok((events_again, summary_again))) => {
+            assert_eq!(events, events_again, "events, in pieces of {piece_bytes}");
+            assert_eq!(summary.problems, summary_again.problems, "problems");
+            assert_eq!(summary.facts, summary_again.facts, "facts");
+        }
+        (whole, pieces) => {
+            assert_eq!(whole.as_ref().err(), pieces.as_ref().err(), "in pieces of {piece_bytes}");
+        }
+    }
+    closes(log, &whole);
+    // A pause may end a record early, so other events are right; their counts still close.
+    closes(log, &import(log, options, piece_bytes, Importer::idle));
+    let starts = Options { emit: Emit::Start, ..options.clone() };
+    closes(log, &import(log, &starts, log.len(), |_| {}));
+    shape(&whole)
+}
+
+/// Whether the sums of an import close and its places are in the log.
+fn closes(log: &[u8], imported: &Imported) {
+    let lines = 1 + log.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let Ok((events, summary)) = imported else { return };
+    assert_eq!(summary.bytes, log.len() as u64);
+    assert_eq!(summary.events_total(), events.len() as u64);
+    for kind in Kind::ALL {
+        let count = events.iter().filter(|event| event.action.kind() == *kind).count();
+        assert_eq!(summary.events(*kind), count as u64, "{kind}");
+    }
+    let records: u64 = Severity::ALL.iter().map(|severity| summary.records_of(*severity)).sum();
+    assert_eq!(summary.records, records);
+    assert!(summary.records <= lines, "{} records of {lines} lines", summary.records);
+    for problem in &summary.problems {
+        assert!((1..=problem.count).contains(&(problem.samples.len() as u64)));
+        for sample in &problem.samples {
+            assert_eq!(sample.file, "fuzz.log");
+            assert!((1..=lines).contains(&sample.line), "line {} of {lines}", sample.line);
+        }
+    }
+    for event in events {
+        assert!(event.action.sql().is_none_or(|sql| sql.len() <= log.len()));
+        assert!(!event.session.is_empty(), "{event:?}");
+    }
+}
+
+fn shape(imported: &Imported) -> Shape {
+    match imported {
+        Err(error) => Shape::of(discriminant(error)),
+        Ok((events, summary)) => {
+            let few = |count: u64| count.min(2);
+            let kinds: Vec<_> = Kind::ALL.iter().map(|kind| few(summary.events(*kind))).collect();
+            let reasons: Vec<_> =
+                Reason::ALL.iter().map(|reason| few(summary.count_of(*reason))).collect();
+            let failed = events.iter().any(|event| event.outcome.failed());
+            let timed = events.iter().any(|event| event.outcome.duration_us.is_some());
+            Shape::of((kinds, reasons, failed, timed, few(summary.facts.truncated_values)))
+        }
+    }
+}
+
+/// A prefix that compiles reads back the line that a server prints with it.
+pub fn prefix(prefix: &[u8]) -> Shape {
+    let Ok(text) = std::str::from_utf8(prefix) else { return Shape::of("not text") };
+    let options = Options {
+        prefix: Some(text.to_owned()),
+        format: Some(Format::Stderr),
+        ..Options::default()
+    };
+    if let Err(error) = Importer::new(options.clone()) {
+        return Shape::of(discriminant(&error));
+    }
+    let printed = printed(prefix);
+    let mut log = printed.bytes.clone();
+    log.extend_from_slice(b"LOG:  statement: select 1\n");
+    let imported = import(&log, &options, log.len(), |_| {});
+    closes(&log, &imported);
+    if printed.is_readable {
+        let events = imported.map(|(events, _)| events).expect("a line of that prefix");
+        let sql: Vec<_> = events.iter().filter_map(|event| event.action.sql()).collect();
+        assert_eq!(sql.len(), 1, "{events:?}");
+        assert_eq!(sql[0].as_bytes(), b"select 1");
+    }
+    let mut letters: Vec<_> =
+        prefix.windows(2).filter(|pair| pair[0] == b'%').map(|pair| pair[1]).collect();
+    letters.sort_unstable();
+    letters.dedup();
+    Shape::of((letters, printed.is_readable))
+}
+
+/// What a server prints for a prefix.
+struct Printed {
+    bytes: Vec<u8>,
+    /// Whether there is one way to read it: no line ends, no labels, no columns wider than are looked
+    /// for, and not many names that nothing separates.
+    is_readable: bool,
+}
+
+/// Prints a prefix as `log_status_format` of `elog.c` does.
+fn printed(prefix: &[u8]) -> Printed {
+    let mut out = Vec::new();
+    let mut bytes = prefix.iter().copied().peekable();
+    let (mut widest, mut names, mut times) = (0, 0, 0);
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        if bytes.next_if_eq(&b'%').is_some() {
+            out.push(b'%');
+            continue;
+        }
+        let left = bytes.next_if_eq(&b'-').is_some();
+        let mut width = 0_usize;
+        while let Some(digit) = bytes.next_if(u8::is_ascii_digit) {
+            width = (width * 10 + usize::from(digit - b'0')).min(10_000);
+        }
+        widest = widest.max(width);
+        let Some(letter) = bytes.next() else { break };
+        let Some(value) = value(letter) else { continue };
+        names += usize::from(b"audrhLbi".contains(&letter));
+        times += usize::from(b"tmns".contains(&letter));
+        let padding = vec![b' '; width.saturating_sub(value.len())];
+        let (before, after) = if left { (vec![], padding) } else { (padding, vec![]) };
+        out.extend([before, value.to_vec(), after].concat());
+    }
+    let has_label = out.windows(3).any(|part| part == b":  ");
+    let has_break = out.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0));
+    let is_readable = !has_label && !has_break && widest < 100 && names <= 2 && times <= 2;
+    Printed { bytes: out, is_readable }
+}
+
+fn value(letter: u8) -> Option<&'static [u8]> {
+    Some(match letter {
+        b'a' => b"psql",
+        b'u' => b"al",
+        b'd' => b"shop",
+        b'r' => b"10.0.0.7(50412)",
+        b'h' => b"10.0.0.7",
+        b'L' => b"10.0.0.1",
+        b'b' => b"client backend",
+        b'p' => b"4711",
+        b'P' => b"4710",
+        b't' | b's' => b"2026-11-20 12:43:19 UTC",
+        b'm' => b"2026-11-20 12:43:19.577 UTC",
+        b'n' => b"1795178602.248",
+        b'i' => b"SELECT",
+        b'e' => b"00000",
+        b'c' => b"6b004067.1267",
+        b'l' => b"3",
+        b'v' => b"3/4",
+        b'x' => b"0",
+        b'Q' => b"-77",
+        _ => return None,
+    })
+}
