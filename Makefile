@@ -3,9 +3,11 @@
 
 CARGO ?= cargo
 DEMO_OUT ?= demo-out
+TARGET ?= all
+SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt bench doc
+.PHONY: help setup demo test lint fmt fuzz bench doc
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -29,6 +31,9 @@ lint: ## Format check, clippy and rustdoc, each without a warning.
 
 fmt: ## Format the code.
 	$(CARGO) fmt --all
+
+fuzz: ## Fuzz the parsers, or one: make fuzz TARGET=sql SECONDS=600.
+	$(CARGO) run --quiet --package howdah-fuzz -- run $(TARGET) $(SECONDS)
 
 bench: ## List the benchmarks and how to run each.
 	@cat bench/README.md

@@ -71,6 +71,17 @@ pub enum ExplainError {
     },
 }
 
+impl ExplainError {
+    /// Whether the next statement would fail alike: the server is away, not just one database.
+    fn is_fatal(&self) -> bool {
+        const NO_SUCH_DATABASE: &str = "3D000";
+        match self {
+            Self::Connect { source, .. } => source.sqlstate() != Some(NO_SUCH_DATABASE),
+            _ => false,
+        }
+    }
+}
+
 impl Examples {
     /// The examples that the run in the folder `path` holds of the queries that changed.
     ///
@@ -115,7 +126,7 @@ pub fn explain(
     base: &Target,
     run: &Target,
 ) -> Result<Vec<(Fingerprint, ExplainError)>, ExplainError> {
-    let (mut base, mut run) = (Server::new(base), Server::new(run));
+    let (mut base, mut run) = (Server::new(base, examples), Server::new(run, examples));
     let mut failures = Vec::new();
     let wanted: HashSet<Fingerprint> = changed(comparison).collect();
     let queries = comparison.queries.iter_mut();
@@ -126,7 +137,7 @@ pub fn explain(
         };
         match because {
             Ok(because) => query.because = because,
-            Err(error @ ExplainError::Connect { .. }) => return Err(error),
+            Err(error) if error.is_fatal() => return Err(error),
             Err(error) => failures.push((query.fingerprint, error)),
         }
     }
@@ -138,10 +149,10 @@ fn because(
     base: &mut Server<'_>,
     run: &mut Server<'_>,
 ) -> Result<Option<String>, ExplainError> {
-    let (before, after) = (base.plan(example)?, run.plan(example)?);
+    let ((_, before), (database, after)) = (base.plan(example)?, run.plan(example)?);
     let Some(mut sentence) = plan::difference(&before, &after) else { return Ok(None) };
     for index in plan::indexes_given_up(&before, &after) {
-        if !run.has_index(example, &index)? {
+        if !run.has_index(&database, &index)? {
             sentence.push_str(&format!(" (there is no {index} any more)"));
         }
     }
@@ -151,16 +162,43 @@ fn because(
 /// One of the two servers, with a connection per database.
 struct Server<'t> {
     target: &'t Target,
+    /// Whether statements are planned in the database they were captured in, not the target's.
+    ///
+    /// A target whose database is one of the captured ones is a copy of the captured server. Any
+    /// other is a place that sessions were mapped to, or no choice of the user's at all.
+    as_captured: bool,
     clients: HashMap<String, Client>,
 }
 
 impl<'t> Server<'t> {
-    fn new(target: &'t Target) -> Self {
-        Self { target, clients: HashMap::new() }
+    fn new(target: &'t Target, examples: &Examples) -> Self {
+        let as_captured =
+            examples.0.values().any(|example| *example.database == *target.database());
+        Self { target, as_captured, clients: HashMap::new() }
     }
 
-    /// The plan of an execution, as EXPLAIN's JSON.
-    fn plan(&mut self, example: &Statement) -> Result<Value, ExplainError> {
+    /// The plan of an execution, as EXPLAIN's JSON, and the database that it is for.
+    fn plan(&mut self, example: &Statement) -> Result<(String, Value), ExplainError> {
+        let (captured, own) = (example.database.to_string(), self.target.database().to_owned());
+        if captured.is_empty() || captured == own {
+            return self.plan_in(own, example);
+        }
+        if self.as_captured {
+            return self.plan_in(captured, example);
+        }
+        match self.plan_in(own, example) {
+            Err(error) if is_wrong_database(&error) => {
+                self.plan_in(captured, example).map_err(|_| error)
+            }
+            plan => plan,
+        }
+    }
+
+    fn plan_in(
+        &mut self,
+        database: String,
+        example: &Statement,
+    ) -> Result<(String, Value), ExplainError> {
         let bytes = example.example_sql.as_bytes();
         let sql = example.example_sql.to_str().ok_or(ExplainError::NotUtf8)?;
         if !Command::of(bytes).is_explainable() || split_statements(bytes).count() != 1 {
@@ -170,15 +208,15 @@ impl<'t> Server<'t> {
             Some(parameters) => values(parameters)?,
             None => Some(Vec::new()).filter(|_| placeholder_count(bytes) == 0),
         };
-        let name = self.target.to_string();
-        let client = self.client(&example.database)?;
+        let target = self.target.to_string();
+        let client = self.client(&database)?;
         let version = client.server_version_num().unwrap_or(0);
         let answer = match values {
             Some(values) => read_only(client, |client| {
                 client.query_with(&format!("EXPLAIN (FORMAT JSON) {sql}"), &values)
             }),
             None if version < GENERIC_PLAN_SINCE => {
-                return Err(ExplainError::ValuesUnknown { target: name });
+                return Err(ExplainError::ValuesUnknown { target });
             }
             None => read_only(client, |client| {
                 let explain = format!("EXPLAIN (FORMAT JSON, GENERIC_PLAN) {sql}");
@@ -186,43 +224,50 @@ impl<'t> Server<'t> {
             }),
         };
         let answer = answer.map_err(|source| ExplainError::Query {
-            target: name.clone(),
+            target: target.clone(),
             source: Box::new(source),
         })?;
         let text = answer.rows.first().and_then(|row| row.bytes(0)).unwrap_or_default();
-        serde_json::from_slice(text).map_err(|_| ExplainError::NoPlan { target: name })
+        let plan = serde_json::from_slice(text).map_err(|_| ExplainError::NoPlan { target })?;
+        Ok((database, plan))
     }
 
-    /// Whether the database has an index of that name in any schema.
-    fn has_index(&mut self, example: &Statement, name: &str) -> Result<bool, ExplainError> {
+    /// Whether a database has an index of that name in any schema.
+    fn has_index(&mut self, database: &str, name: &str) -> Result<bool, ExplainError> {
         const SQL: &str = "SELECT 1 FROM pg_catalog.pg_class \
                            WHERE relkind IN ('i', 'I') AND relname = $1::pg_catalog.name LIMIT 1";
         let target = self.target.to_string();
-        let found = self.client(&example.database)?.query_with(SQL, &[Some(name)]);
+        let found = self.client(database)?.query_with(SQL, &[Some(name)]);
         match found {
             Ok(found) => Ok(!found.rows.is_empty()),
             Err(source) => Err(ExplainError::Query { target, source: Box::new(source) }),
         }
     }
 
-    /// A connection to the database the statement ran in, or to the target's own if that is not
-    /// known.
     fn client(&mut self, database: &str) -> Result<&mut Client, ExplainError> {
-        let target = match database {
-            "" => self.target.clone(),
-            database => self.target.with_database(database),
-        };
-        let database = target.database().to_owned();
-        if !self.clients.contains_key(&database) {
+        if !self.clients.contains_key(database) {
+            let target = self.target.with_database(database);
             let mut client = Client::connect(&target).map_err(|source| ExplainError::Connect {
                 target: target.to_string(),
                 source: Box::new(source),
             })?;
             // The server's own limit comes first; this one is for a network that went.
             client.set_timeout(Some(PLANNING_TIME_MAX * 2));
-            self.clients.insert(database.clone(), client);
+            self.clients.insert(database.to_owned(), client);
         }
-        Ok(self.clients.get_mut(&database).expect("it was inserted above if it was not there"))
+        Ok(self.clients.get_mut(database).expect("it was inserted above if it was not there"))
+    }
+}
+
+/// Whether there is no such database, or it lacks what the statement speaks of: an undefined table,
+/// schema or function.
+fn is_wrong_database(error: &ExplainError) -> bool {
+    match error {
+        ExplainError::Connect { .. } => !error.is_fatal(),
+        ExplainError::Query { source, .. } => {
+            matches!(source.sqlstate(), Some("42P01" | "3F000" | "42883"))
+        }
+        _ => false,
     }
 }
 

@@ -223,11 +223,13 @@ impl fmt::Display for FailOn {
         write!(f, "{}{}", self.metric, if self.or_equal { ">=" } else { ">" })?;
         match self.limit {
             Limit::Ratio(ratio) => write!(f, "{ratio}x"),
-            Limit::Micros(micros) if micros >= 1_000_000.0 => {
-                write!(f, "{}s", micros / 1_000_000.0)
+            Limit::Micros(micros) => {
+                // The largest unit in which the number reads back as it is.
+                let exact = |(_, size): &(&str, f64)| micros >= *size && micros / size * size == micros;
+                let units = [("s", 1e6), ("ms", 1e3)].into_iter().find(exact);
+                let (unit, size) = units.unwrap_or(("us", 1.0));
+                write!(f, "{}{unit}", micros / size)
             }
-            Limit::Micros(micros) if micros >= 1_000.0 => write!(f, "{}ms", micros / 1_000.0),
-            Limit::Micros(micros) => write!(f, "{micros}us"),
             Limit::Count(count) => write!(f, "{count}"),
         }
     }
@@ -238,7 +240,7 @@ impl Limit {
         // Longest first: `ms` and `us` end in `s`.
         type Unit = (&'static str, fn(f64) -> Limit);
         const UNITS: [Unit; 7] = [
-            ("min", |number| Limit::Micros(number * 60e6)),
+            ("min", |number| Limit::Micros((number * 60e6).round())),
             ("ms", |number| Limit::Micros(number * 1e3)),
             ("us", Limit::Micros),
             ("µs", Limit::Micros),

@@ -93,8 +93,7 @@ impl Samples {
     ///
     /// As for [`Self::read`].
     pub fn read_watched(path: &Path, watch: impl FnMut(u64, u64)) -> Result<Self, ReadRunError> {
-        Self::read_run(path, watch)
-            .map_err(|source| ReadRunError { path: path.to_owned(), source })
+        Self::read_run(path, watch).map_err(|source| ReadRunError { path: path.to_owned(), source })
     }
 
     fn read_run(path: &Path, mut watch: impl FnMut(u64, u64)) -> Result<Self, ReadError> {

@@ -98,13 +98,20 @@ impl Csv {
                 Some(false) => return self.junk_line(input, closing),
             }
         }
-        match self.row_end(input, closing) {
+        let end = self.row_end(input, closing);
+        // Where a row ends must not depend on how much of it came at once, so a long one is left at
+        // its last newline that is settled, whether its end is there or not.
+        let (settled, rest) = match end {
+            End::Row(len) | End::Broken(len) => (len, len - 1),
+            End::Unknown => (self.scanned, self.scanned),
+        };
+        if settled > self.max_record_bytes {
+            self.skipping = true;
+            return Step::Junk { len: rest, reason: Reason::TooLong };
+        }
+        match end {
             End::Row(len) => self.split(input, len),
             End::Broken(len) => Step::Junk { len, reason: Reason::CutShort },
-            End::Unknown if input.len() > self.max_record_bytes => {
-                self.skipping = true;
-                Step::Junk { len: input.len(), reason: Reason::TooLong }
-            }
             End::Unknown if closing == Closing::End => self.tail(input),
             End::Unknown => Step::More,
         }
@@ -112,15 +119,15 @@ impl Csv {
 
     /// A line that does not begin like a row: it ends at its newline, whatever quotes it has.
     fn junk_line(&mut self, input: &[u8], closing: Closing) -> Step {
-        let reason = Reason::NotARecord;
-        match memchr::memchr(b'\n', input) {
-            Some(newline) => Step::Junk { len: newline + 1, reason },
+        let newline = memchr::memchr(b'\n', input);
+        if newline.unwrap_or(input.len()) > self.max_record_bytes {
+            self.skipping = true;
+            return Step::Junk { len: newline.unwrap_or(input.len()), reason: Reason::TooLong };
+        }
+        match newline {
+            Some(newline) => Step::Junk { len: newline + 1, reason: Reason::NotARecord },
             None if closing == Closing::End => {
                 Step::Junk { len: input.len(), reason: Reason::CutShort }
-            }
-            None if input.len() > self.max_record_bytes => {
-                self.skipping = true;
-                Step::Junk { len: input.len(), reason: Reason::TooLong }
             }
             None => Step::More,
         }

@@ -95,6 +95,9 @@ impl Json {
             self.skipping = false;
             return Step::Skip { len };
         }
+        if newline > self.max_record_bytes {
+            return Step::Junk { len, reason: Reason::TooLong };
+        }
         match input[..newline].trim_ascii_start() {
             [] => Step::Skip { len },
             [b'{', ..] if self.parse(&input[..newline]).is_some() => Step::Record { len },

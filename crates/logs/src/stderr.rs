@@ -102,6 +102,13 @@ impl Stderr {
                 self.skipping = false;
                 return Step::Skip { len: end };
             }
+            if end - start > self.max_record_bytes {
+                // As if its end had not come yet.
+                return match self.group {
+                    Some(_) => Step::Record { len: start },
+                    None => Step::Junk { len: end, reason: Reason::TooLong },
+                };
+            }
             let line = &input[start..end];
             let found = self.read_line(line, end, sessions);
             if let (Some(found), Some(_)) = (&found, &self.group)

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{SocketAddr, ToSocketAddrs},
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -107,7 +108,7 @@ impl Dialer {
             }
             Address::Unix(path) => {
                 let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-                let begun = connect(&socket, &SocketAddrUnix::new(path)?);
+                let begun = connect(&socket, &unix_address(path)?);
                 (Transport::Unix(socket.into()), begun)
             }
         };
@@ -117,6 +118,14 @@ impl Dialer {
             }
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// A path, or with `@` in front a name in Linux's abstract namespace.
+fn unix_address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
+    match path.as_os_str().as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddrUnix::new_abstract_name(name),
+        None => SocketAddrUnix::new(path),
     }
 }
 

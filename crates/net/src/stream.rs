@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use howdah_wire::startup::SSL_REQUEST_PACKET;
 use rustls::{ClientConnection, pki_types::ServerName};
 
 /// A connection that carries PostgreSQL's messages once it is open.
@@ -47,7 +48,7 @@ pub(crate) struct Secure {
 enum Phase {
     Connecting { tls: Option<Secure> },
     AskingForTls { tls: Secure, asked: bool },
-    Handshaking(Box<ClientConnection>),
+    Handshaking { connection: Box<ClientConnection>, direct: bool },
     Tls(Box<ClientConnection>),
     Plain,
 }
@@ -63,9 +64,9 @@ pub enum Received {
     Closed,
 }
 
-/// An SSLRequest: its length, then a number where other startup packets have the version.
-/// Source: PostgreSQL manual, Message Formats.
-const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+/// The protocol that TLS without an SSLRequest has to agree on, lest the bytes reach a server of
+/// another kind (ALPACA). Source: PostgreSQL manual, "SSL Session Encryption".
+const ALPN: &[u8] = b"postgresql";
 
 impl Stream {
     pub(crate) fn new(transport: Transport, tls: Option<Secure>) -> Self {
@@ -91,29 +92,39 @@ impl Stream {
                     }
                     match tls.take() {
                         None => Phase::Plain,
-                        Some(tls) if tls.direct => Phase::Handshaking(handshake(tls)?),
+                        Some(tls) if tls.direct => {
+                            Phase::Handshaking { connection: handshake(tls)?, direct: true }
+                        }
                         Some(tls) => Phase::AskingForTls { tls, asked: false },
                     }
                 }
                 Phase::AskingForTls { tls, asked } => {
                     if !*asked {
                         // Eight bytes into the empty buffer of a new socket: never a short write.
-                        self.transport.write_all(&SSL_REQUEST)?;
+                        self.transport.write_all(&SSL_REQUEST_PACKET)?;
                         *asked = true;
                     }
                     match read_tls_answer(&mut self.transport)? {
                         None => return Ok(false),
-                        Some(b'S') => Phase::Handshaking(handshake(tls.clone())?),
+                        Some(b'S') => Phase::Handshaking {
+                            connection: handshake(tls.clone())?,
+                            direct: false,
+                        },
                         Some(_) => {
                             return Err(io::Error::other("the server does not offer TLS"));
                         }
                     }
                 }
-                Phase::Handshaking(connection) => {
+                Phase::Handshaking { connection, direct } => {
                     if !shake_hands(connection, &mut self.transport)? {
                         return Ok(false);
                     }
-                    let Phase::Handshaking(connection) =
+                    if *direct && connection.alpn_protocol() != Some(ALPN) {
+                        return Err(io::Error::other(
+                            "the peer does not speak PostgreSQL over TLS",
+                        ));
+                    }
+                    let Phase::Handshaking { connection, .. } =
                         std::mem::replace(&mut self.phase, Phase::Plain)
                     else {
                         unreachable!("matched two lines above");
@@ -151,7 +162,9 @@ impl Stream {
                     }
                 }
             }
-            Phase::Connecting { .. } | Phase::AskingForTls { .. } | Phase::Handshaking(_) => Ok(0),
+            Phase::Connecting { .. } | Phase::AskingForTls { .. } | Phase::Handshaking { .. } => {
+                Ok(0)
+            }
         }
     }
 
@@ -164,7 +177,7 @@ impl Stream {
         match &mut self.phase {
             Phase::Plain => receive_plain(&mut self.transport, buffer),
             Phase::Tls(connection) => receive_tls(connection, &mut self.transport, buffer),
-            Phase::Connecting { .. } | Phase::AskingForTls { .. } | Phase::Handshaking(_) => {
+            Phase::Connecting { .. } | Phase::AskingForTls { .. } | Phase::Handshaking { .. } => {
                 Ok(Received::Drained(0))
             }
         }

@@ -39,6 +39,16 @@ pub(crate) struct Failure {
     pub(crate) message: Text,
 }
 
+impl Failure {
+    /// Whether the same attempt may go well later: the target is starting, stopping, full, or not
+    /// reached. It will not where it refuses a role, a password or a database.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.sqlstate.is_none_or(|code| {
+            ["08006", "53", "57"].iter().any(|class| code.as_str().starts_with(class))
+        })
+    }
+}
+
 /// How far [`Link::pump`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pumped {

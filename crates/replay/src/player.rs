@@ -520,6 +520,11 @@ impl Player {
         Some(Finished { item, sent: None, ended: now, free: self.free, rows: None, end })
     }
 
+    /// Takes back the Connect event of a connection that could not be had, to try again.
+    pub(crate) fn put_back(&mut self, item: Item) {
+        self.queue.push_front(item);
+    }
+
     /// The connection was closed as the capture has it.
     pub(crate) fn left(&mut self, now: Instant) {
         self.presence = Presence::Away { outage: None };

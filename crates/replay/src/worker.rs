@@ -485,15 +485,20 @@ impl Worker {
         seat.retries += 1;
         // The first attempt after a loss is at once; waiting begins when that fails too.
         let retry = if was_here { now } else { now + wait };
-        let is_long = seat.retries > RETRIES_OF_LONG_OUTAGE;
+        // At the highest speed there is no due time to miss, so a restart of the target is waited
+        // for; not so a refusal that will be the same next time.
+        let is_long = !failure.may_pass() || seat.retries > RETRIES_OF_LONG_OUTAGE;
+        let waits = !self.shared.schedule.is_paced() && !is_long;
         let mut ended = player.lost(Outage { failure: failure.clone(), retry, is_long }, now);
-        let arriving = seat.arriving.take();
-        if let Some((Some(item), since)) = arriving {
-            let end = End::Failed(failure.clone());
-            ended.push(Finished { item, sent: Some(since), ended: now, free: since, rows: None, end });
-        } else if !was_here {
+        match seat.arriving.take() {
+            Some((Some(item), _)) if waits => player.put_back(item),
+            Some((Some(item), since)) => {
+                let (sent, end) = (Some(since), End::Failed(failure.clone()));
+                ended.push(Finished { item, sent, ended: now, free: since, rows: None, end });
+            }
             // The event that wanted this connection does not get another.
-            ended.extend(player.refuse_head(&failure, now));
+            _ if !was_here && !waits => ended.extend(player.refuse_head(&failure, now)),
+            _ => {}
         }
         self.stats.lost += 1;
         self.shared.metrics.connections_lost.add(1);

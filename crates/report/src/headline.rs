@@ -23,9 +23,9 @@ pub fn verdict_line(comparison: &Comparison) -> String {
     let of_judged = format!("of {}", counted_queries(judged));
     let mut line = match comparison.verdict {
         Overall::NoChange => format!("no change in {}", counted_queries(judged)),
-        Overall::Slower => format!("slower: {slower} {of_judged}"),
-        Overall::Faster => format!("faster: {faster} {of_judged}"),
-        Overall::Mixed => format!("mixed: {slower} slower and {faster} faster {of_judged}"),
+        Overall::Slower => format!("{slower} {of_judged} slower"),
+        Overall::Faster => format!("{faster} {of_judged} faster"),
+        Overall::Mixed => format!("{slower} {of_judged} slower, {faster} faster"),
         _ => "too few executions to say".to_owned(),
     };
     let others = comparison.queries.len() as u64 - judged;
@@ -121,8 +121,8 @@ pub(crate) fn sqlstate(change: &ErrorChange) -> String {
     change.sqlstate.map_or_else(|| "no SQLSTATE".to_owned(), |code| code.to_string())
 }
 
-/// The query in one line, or its fingerprint where no text is known.
-pub(crate) fn query_text(query: &QueryComparison, width: usize) -> String {
+/// The query in one line of at most `width` characters, or its fingerprint where no text is known.
+pub fn query_text(query: &QueryComparison, width: usize) -> String {
     match query.words.query.as_str() {
         "" => format!("query {}", query.fingerprint),
         known => text::one_line(known, width),

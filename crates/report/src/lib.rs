@@ -9,5 +9,5 @@ mod table;
 mod text;
 
 pub use document::{Document, VERSION, document};
-pub use headline::{headlines, verdict_line};
+pub use headline::{headlines, query_text, verdict_line};
 pub use table::{TableStyle, table};

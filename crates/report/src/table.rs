@@ -38,7 +38,7 @@ pub fn table(comparison: &Comparison, crossings: &[Crossing], style: &TableStyle
         let _ = writeln!(out, "control  {name}: the typical query differs by {noise} from base");
     }
     let _ = writeln!(out);
-    let line = headline::verdict_line(comparison);
+    let line = format!("verdict: {}", headline::verdict_line(comparison));
     let _ = writeln!(out, "{}", paint(&line, color_of_overall(comparison), style));
     for line in headline::headlines(comparison) {
         let _ = writeln!(out, "{}", emphasised(&line, style));

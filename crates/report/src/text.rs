@@ -1,7 +1,5 @@
 //! Numbers and texts as people read them.
 
-use std::fmt::Write as _;
-
 /// Units of time, smallest first, with their length in microseconds.
 const UNITS: [(&str, f64); 3] = [("µs", 1.0), ("ms", 1e3), ("s", 1e6)];
 
@@ -56,25 +54,24 @@ pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// One line of at most `width` characters. Control characters become spaces: a query is not to
-/// move the cursor of whoever reads about it.
+/// One line of at most `width` characters, at least 1. Control characters become spaces: a query is
+/// not to move the cursor of whoever reads about it.
 pub(crate) fn one_line(text: &str, width: usize) -> String {
+    let is_gap = |c: char| c.is_whitespace() || c.is_control();
     let mut line = String::new();
-    let mut length = 0;
-    for word in
-        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty())
-    {
-        let gap = usize::from(length > 0);
-        let letters = word.chars().count();
-        if length + gap + letters > width {
-            let room = width.saturating_sub(length + gap + 1);
-            let _ = write!(line, "{}{}…", &" "[..gap], word.chars().take(room).collect::<String>());
-            // An ellipsis alone still needs its column.
-            let surplus = line.chars().count().saturating_sub(width.max(1));
-            return line.chars().take(line.chars().count() - surplus).collect();
+    let mut free = width.max(1);
+    for word in text.split(is_gap).filter(|word| !word.is_empty()) {
+        let gap = if line.is_empty() { "" } else { " " };
+        for letter in gap.chars().chain(word.chars()) {
+            if free == 0 {
+                line.pop();
+                line.truncate(line.trim_end().len());
+                line.push('…');
+                return line;
+            }
+            line.push(letter);
+            free -= 1;
         }
-        let _ = write!(line, "{}{word}", &" "[..gap]);
-        length += gap + letters;
     }
     line
 }
@@ -109,6 +106,7 @@ fn lines_are_one_and_fit() {
     assert_eq!(one_line("select column from t", 12), "select colu…");
     assert_eq!(one_line("\x1b[31mred\x07", 20), "[31mred");
     assert_eq!(one_line("abc", 3), "abc");
+    assert_eq!(one_line("abc def", 5), "abc…");
     for width in 1..30 {
         let line = one_line("select länge, x from täble where a = ?", width);
         assert!(line.chars().count() <= width, "{width}: {line}");

@@ -29,6 +29,10 @@ fn environment() -> Environment {
 /// A connection string, typed.
 pub fn conninfo(input: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(input) else { return Shape::of("not text") };
+    if text.contains('\0') {
+        // Neither a command line nor a variable can hold it, and a URI cannot say it.
+        return Shape::of("zero byte");
+    }
     let environment = environment();
     let words = Words::from_conninfo(text);
     assert!(text.len() < 4 || !format!("{words:?}").contains(text));

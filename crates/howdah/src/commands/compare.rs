@@ -11,7 +11,7 @@ use howdah_compare::{
     explain::{Examples, explain},
 };
 use howdah_connect::{Environment, Target, Words};
-use howdah_report::{TableStyle, document, table};
+use howdah_report::{TableStyle, document, query_text, table};
 use howdah_sql::Fingerprint;
 
 use crate::{context::Context, errors::Advise as _, outcome::Outcome, progress::Total};
@@ -173,5 +173,5 @@ fn name(comparison: &Comparison, fingerprint: Fingerprint) -> String {
     const WIDTH: usize = 60;
     let mut queries = comparison.queries.iter();
     let found = queries.find(|query| query.fingerprint == fingerprint);
-    found.map_or_else(|| fingerprint.to_string(), |query| query.summary(WIDTH))
+    found.map_or_else(|| fingerprint.to_string(), |query| query_text(query, WIDTH))
 }

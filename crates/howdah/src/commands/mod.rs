@@ -36,7 +36,7 @@ macro_rules! commands {
     ($($(#[$attribute:meta])* $variant:ident in $module:ident,)*) => {
         /// What to do.
         #[derive(Debug, clap::Subcommand)]
-        #[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
+        #[allow(clippy::large_enum_variant, reason = "there is one in the life of a process")]
         pub(crate) enum Command {
             $($(#[$attribute])* $variant($module::Args),)*
         }

@@ -110,12 +110,15 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
     let writer = args.output.as_deref().map(|dir| run_writer(&args, dir, &client)).transpose()?;
     let _server = args.metrics.serve(ctx)?;
+    let (endpoint, encrypted) = (client.endpoint().clone(), client.is_encrypted());
+    // The captured sessions may need every connection that the target allows.
+    client.close();
     let stop = ctx.interrupted();
     let settings = settings(&args);
     let replay = Replay {
         target,
-        endpoint: client.endpoint().clone(),
-        encrypted: client.is_encrypted(),
+        endpoint,
+        encrypted,
         settings,
         writer,
         registry: ctx.registry().clone(),

@@ -157,6 +157,35 @@ fn a_record_over_the_limit_is_left_out_of_every_format() {
     }
 }
 
+/// A record over the limit was kept when all of it came at once, and in a csvlog it could take the next
+/// one along when its last newline came at the end of a piece.
+#[test]
+fn what_is_too_long_does_not_depend_on_pieces() {
+    let options = || Options { max_record_bytes: 400, ..Options::default() };
+    let csv = |sql: &str| {
+        format!(
+            "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,4,\"idle\",\
+             2026-11-20 12:00:00 UTC,3/4,0,LOG,00000,\"statement: {sql}\",,,,,,,,,\"app\",\"client backend\",,0\n"
+        )
+    };
+    let json = |sql: &str| {
+        format!(
+            "{{\"timestamp\":\"2026-11-20 12:00:00.000 UTC\",\"pid\":8,\"error_severity\":\"LOG\",\
+             \"message\":\"statement: {sql}\"}}\n"
+        )
+    };
+    let stderr = |sql: &str| log(&[&format!("LOG:  statement: {sql}")]);
+    for render in [&csv as &dyn Fn(&str) -> String, &json, &stderr] {
+        let text = render("a") + &render(&"y".repeat(500)) + &render("b");
+        for cut in 0..=text.len() {
+            let (events, summary) =
+                try_import(text.as_bytes(), options(), [cut]).expect("a log");
+            assert_eq!(shown(&events), ["connect", "simple a", "simple b"], "cut at {cut}");
+            assert_eq!((summary.problems[0].reason, summary.rejected()), (Reason::TooLong, 1));
+        }
+    }
+}
+
 #[test]
 fn mixed_encodings() {
     let mut text = log(&["LOG:  statement: select 'ünïcode €'"]).into_bytes();

@@ -1,0 +1,209 @@
+//! Arrays to rows.
+//!
+//! The file was opened with the schema that the columns declare, so a column of that name and type is
+//! in every batch of it. What the values are is checked here.
+
+use arrow::{
+    array::{
+        Array, ArrayRef, AsArray, BinaryArray, DictionaryArray, Int64Array, ListArray, RecordBatch,
+        StringArray, TimestampMicrosecondArray,
+    },
+    datatypes::{Int32Type, Int64Type, TimestampMicrosecondType},
+};
+use howdah_traffic::{Parameter, Text, Timestamp};
+
+use crate::error::Damage;
+
+const DECLARED: &str = "the reader was given the schema that declares this column";
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a ArrayRef {
+    batch.column_by_name(name).expect(DECLARED)
+}
+
+/// A column of times.
+pub(crate) struct Times<'a>(&'a TimestampMicrosecondArray);
+
+impl<'a> Times<'a> {
+    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str) -> Self {
+        Self(column(batch, name).as_primitive::<TimestampMicrosecondType>())
+    }
+
+    pub(crate) fn at(&self, row: usize) -> Timestamp {
+        Timestamp::from_micros(self.0.value(row))
+    }
+}
+
+/// A column of numbers.
+pub(crate) struct Numbers<'a> {
+    name: &'static str,
+    values: &'a Int64Array,
+}
+
+impl<'a> Numbers<'a> {
+    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str) -> Self {
+        Self { name, values: column(batch, name).as_primitive::<Int64Type>() }
+    }
+
+    pub(crate) fn at(&self, row: usize) -> Option<i64> {
+        self.values.is_valid(row).then(|| self.values.value(row))
+    }
+
+    /// The value of a column that is never null.
+    pub(crate) fn required(&self, row: usize) -> i64 {
+        self.values.value(row)
+    }
+
+    /// The value, which must not be negative.
+    pub(crate) fn amount(&self, row: usize) -> Result<Option<u64>, Damage> {
+        let Some(value) = self.at(row) else { return Ok(None) };
+        match u64::try_from(value) {
+            Ok(amount) => Ok(Some(amount)),
+            Err(_) => Err(Damage::Number { column: self.name, value }),
+        }
+    }
+}
+
+/// A column of texts. Rows with the same text share one allocation, so `T` is a shared pointer.
+pub(crate) struct Strings<'a, T> {
+    name: &'static str,
+    keys: &'a DictionaryArray<Int32Type>,
+    values: &'a StringArray,
+    shared: Vec<Option<T>>,
+}
+
+impl<'a, T: Clone + From<&'a str>> Strings<'a, T> {
+    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str) -> Self {
+        let keys = column(batch, name).as_dictionary::<Int32Type>();
+        let values = keys.values().as_string::<i32>();
+        Self { name, keys, values, shared: vec![None; values.len()] }
+    }
+
+    pub(crate) fn at(&mut self, row: usize) -> Option<T> {
+        let key = self.keys.key(row)?;
+        Some(self.shared[key].get_or_insert_with(|| T::from(self.values.value(key))).clone())
+    }
+
+    /// The text without sharing.
+    pub(crate) fn text(&self, row: usize) -> Option<&'a str> {
+        Some(self.values.value(self.keys.key(row)?))
+    }
+
+    /// The value that a word of a fixed list stands for.
+    pub(crate) fn word<W>(
+        &self,
+        row: usize,
+        parse: impl Fn(&str) -> Option<W>,
+    ) -> Result<Option<W>, Damage> {
+        let Some(word) = self.text(row) else { return Ok(None) };
+        match parse(word) {
+            Some(value) => Ok(Some(value)),
+            None => Err(Damage::Word { column: self.name, word: word.to_owned() }),
+        }
+    }
+
+    /// The same, in a row that needs one.
+    pub(crate) fn required_word<W>(
+        &self,
+        row: usize,
+        parse: impl Fn(&str) -> Option<W>,
+    ) -> Result<W, Damage> {
+        self.word(row, parse)?.ok_or_else(|| self.null())
+    }
+
+    /// The error for a row that needs a value here.
+    pub(crate) fn null(&self) -> Damage {
+        Damage::Null { column: self.name }
+    }
+}
+
+/// A text's two columns.
+pub(crate) struct Texts<'a> {
+    readable: Strings<'a, Text>,
+    exact: &'a BinaryArray,
+}
+
+impl<'a> Texts<'a> {
+    pub(crate) fn of(batch: &'a RecordBatch, name: &'static str, exact: &'static str) -> Self {
+        Self { readable: Strings::of(batch, name), exact: column(batch, exact).as_binary() }
+    }
+
+    pub(crate) fn at(&mut self, row: usize) -> Option<Text> {
+        if self.exact.is_valid(row) {
+            return Some(self.exact.value(row).into());
+        }
+        self.readable.at(row)
+    }
+
+    /// The text, in a row whose kind needs one.
+    pub(crate) fn required(&mut self, row: usize) -> Result<Text, Damage> {
+        self.at(row).ok_or_else(|| self.readable.null())
+    }
+}
+
+/// A parameter list's three columns.
+pub(crate) struct ParameterLists<'a> {
+    readable: &'a ListArray,
+    exact: &'a ListArray,
+    truncated: &'a ListArray,
+}
+
+impl<'a> ParameterLists<'a> {
+    pub(crate) fn of(batch: &'a RecordBatch, [readable, exact, truncated]: [&str; 3]) -> Self {
+        let list = |name| column(batch, name).as_list::<i32>();
+        Self { readable: list(readable), exact: list(exact), truncated: list(truncated) }
+    }
+
+    pub(crate) fn at(&self, row: usize) -> Result<Option<Vec<Parameter>>, Damage> {
+        if self.readable.is_null(row) {
+            return Ok(None);
+        }
+        let texts = self.readable.value(row);
+        let texts = texts.as_string::<i32>();
+        let mut parameters: Vec<Parameter> = texts
+            .iter()
+            .map(|text| text.map_or(Parameter::Null, |text| Parameter::Value(text.into())))
+            .collect();
+        self.restore_bytes(row, &mut parameters)?;
+        self.restore_cuts(row, &mut parameters)?;
+        Ok(Some(parameters))
+    }
+
+    fn restore_bytes(&self, row: usize, parameters: &mut [Parameter]) -> Result<(), Damage> {
+        if self.exact.is_null(row) {
+            return Ok(());
+        }
+        let exact = self.exact.value(row);
+        let exact = exact.as_binary::<i32>();
+        let (found, wanted) = (exact.len(), parameters.len());
+        if found != wanted {
+            return Err(Damage::Length { column: "parameters_bytes", found, wanted });
+        }
+        for (parameter, bytes) in parameters.iter_mut().zip(exact) {
+            if let Some(bytes) = bytes {
+                *parameter = Parameter::Value(bytes.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_cuts(&self, row: usize, parameters: &mut [Parameter]) -> Result<(), Damage> {
+        if self.truncated.is_null(row) {
+            return Ok(());
+        }
+        let numbers = self.truncated.value(row);
+        for &number in numbers.as_primitive::<Int32Type>().values() {
+            let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+            let parameter = index.and_then(|index| parameters.get_mut(index));
+            let cut = match &parameter {
+                Some(Parameter::Value(text)) => Some(Parameter::Truncated(text.clone())),
+                _ => None,
+            };
+            let (Some(parameter), Some(cut)) = (parameter, cut) else {
+                let (column, value) = ("parameters_truncated", i64::from(number));
+                return Err(Damage::Number { column, value });
+            };
+            *parameter = cut;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Rows to arrays.
+//!
+//! Each function walks the rows once for one column (or for the columns of one value), which keeps
+//! the builders' branches predictable and a table's encoder a list.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BinaryBuilder, Int32Builder, Int64Array, ListBuilder, StringArray, StringBuilder,
+    TimestampMicrosecondArray,
+};
+use howdah_traffic::{Parameter, Text, Timestamp};
+
+use super::{Shape, UTC, list_entry, number_entry};
+
+/// A column of times.
+pub(crate) fn times(values: impl Iterator<Item = Timestamp>) -> ArrayRef {
+    let micros = TimestampMicrosecondArray::from_iter_values(values.map(Timestamp::as_micros));
+    Arc::new(micros.with_timezone(UTC))
+}
+
+/// A column of numbers.
+pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>>) -> ArrayRef {
+    Arc::new(values.collect::<Int64Array>())
+}
+
+/// A column of counts or microseconds. A value beyond `i64` is stored as the largest one: signed
+/// numbers are what the tools that read these files subtract without surprises, and 292 thousand
+/// years are enough.
+pub(crate) fn amounts(values: impl Iterator<Item = Option<u64>>) -> ArrayRef {
+    numbers(values.map(|value| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))))
+}
+
+/// A column of UTF-8 texts.
+pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
+    Arc::new(values.collect::<StringArray>())
+}
+
+/// The empty text stands for "not known" in an event's session facts; a file says null.
+pub(crate) fn known(text: &Arc<str>) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// A text's two columns: readable, and exact where that differs.
+pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>>) -> [ArrayRef; 2] {
+    let (mut readable, mut exact) = (StringBuilder::new(), BinaryBuilder::new());
+    for value in values {
+        match value.map(|text| (text, text.to_str())) {
+            None => {
+                readable.append_null();
+                exact.append_null();
+            }
+            Some((_, Some(utf8))) => {
+                readable.append_value(utf8);
+                exact.append_null();
+            }
+            Some((text, None)) => {
+                readable.append_value(text.to_str_lossy());
+                exact.append_value(text.as_bytes());
+            }
+        }
+    }
+    [Arc::new(readable.finish()), Arc::new(exact.finish())]
+}
+
+/// A parameter list's three columns: readable values, exact values where any differs, and the
+/// numbers (from 1, as in `$1`) of those that the server cut.
+pub(crate) fn parameters<'a>(rows: impl Iterator<Item = Option<&'a [Parameter]>>) -> [ArrayRef; 3] {
+    let mut readable = ListBuilder::new(StringBuilder::new()).with_field(list_entry(Shape::Text));
+    let mut exact = ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(Shape::Bytes));
+    let mut truncated = ListBuilder::new(Int32Builder::new()).with_field(number_entry());
+    for row in rows {
+        let values = row.unwrap_or_default();
+        for value in values {
+            readable.values().append_option(parameter_text(value).map(Text::to_str_lossy));
+        }
+        readable.append(row.is_some());
+
+        let any_inexact = values.iter().any(|value| inexact_bytes(value).is_some());
+        if any_inexact {
+            exact.values().extend(values.iter().map(inexact_bytes));
+        }
+        exact.append(any_inexact);
+
+        let mut any_truncated = false;
+        for (number, value) in (1..).zip(values) {
+            if matches!(value, Parameter::Truncated(_)) {
+                truncated.values().append_value(number);
+                any_truncated = true;
+            }
+        }
+        truncated.append(any_truncated);
+    }
+    [Arc::new(readable.finish()), Arc::new(exact.finish()), Arc::new(truncated.finish())]
+}
+
+fn parameter_text(parameter: &Parameter) -> Option<&Text> {
+    match parameter {
+        Parameter::Null => None,
+        Parameter::Value(text) | Parameter::Truncated(text) => Some(text),
+    }
+}
+
+/// The bytes of a value that is not valid UTF-8.
+fn inexact_bytes(parameter: &Parameter) -> Option<&[u8]> {
+    parameter_text(parameter).filter(|text| text.to_str().is_none()).map(Text::as_bytes)
+}
+
+/// Bytes of all values.
+pub(crate) fn parameter_bytes(parameters: Option<&Vec<Parameter>>) -> usize {
+    // Each value also costs its place in the lists, which matters when there are thousands of NULLs.
+    const PLACE: usize = 8;
+    parameters.map_or(0, |values| {
+        values.iter().map(|value| parameter_text(value).map_or(0, Text::len) + PLACE).sum()
+    })
+}

@@ -1,0 +1,17 @@
+//! `howdah replay` against real servers: what arrives there, when, and what is said about it.
+//!
+//! Logs that a test writes itself are synthetic down to the millisecond, so that a schedule can be
+//! checked against them; logs of pgbench come from a server. Nothing here judges wall time: orders
+//! and sums are compared, and the two clocks that a run records.
+
+mod faults;
+mod interrupt;
+mod logs;
+mod metrics;
+mod pace;
+mod pgbench;
+mod protocol;
+mod streaming;
+mod support;
+mod targets;
+mod who;

@@ -1,0 +1,63 @@
+//! `--metrics`: the numbers of a replay while it runs.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+};
+
+use crate::{
+    logs::Log,
+    support::{Gate, Running, Stage, until},
+};
+
+#[test]
+fn a_running_replay_tells_where_it_is() {
+    let Some(stage) = Stage::new("watched") else { return };
+    let mut log = Log::new("watched");
+    let statements = ["select 1", "select 1/0", "copy pg_class from stdin", "select 2"];
+    log.session(1, &statements).query(1_000, 1, "select pg_advisory_lock(6)");
+    stage.write("server.log", &log.text);
+    let mut gate = Gate::close(stage.client(), 6);
+    let words = ["--metrics", "127.0.0.1:0"];
+    let mut running = Running::start(stage.folder.path(), "server.log", &stage.uri(), &words);
+    let mut lines = BufReader::new(running.child().stderr.take().unwrap()).lines();
+    let address = lines
+        .find_map(|line| {
+            let line = line.unwrap();
+            let address = line.strip_prefix("metrics: http://")?.strip_suffix("/metrics")?;
+            Some(address.to_owned())
+        })
+        .expect("it says where");
+    gate.wait_for_one();
+    let numbers = until("the lock's statement is in flight", || {
+        let numbers = scrape(&address);
+        numbers.contains("\nhowdah_replay_statements_in_flight 1\n").then_some(numbers)
+    });
+    let line = |start: &str| {
+        let found = numbers.lines().find_map(|line| line.strip_prefix(start));
+        found.unwrap_or_else(|| panic!("no {start} in {numbers}")).trim().to_owned()
+    };
+    let number = |start: &str| line(start).parse::<f64>().unwrap();
+    // 10:00:01 of that day: the statement that waits for the lock has not come to its end.
+    assert_eq!(number("howdah_replay_ended_position_timestamp_seconds"), 1_795_168_800.004);
+    assert!(number("howdah_replay_lag_seconds") >= 0.0);
+    assert_eq!(number("howdah_replay_connections_active"), 1.0);
+    assert_eq!(number("howdah_replay_events_read_total"), 6.0);
+    assert_eq!(number(r#"howdah_replay_errors_total{sqlstate="22012"}"#), 1.0);
+    let skipped = r#"howdah_replay_skipped_total{reason="rows of COPY FROM STDIN not captured"}"#;
+    assert_eq!(number(skipped), 1.0);
+    assert_eq!(number(r#"howdah_replay_events_total{kind="simple",end="done"}"#), 2.0);
+    assert_eq!(number("howdah_replay_latency_seconds_count"), 3.0);
+    gate.open();
+    let output = running.child().wait().unwrap();
+    assert!(output.success());
+}
+
+fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}

@@ -1,0 +1,169 @@
+//! When statements leave: the schedule, and who waits for whom.
+
+use howdah_traffic::{Kind, Timestamp};
+
+use crate::{
+    logs::Log,
+    support::{Replayed, Stage, ended_us},
+};
+
+/// Two seconds of four sessions: 4 × 25 statements.
+fn two_seconds(database: &str) -> Log {
+    let mut log = Log::new(database);
+    for pid in 1..=4 {
+        log.connect(u64::from(pid), pid);
+    }
+    for step in 0..25 {
+        for pid in 1..=4 {
+            let sql = format!("select {step}");
+            log.query(80 + step * 80 + u64::from(pid) * 3, pid, &sql);
+        }
+    }
+    log
+}
+
+#[test]
+fn rate_0_5_takes_twice_as_long() {
+    fractional_rate("half_rate", 0.5);
+}
+
+#[test]
+fn rate_1_keeps_the_captured_pace() {
+    fractional_rate("rate_one", 1.0);
+}
+
+#[test]
+fn rate_1_5_is_not_rounded() {
+    fractional_rate("rate_and_a_half", 1.5);
+}
+
+#[test]
+fn rate_3_takes_a_third() {
+    fractional_rate("triple_rate", 3.0);
+}
+
+fn fractional_rate(database: &str, rate: f64) {
+    let Some(stage) = Stage::new(database) else { return };
+    let replayed = stage.replay(&two_seconds(database).text, &["--rate", &rate.to_string()]);
+    replayed.assert_all_done();
+    let executions = replayed.executions();
+    assert_eq!(executions.len(), 100);
+
+    let origin = replayed.outcomes.iter().map(|outcome| outcome.time).min().unwrap();
+    let offset = |time: Timestamp| time.saturating_since(origin).as_micros() as f64;
+    for outcome in &replayed.outcomes {
+        let due = offset(outcome.time) / rate;
+        assert!((outcome.due_us as f64 - due).abs() <= 1.0, "due at {due}: {outcome:?}");
+    }
+    for outcome in &executions {
+        let late = outcome.sent_us.unwrap() - outcome.due_us;
+        let ours = outcome.schedule_error_us.unwrap();
+        let theirs = outcome.dependency_lag_us.unwrap();
+        assert!(late >= 0, "sent before it was due: {outcome:?}");
+        // Each of the numbers is rounded down to a microsecond.
+        let explained = i64::try_from(ours + theirs).unwrap();
+        assert!((late - explained).abs() <= 2, "{late} µs late: {outcome:?}");
+    }
+
+    let sends = || executions.iter().map(|outcome| outcome.sent_us.unwrap());
+    let span = (sends().max().unwrap() - sends().min().unwrap()) as f64;
+    let reported = replayed.report["first_to_last_send_s"].as_f64().unwrap() * 1e6;
+    assert!((reported - span).abs() <= 2.0, "{reported} reported, {span} recorded");
+    let captured = offset(executions[99].time) - offset(executions[0].time);
+    let (first, last) = (executions[0], executions[99]);
+    let late = |outcome: &howdah_dataset::ReplayOutcome| outcome.sent_us.unwrap() - outcome.due_us;
+    let expected = captured / rate + (late(last) - late(first)) as f64;
+    // The last that was due may have overtaken one that waited for its session.
+    assert!(reported >= expected - 3.0, "{reported} µs instead of {expected}");
+    assert!(sends().max().unwrap() - first.due_us >= (captured / rate) as i64 - 1);
+}
+
+/// A session that sleeps, and three that do not.
+fn sleeper(database: &str) -> Log {
+    let mut log = Log::new(database);
+    for pid in 1..=4 {
+        log.connect(0, pid);
+    }
+    log.query(50, 1, "select pg_sleep(1.5)");
+    log.query(60, 1, "select 'after the sleep'");
+    for step in 0..20 {
+        for pid in 2..=4 {
+            log.query(60 + step * 20, pid, "select 1");
+        }
+    }
+    log
+}
+
+/// Those of one session that slept, and of all others.
+fn asserts_only_the_sleeper_waits(replayed: &Replayed) {
+    replayed.assert_all_done();
+    let executions = replayed.executions();
+    let sleep = executions.iter().max_by_key(|outcome| outcome.service_us).unwrap();
+    assert!(sleep.service_us.unwrap() >= 1_500_000, "{sleep:?}");
+    let (own, others): (Vec<_>, Vec<_>) =
+        executions.iter().partition(|outcome| outcome.session == sleep.session);
+    assert_eq!((own.len(), others.len()), (2, 60));
+    for outcome in others {
+        assert!(ended_us(outcome) < ended_us(sleep), "waited for the sleeper: {outcome:?}");
+    }
+    let next = own.iter().max_by_key(|outcome| outcome.sent_us).unwrap();
+    assert!(next.sent_us.unwrap() >= ended_us(sleep) - 1, "{next:?}");
+}
+
+#[test]
+fn a_sleeping_session_delays_itself_and_nobody_else() {
+    let Some(stage) = Stage::new("sleeper") else { return };
+    let replayed = stage.replay(&sleeper("sleeper").text, &[]);
+    asserts_only_the_sleeper_waits(&replayed);
+    let lag = |outcome: &&howdah_dataset::ReplayOutcome| outcome.dependency_lag_us.unwrap();
+    let executions = replayed.executions();
+    let most = executions.iter().max_by_key(|outcome| lag(outcome)).unwrap();
+    // The clock that counts the server's slowness, and only for the session it belongs to.
+    assert!(lag(most) >= 1_400_000, "{most:?}");
+    let others = executions.iter().filter(|outcome| outcome.session != most.session);
+    assert!(others.map(lag).max().unwrap() < 1_400_000);
+}
+
+#[test]
+fn a_sleeping_session_delays_nobody_else_at_the_highest_speed() {
+    let Some(stage) = Stage::new("sleeper_at_max") else { return };
+    let log = sleeper("sleeper_at_max").text;
+    let replayed = stage.replay(&log, &["--rate", "max"]);
+    asserts_only_the_sleeper_waits(&replayed);
+    assert_eq!(replayed.report["dependency_lag_us"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_large_result_delays_nobody_else() {
+    let Some(stage) = Stage::new("large_result") else { return };
+    let mut log = Log::new("large_result");
+    log.connect(0, 1).connect(0, 2);
+    let large = "select repeat('x', 100000) from generate_series(1, 6000)";
+    log.query(50, 1, large);
+    for step in 0..10 {
+        log.query(52 + step * 2, 2, "select 1");
+    }
+    let replayed = stage.replay(&log.text, &[]);
+    replayed.assert_all_done();
+    let executions = replayed.executions();
+    let large = executions.iter().find(|outcome| outcome.rows == Some(6000)).unwrap();
+    let small: Vec<_> =
+        executions.iter().filter(|outcome| outcome.session != large.session).collect();
+    assert_eq!(small.len(), 10);
+    for outcome in small {
+        assert!(ended_us(outcome) < ended_us(large), "waited for the large one: {outcome:?}");
+    }
+}
+
+#[test]
+fn every_event_is_written_with_its_due_time_also_when_it_was_not_sent() {
+    let Some(stage) = Stage::new("skipped_ones") else { return };
+    let mut log = Log::new("skipped_ones");
+    log.session(1, &["create table t (a int)", "copy t from stdin", "select 1"]);
+    let replayed = stage.replay(&log.text, &[]);
+    let skipped: Vec<_> = replayed.ended("skipped").collect();
+    let [copy] = &skipped[..] else { panic!("{skipped:?}") };
+    assert_eq!((copy.kind, copy.due_us, copy.sent_us), (Kind::Copy, 2_000, None));
+    assert_eq!(replayed.report["skipped"]["rows of COPY FROM STDIN not captured"], 1);
+    assert_eq!(replayed.report["executions"]["done"], 2);
+}

@@ -1,0 +1,129 @@
+//! pgbench's TPC-B, as a server logged it, against copies of the data it began with: everything in
+//! the log arrives, nothing fails, and the tables end as they did.
+//!
+//! With one branch for eight clients nearly every transaction waits for a row lock that another
+//! session holds. A player that let one session's wait hold up another would never get to the end.
+
+use std::{path::Path, process::Command};
+
+use howdah_dataset::Capture;
+use howdah_lab::{Cluster, client_tool, or_say_why_not};
+use howdah_traffic::Kind;
+
+use crate::support::{connect, howdah, replay, value};
+
+const CLIENTS: u64 = 8;
+const TRANSACTIONS: u64 = 60;
+
+/// What pgbench asks about its tables before it begins.
+const PRELIMINARY: u64 = 2;
+
+const LOGGING: [(&str, &str); 5] = [
+    ("logging_collector", "on"),
+    ("log_connections", "on"),
+    ("log_disconnections", "on"),
+    ("log_timezone", "UTC"),
+    ("autovacuum", "off"),
+];
+
+#[test]
+fn simple_queries_from_stderr() {
+    let prefix = ("log_line_prefix", "%m %c %q%u@%d ");
+    pgbench("simple", &[("log_destination", "stderr"), prefix], "log", Kind::Simple);
+}
+
+#[test]
+fn unnamed_statements_from_csvlog() {
+    pgbench("extended", &[("log_destination", "csvlog")], "csv", Kind::Execute);
+}
+
+#[test]
+fn prepared_statements_from_jsonlog() {
+    pgbench("prepared", &[("log_destination", "jsonlog")], "json", Kind::Execute);
+}
+
+fn pgbench(mode: &str, destination: &[(&str, &str)], extension: &str, kind: Kind) {
+    let Some(program) = client_tool("pgbench") else {
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "SKIPPED pgbench {mode}: no pgbench program found");
+        return;
+    };
+    let mut builder = Cluster::builder().name("bench").major(15);
+    for (name, value) in LOGGING.iter().chain(destination) {
+        builder = builder.setting(*name, *value);
+    }
+    let Some(mut cluster) = or_say_why_not("pgbench", builder.start()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+
+    connect(&cluster, "postgres").query("create database bench").unwrap();
+    run(&program, &cluster, &["-i", "-q", "-s", "1"]);
+    let mut control = connect(&cluster, "postgres");
+    for sql in [
+        "create database at_once template bench",
+        "create database at_its_pace template bench",
+        "alter database bench set log_statement = 'all'",
+        "alter database bench set log_duration = on",
+    ] {
+        control.query(sql).unwrap();
+    }
+    drop(control);
+    let (clients, transactions) = (CLIENTS.to_string(), TRANSACTIONS.to_string());
+    run(&program, &cluster, &["-n", "-M", mode, "-c", &clients, "-j", "2", "-t", &transactions]);
+    // All lines are in the file when the collector has ended.
+    cluster.restart().unwrap();
+    let logs = cluster.log_files(extension).unwrap();
+
+    let mut import = howdah(folder);
+    import.args(["capture", "import", "-o", "capture"]).args(&logs).assert().success();
+    let kinds = Capture::open(&folder.join("capture")).unwrap().manifest().kinds.clone();
+    let executions: u64 =
+        kinds.iter().filter(|(kind, _)| kind.is_execution()).map(|(_, count)| count).sum();
+    let expected = CLIENTS * TRANSACTIONS * 7;
+    assert_eq!(executions, expected + PRELIMINARY, "{kinds:?}");
+    let preliminary = if kind == Kind::Simple { PRELIMINARY } else { 0 };
+    assert_eq!(kinds[&kind], expected + preliminary, "{kinds:?}");
+
+    for (database, rate) in [("at_its_pace", "1"), ("at_once", "max")] {
+        let mapping = format!("bench={database}");
+        let words = ["--rate", rate, "--map-database", &mapping];
+        let replayed = replay(folder, "capture", &cluster.uri("postgres"), &words);
+        replayed.assert_all_done();
+        assert_eq!(replayed.report["executions"]["done"], executions);
+        assert_eq!(replayed.report["connections_lost"], 0);
+        assert_eq!(contents(&cluster, database), contents(&cluster, "bench"), "{database}");
+    }
+}
+
+fn run(program: &Path, cluster: &Cluster, words: &[&str]) {
+    let output = Command::new(program)
+        .args(["-h", "127.0.0.1", "-p", &cluster.port().to_string(), "-U", "postgres"])
+        .args(words)
+        .arg("bench")
+        .env_remove("PGDATABASE")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Everything that the benchmark changes, but for the times in its history.
+fn contents(cluster: &Cluster, database: &str) -> Vec<String> {
+    let mut client = connect(cluster, database);
+    let tables = [
+        "select aid, abalance from pgbench_accounts where abalance <> 0",
+        "select tid, bid, tbalance from pgbench_tellers",
+        "select bid, bbalance from pgbench_branches",
+        "select tid, bid, aid, delta from pgbench_history",
+    ];
+    let mut contents: Vec<_> = tables
+        .iter()
+        .map(|table| {
+            let sum = "select count(*) || ' ' || md5(string_agg(t::text, ' ' order by t))";
+            value(&mut client, &format!("{sum} from ({table}) t"))
+        })
+        .collect();
+    let history = value(&mut client, "select count(*) from pgbench_history");
+    assert_eq!(history, (CLIENTS * TRANSACTIONS).to_string());
+    contents.push(history);
+    contents
+}
