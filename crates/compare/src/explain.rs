@@ -153,7 +153,7 @@ fn because(
     let Some(mut sentence) = plan::difference(&before, &after) else { return Ok(None) };
     for index in plan::indexes_given_up(&before, &after) {
         if !run.has_index(&database, &index)? {
-            sentence.push_str(&format!(" (there is no {index} any more)"));
+            sentence.push_str(&format!("; there is no index {index} any more"));
         }
     }
     Ok(Some(sentence))

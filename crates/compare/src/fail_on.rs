@@ -225,7 +225,8 @@ impl fmt::Display for FailOn {
             Limit::Ratio(ratio) => write!(f, "{ratio}x"),
             Limit::Micros(micros) => {
                 // The largest unit in which the number reads back as it is.
-                let exact = |(_, size): &(&str, f64)| micros >= *size && micros / size * size == micros;
+                let exact =
+                    |(_, size): &(&str, f64)| micros >= *size && micros / size * size == micros;
                 let units = [("s", 1e6), ("ms", 1e3)].into_iter().find(exact);
                 let (unit, size) = units.unwrap_or(("us", 1.0));
                 write!(f, "{}{unit}", micros / size)

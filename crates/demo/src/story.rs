@@ -1,6 +1,7 @@
 //! The tour itself: one stage after another, told as it goes.
 
 use std::{
+    ops::ControlFlow,
     path::PathBuf,
     sync::{
         Arc,
@@ -175,7 +176,7 @@ impl Demo {
             true => writer.write(event),
             false => Ok(()),
         };
-        let summary = read_files(&logs, Options::default(), |_| {}, sink)
+        let summary = read_files(&logs, Options::default(), |_| ControlFlow::Continue(()), sink)
             .map_err(|error| Error::Import(Box::new(error)))?;
         writer.finish(serde_json::json!(summary))?;
         Ok(Capture::open(&dir)?)

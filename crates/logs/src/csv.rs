@@ -292,6 +292,8 @@ enum End {
 /// Whether a row begins here: a time, then a user that is empty or in quotes that are not doubled, and
 /// in a row without user and database a process id. `None`: too little to tell.
 pub(crate) fn row_begins(bytes: &[u8], is_all: bool) -> Option<bool> {
+    // No farther, so that the answer does not change when more comes.
+    let bytes = &bytes[..bytes.len().min(ROW_START_BYTES)];
     let is_short = !is_all && bytes.len() < ROW_START_BYTES;
     if !looks_like_digits_of_a_time(bytes) {
         return Some(false);
@@ -333,4 +335,8 @@ fn row_beginnings() {
     assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,\"\"postgres\"\",", true), Some(false));
     assert_eq!(row_begins(b"select 1", false), Some(false));
     assert_eq!(row_begins(b"2026-11-20", true), Some(false));
+    let long = format!("2026-11-20 12:43:19.577 {},\"al\",\"shop\",1,", "UTC".repeat(16));
+    for len in ROW_START_BYTES..long.len() {
+        assert_eq!(row_begins(&long.as_bytes()[..len], false), Some(false), "{len}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read},
+    ops::ControlFlow,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     time::Duration,
@@ -65,6 +66,9 @@ pub enum ReadFilesError<E> {
         /// What the system said.
         source: io::Error,
     },
+    /// `progress` wanted no more. Events up to here were handed on.
+    #[error("stopped before the end")]
+    Stopped,
     /// The taker of events refused one.
     #[error("cannot take an event")]
     Sink(#[source] E),
@@ -74,7 +78,7 @@ pub enum ReadFilesError<E> {
 ///
 /// Files are read as given: name rotated files oldest first. From a pipe, events are handed on
 /// as soon as nothing more comes, and end of file ends the input. `progress` is called after each piece
-/// of up to 256 KiB.
+/// of up to 256 KiB, and ten times a second while a pipe is silent; it can end the reading.
 ///
 /// # Errors
 ///
@@ -83,7 +87,7 @@ pub enum ReadFilesError<E> {
 pub fn read_files<E>(
     paths: &[PathBuf],
     options: Options,
-    mut progress: impl FnMut(Progress),
+    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     mut sink: impl FnMut(Event) -> Result<(), E>,
 ) -> Result<Summary, ReadFilesError<E>> {
     let mut importer = Importer::new(options)?;
@@ -94,18 +98,25 @@ pub fn read_files<E>(
         importer.begin_file(&path.to_string_lossy());
         loop {
             let got = input
-                .read(&mut buffer, || {
+                .read(&mut buffer)
+                .map_err(|source| ReadFilesError::Read { path: path.clone(), source })?;
+            let result = match got {
+                Got::End => break,
+                Got::Silence => {
                     importer.idle();
-                    drain(&mut importer, &mut sink)
-                })
-                .map_err(|source| ReadFilesError::Read { path: path.clone(), source })??;
-            if got == 0 {
-                break;
-            }
-            let result = importer.feed(&buffer[..got]);
+                    Ok(())
+                }
+                Got::Bytes(bytes) => importer.feed(&buffer[..bytes]),
+            };
             drain(&mut importer, &mut sink)?;
             result?;
-            progress(Progress { bytes: importer.summary().bytes, bytes_total });
+            let reached = Progress { bytes: importer.summary().bytes, bytes_total };
+            if progress(reached).is_break() {
+                let ended = importer.end_file().and_then(|()| importer.finish());
+                drain(&mut importer, &mut sink)?;
+                ended?;
+                return Err(ReadFilesError::Stopped);
+            }
         }
         let result = importer.end_file();
         drain(&mut importer, &mut sink)?;
@@ -179,19 +190,15 @@ impl Input {
         Ok(if is_file { Self::File(file) } else { Self::Pipe(file) })
     }
 
-    /// Reads a piece; 0 is the end. Calls `idle` once if nothing comes for a while.
-    fn read<E>(
-        &mut self,
-        buffer: &mut [u8],
-        idle: impl FnOnce() -> Result<(), E>,
-    ) -> io::Result<Result<usize, E>> {
+    /// Reads a piece, or notices that a pipe has nothing for now.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<Got> {
         let silent = match self {
             Self::File(_) => false,
             Self::Pipe(file) => !is_readable(file.as_fd())?,
             Self::Stdin(stdin) => !is_readable(stdin.as_fd())?,
         };
-        if silent && let Err(error) = idle() {
-            return Ok(Err(error));
+        if silent {
+            return Ok(Got::Silence);
         }
         loop {
             let result = match self {
@@ -200,11 +207,20 @@ impl Input {
                 Self::Stdin(stdin) => stdin.lock().read(buffer),
             };
             match result {
+                Ok(0) => return Ok(Got::End),
+                Ok(bytes) => return Ok(Got::Bytes(bytes)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => return other.map(Ok),
+                Err(error) => return Err(error),
             }
         }
     }
+}
+
+/// What a read brought.
+enum Got {
+    Bytes(usize),
+    Silence,
+    End,
 }
 
 /// Waits a while for input.
@@ -213,7 +229,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let timeout = Timespec::try_from(IDLE).map_err(|_| io::ErrorKind::InvalidInput)?;
     match poll(&mut fds, Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
-        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

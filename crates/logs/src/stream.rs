@@ -4,6 +4,7 @@
 //! wait for the end of a file before the first event comes out.
 
 use std::{
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
@@ -75,7 +76,7 @@ impl LogStream {
         let (sender, events) = mpsc::sync_channel(AHEAD);
         thread::Builder::new().name("log-reader".to_owned()).spawn(move || {
             let sink = |event| sender.send(Item::Event(event)).map_err(|_| NotTaken);
-            let end = read_files(&paths, options, |_| {}, sink);
+            let end = read_files(&paths, options, |_| ControlFlow::Continue(()), sink);
             // If nobody takes it, nobody needs it.
             let _ = sender.send(Item::End(Box::new(end)));
         })?;

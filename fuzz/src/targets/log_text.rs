@@ -67,10 +67,12 @@ fn check_execute(format: Format, action: &Action, sql: &[u8], values: &[Option<&
 
 fn import(format: Format, sql: &[u8], values: &[Option<&[u8]>]) -> Vec<Event> {
     let mut log = Vec::new();
+    // The first line shows how lines end.
+    record(&mut log, format, 0, b"checkpoint starting: time", None);
     record(&mut log, format, 1, &[b"statement: ", sql].concat(), None);
     let message = [b"duration: 1.500 ms  execute s1: ", VERB, sql].concat();
     record(&mut log, format, 2, &message, detail(values).as_deref());
-    record(&mut log, format, 3, b"checkpoint starting: time", None);
+    record(&mut log, format, 3, b"checkpoint complete", None);
     let prefix = (format == Format::Stderr).then(|| "%m [%p] %u@%d ".to_owned());
     let options = Options { format: Some(format), prefix, ..Options::default() };
     let mut importer = Importer::new(options).expect("options of ours");

@@ -228,7 +228,7 @@ fn printed(prefix: &[u8]) -> Printed {
     let mut zone_runs_on = false;
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
-            zone_runs_on |= out.ends_with(b"UTC") && runs_on(byte);
+            zone_runs_on |= out.ends_with(b"UTC") && runs_on(&byte);
             out.push(byte);
             continue;
         }
@@ -246,7 +246,7 @@ fn printed(prefix: &[u8]) -> Printed {
         let Some(value) = value(letter) else { continue };
         names += usize::from(b"audrhLbi".contains(&letter));
         times += usize::from(b"tmns".contains(&letter));
-        zone_runs_on |= out.ends_with(b"UTC") && width <= value.len() && runs_on(value[0]);
+        zone_runs_on |= out.ends_with(b"UTC") && width <= value.len() && value.first().is_some_and(runs_on);
         let padding = vec![b' '; width.saturating_sub(value.len())];
         let (before, after) = if left { (vec![], padding) } else { (padding, vec![]) };
         out.extend([before, value.to_vec(), after].concat());
@@ -260,8 +260,8 @@ fn printed(prefix: &[u8]) -> Printed {
 }
 
 /// Whether a byte behind a time's zone could be part of it.
-fn runs_on(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"+-:".contains(&byte)
+fn runs_on(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"+-:".contains(byte)
 }
 
 fn value(letter: u8) -> Option<&'static [u8]> {
@@ -274,7 +274,8 @@ fn value(letter: u8) -> Option<&'static [u8]> {
         b'L' => b"10.0.0.1",
         b'b' => b"client backend",
         b'p' => b"4711",
-        b'P' => b"4710",
+        // What a parallel worker does, which prints its leader here, is no action of a client.
+        b'P' => b"",
         b't' | b's' => b"2026-11-20 12:43:19 UTC",
         b'm' => b"2026-11-20 12:43:19.577 UTC",
         b'n' => b"1795178602.248",

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::{Settings, compare, testing::Maker};
 
@@ -88,4 +90,14 @@ fn errors_count_from_the_first() {
     assert_eq!(sorted("errors>=1x"), [1, 2, 3]);
     assert!(sorted("errors>1").is_empty());
     assert_eq!(sorted("calls>=1"), [1, 2, 3]);
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "(mean|p95|errors|calls|[a-z]{0,3}) ?>?=? ?[0-9.]{0,6}[a-zµ ]{0,3}|.{0,20}") {
+        if let Ok(condition) = FailOn::parse(&text) {
+            let again = FailOn::parse(&condition.to_string()).expect("shown as it is read");
+            prop_assert_eq!(again.to_string(), condition.to_string());
+        }
+    }
 }

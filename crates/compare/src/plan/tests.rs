@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -162,5 +163,63 @@ fn equal_plans_and_things_that_are_no_plans_say_nothing() {
     {
         assert_eq!(difference(&value, &explained(seq("t", 1))), None);
         assert_eq!(difference(&explained(seq("t", 1)), &value), None);
+    }
+}
+
+/// Plans of the right words in wrong places.
+fn any_plan() -> impl Strategy<Value = Value> {
+    let kinds = [
+        "Seq Scan",
+        "Index Scan",
+        "Bitmap Heap Scan",
+        "Bitmap Index Scan",
+        "BitmapAnd",
+        "Hash Join",
+        "Nested Loop",
+        "Sort",
+        "Aggregate",
+        "Append",
+        "Gather",
+        "Subquery Scan",
+        "",
+    ];
+    let fields = (prop::sample::select(kinds.to_vec()), "[ab]", "[xy]", -1.0..1e9_f64, any::<u8>());
+    let node = fields.prop_map(|(kind, relation, index, rows, flags)| {
+        let mut node = json!({ "Node Type": kind, "Plan Rows": rows });
+        let optional = [
+            ("Alias", json!(relation)),
+            ("Relation Name", json!(relation)),
+            ("Index Name", json!(index)),
+            ("Sort Key", json!([relation, 3])),
+            ("Workers Planned", json!(flags)),
+            ("Parent Relationship", json!("SubPlan")),
+            ("Join Type", json!("Left")),
+            ("Strategy", json!("Hashed")),
+        ];
+        for (bit, (key, value)) in optional.into_iter().enumerate() {
+            if flags & (1 << bit) != 0 {
+                node[key] = value;
+            }
+        }
+        node
+    });
+    node.prop_recursive(4, 24, 3, |inner| {
+        (inner.clone(), prop::collection::vec(inner, 0..3)).prop_map(|(mut node, children)| {
+            node["Plans"] = Value::Array(children);
+            node
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_two_plans_are_compared(base in any_plan(), run in any_plan()) {
+        let (base, run) = (explained(base), explained(run));
+        prop_assert_eq!(difference(&base, &base), None);
+        prop_assert!(indexes_given_up(&base, &base).is_empty());
+        if let Some(sentence) = difference(&base, &run) {
+            prop_assert!(!sentence.is_empty());
+            prop_assert!(difference(&run, &base).is_some(), "{}", sentence);
+        }
     }
 }

@@ -276,3 +276,30 @@ fn a_full_disk_is_said_so() {
     let info: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
     assert_eq!((&info["finished"], &info["events"]), (&json!(false), &json!(0)));
 }
+
+#[test]
+fn an_interrupted_import_from_a_pipe_keeps_what_it_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_howdah"))
+        .current_dir(folder.path())
+        .args(["capture", "import", "-o", "monday", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, LOG.as_bytes()).unwrap();
+    // The capture's folder appears with its first event, and the pipe stays open.
+    while !folder.path().join("monday/capture.json").exists() {
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let done = child.wait_with_output().unwrap();
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("howdah: interrupted\nhint: the "), "{said}");
+    drop(stdin);
+    let kinds: Vec<_> = events(folder.path()).iter().map(|event| event["kind"].clone()).collect();
+    assert!(kinds.contains(&json!("disconnect")), "{kinds:?}");
+}

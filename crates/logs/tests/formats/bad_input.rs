@@ -178,8 +178,7 @@ fn what_is_too_long_does_not_depend_on_pieces() {
     for render in [&csv as &dyn Fn(&str) -> String, &json, &stderr] {
         let text = render("a") + &render(&"y".repeat(500)) + &render("b");
         for cut in 0..=text.len() {
-            let (events, summary) =
-                try_import(text.as_bytes(), options(), [cut]).expect("a log");
+            let (events, summary) = try_import(text.as_bytes(), options(), [cut]).expect("a log");
             assert_eq!(shown(&events), ["connect", "simple a", "simple b"], "cut at {cut}");
             assert_eq!((summary.problems[0].reason, summary.rejected()), (Reason::TooLong, 1));
         }

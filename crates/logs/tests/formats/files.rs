@@ -1,6 +1,6 @@
 //! Reading from files.
 
-use std::{convert::Infallible, io::Write, os::fd::AsRawFd, path::PathBuf};
+use std::{convert::Infallible, io::Write, ops::ControlFlow, os::fd::AsRawFd, path::PathBuf};
 
 use howdah_logs::{Emit, Options, ReadFilesError, Summary, read_files};
 use howdah_traffic::Event;
@@ -12,7 +12,7 @@ fn read(paths: &[PathBuf]) -> Result<(Vec<Event>, Summary), ReadFilesError<Infal
     let summary = read_files(
         paths,
         Options::default(),
-        |_| (),
+        |_| ControlFlow::Continue(()),
         |event| {
             events.push(event);
             Ok(())
@@ -40,7 +40,16 @@ fn progress_reaches_the_total() {
     let paths = [fixture_path("17", "prod", "csv"), fixture_path("17", "prod", "json")];
     let mut last = None;
     let sink = |_| Ok::<(), Infallible>(());
-    read_files(&paths, Options::default(), |progress| last = Some(progress), sink).expect("logs");
+    read_files(
+        &paths,
+        Options::default(),
+        |progress| {
+            last = Some(progress);
+            ControlFlow::Continue(())
+        },
+        sink,
+    )
+    .expect("logs");
     let last = last.expect("progress");
     assert_eq!(Some(last.bytes), last.bytes_total);
 }
@@ -72,7 +81,7 @@ fn a_sink_that_refuses_stops_the_reading() {
     let error = read_files(
         &[fixture_path("17", "prod", "csv")],
         Options::default(),
-        |_| (),
+        |_| ControlFlow::Continue(()),
         |_| {
             taken += 1;
             if taken == 3 { Err("full") } else { Ok(()) }
@@ -90,7 +99,7 @@ fn events_before_a_hopeless_file_are_handed_on() {
     let result = read_files(
         &paths,
         Options::default(),
-        |_| (),
+        |_| ControlFlow::Continue(()),
         |_| {
             count += 1;
             Ok::<(), Infallible>(())
@@ -107,8 +116,13 @@ fn a_pipe_gives_events_before_it_ends() {
     let (sender, events) = std::sync::mpsc::channel();
     let reading = std::thread::spawn(move || {
         let options = Options { emit: Emit::Start, ..Options::default() };
-        read_files(&[path], options, |_| (), |event| sender.send(event).map_err(|_| "gone"))
-            .map(|summary| summary.records)
+        read_files(
+            &[path],
+            options,
+            |_| ControlFlow::Continue(()),
+            |event| sender.send(event).map_err(|_| "gone"),
+        )
+        .map(|summary| summary.records)
     });
     for sql in ["select 1", "select 2"] {
         let line = format!("2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: {sql}\n");

@@ -1,6 +1,10 @@
 //! `howdah capture import`: server logs into a capture.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
 
 use anyhow::Context as _;
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
@@ -63,10 +67,17 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let options = Options { format: args.format.map(Format::from), ..args.log.options()? };
     let mut target = Target::new(args, &options);
     let mut bar = None;
+    let interrupted = ctx.interrupted();
     let read = read_files(
         &args.logs,
         options,
-        |progress| show(ctx, &mut bar, progress),
+        |progress| {
+            show(ctx, &mut bar, progress);
+            match interrupted.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        },
         |event| target.write(event),
     );
     if let Some(bar) = bar {
@@ -82,6 +93,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         Err(error) => {
             let error = match error {
                 ReadFilesError::Options(error) => errors::wrong_usage(error),
+                ReadFilesError::Stopped => anyhow::anyhow!("interrupted"),
                 error => anyhow::Error::from(error).context("cannot import"),
             };
             match written(&args.output, target.stop(&error))? {

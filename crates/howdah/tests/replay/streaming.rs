@@ -1,0 +1,98 @@
+//! Logs in place of captures: read as they are played, from files and from pipes without an end.
+
+use std::{
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::{
+    logs::Log,
+    support::{Running, Stage, howdah, replay, until},
+};
+
+#[test]
+fn the_first_statement_leaves_while_the_pipe_goes_on() {
+    let Some(stage) = Stage::new("endless") else { return };
+    stage.client().query("create table t (a int)").unwrap();
+    let words = ["--rate", "max", "--input-format", "stderr"];
+    let mut running = Running::start(stage.folder.path(), "-", &stage.uri(), &words);
+    let mut pipe = running.child().stdin.take().unwrap();
+    let seen = Arc::new(AtomicBool::new(false));
+    let stop = seen.clone();
+    let writer = std::thread::spawn(move || {
+        let mut written = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let mut log = Log::new("endless");
+            log.query(written, 1, "insert into t values (1)");
+            pipe.write_all(log.text.as_bytes()).unwrap();
+            written += 1;
+        }
+        // Here the pipe is closed, and not before.
+        written
+    });
+    until("the first statement has run", || {
+        (stage.value("select count(*) from t") != "0").then_some(())
+    });
+    assert!(running.child().try_wait().unwrap().is_none());
+    seen.store(true, Ordering::Relaxed);
+    let written = writer.join().unwrap();
+    let (status, said, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    replayed.assert_all_done();
+    assert_eq!(replayed.report["executions"]["done"], written);
+    assert_eq!(stage.value("select count(*) from t"), written.to_string());
+}
+
+#[test]
+fn a_log_replays_as_its_capture_does() {
+    let Some(stage) = Stage::new("twice") else { return };
+    let mut log = Log::new("twice");
+    for pid in 1..=3 {
+        log.connect(u64::from(pid), pid);
+    }
+    for step in 0..30 {
+        let pid = (step % 3) as u32 + 1;
+        let at = 10 + step * 4;
+        match step % 5 {
+            0 => log.query(at, pid, "begin; select 1; commit"),
+            1 => log.execute(at, pid, "s1", "select $1::int", "$1 = '5'"),
+            2 => log.query(at, pid, "select 1/0"),
+            3 => log.query(at, pid, "copy pg_class from stdin"),
+            _ => log.execute(at, pid, "fetch from S_1/C_1", "select 1", ""),
+        };
+    }
+    for pid in 1..=3 {
+        log.disconnect(200, pid);
+    }
+    let from_log = stage.replay(&log.text, &[]);
+    let import = ["capture", "import", "server.log", "-o", "capture"];
+    howdah(stage.folder.path()).args(import).assert().success();
+    let from_capture = replay(stage.folder.path(), "capture", &stage.uri(), &[]);
+    assert_eq!(from_log.kinds_and_ends(), from_capture.kinds_and_ends());
+    assert_eq!(from_log.outcomes.len(), 36);
+    let counts = |ends: &serde_json::Value| ends["by_kind"].clone();
+    assert_eq!(counts(&from_log.report), counts(&from_capture.report));
+    assert_eq!(from_log.report["errors"], serde_json::json!({ "22012": 6 }));
+    for (one, other) in from_log.executions().into_iter().zip(from_capture.executions()) {
+        assert_eq!((one.time, one.due_us), (other.time, other.due_us));
+    }
+}
+
+#[test]
+fn several_log_files_are_one_log() {
+    let Some(stage) = Stage::new("rotated") else { return };
+    stage.client().query("create table t (a int)").unwrap();
+    let mut first = Log::new("rotated");
+    first.connect(0, 1).query(1, 1, "begin").query(2, 1, "insert into t values (1)");
+    let mut second = Log::new("rotated");
+    second.query(3, 1, "insert into t values (2)").query(4, 1, "commit").disconnect(5, 1);
+    stage.write("monday.log", &first.text);
+    stage.write("tuesday.log", &second.text);
+    let replayed = replay(stage.folder.path(), "monday.log", &stage.uri(), &["tuesday.log"]);
+    replayed.assert_all_done();
+    assert_eq!(replayed.report["connections"], 1);
+    assert_eq!(stage.value("select count(*) from t"), "2");
+}

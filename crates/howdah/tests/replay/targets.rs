@@ -1,0 +1,142 @@
+//! What cannot begin: nothing is sent, the reason and advice are on stderr, and no secret is.
+
+use std::{fs, net::TcpListener};
+
+use crate::{
+    logs::Log,
+    support::{Stage, howdah, text},
+};
+
+const SECRET: &str = "hunter2hunter2";
+
+/// Runs a replay that is refused with this code: what it said on stderr.
+fn refused(stage: &Stage, code: i32, words: &[&str]) -> String {
+    let done = howdah(stage.folder.path())
+        .arg("replay")
+        .args(words)
+        .env("PGPASSWORD", SECRET)
+        .assert()
+        .code(code);
+    assert_eq!(text(&done.get_output().stdout), "", "{words:?}");
+    let said = text(&done.get_output().stderr);
+    assert!(!said.contains(SECRET), "{said}");
+    said
+}
+
+fn with_log(database: &str) -> Option<Stage> {
+    let stage = Stage::new(database)?;
+    stage.client().query("create table t (a int)").unwrap();
+    let mut log = Log::new(database);
+    log.session(1, &["insert into t values (1)"]);
+    stage.write("server.log", &log.text);
+    Some(stage)
+}
+
+#[test]
+fn a_target_that_refuses_is_named_with_the_reason() {
+    let Some(stage) = with_log("refusing") else { return };
+    // Bound and not listening: nobody else takes the port, and nobody answers.
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = closed.local_addr().unwrap().port();
+    drop(closed);
+    let nobody = format!("postgresql://alice:{SECRET}@127.0.0.1:{port}/shop");
+    let said = refused(&stage, 1, &["server.log", "--target", &nobody, "-o", "run"]);
+    assert!(said.contains("cannot connect to"), "{said}");
+    assert!(said.contains(&port.to_string()) && said.contains("refused"), "{said}");
+    assert!(said.contains("\nhint: "), "{said}");
+
+    let missing = stage.cluster.uri("no_such_database");
+    let said = refused(&stage, 1, &["server.log", "--target", &missing, "-o", "run"]);
+    assert!(said.contains("no_such_database") && said.contains("does not exist"), "{said}");
+    let role = stage.uri().replace("postgres@", "no_such_role@");
+    let said = refused(&stage, 1, &["server.log", "--target", &role, "-o", "run"]);
+    assert!(said.contains("no_such_role"), "{said}");
+    assert!(!stage.path("run").exists());
+    assert_eq!(stage.value("select count(*) from t"), "0");
+}
+
+#[test]
+fn a_wrong_password_is_said_and_not_shown() {
+    let built = howdah_lab::Cluster::builder().name("secret").password("right").start();
+    let Some(cluster) = howdah_lab::or_say_why_not("secret", built) else { return };
+    let Some(stage) = with_log("wrong_password") else { return };
+    let words = ["server.log", "--target", &cluster.uri("postgres"), "-o", "run"];
+    let said = refused(&stage, 1, &words);
+    assert!(said.contains("password authentication failed"), "{said}");
+    assert!(said.contains("\nhint: "), "{said}");
+    assert!(!stage.path("run").exists());
+}
+
+#[test]
+fn an_input_that_is_none_is_named_and_replaces_nothing() {
+    let Some(stage) = with_log("no_input") else { return };
+    let uri = stage.uri();
+    let target = ["--target", &uri, "-o", "run", "--force"];
+    howdah(stage.folder.path()).args(["replay", "server.log"]).args(target).assert().success();
+    let before = fs::read(stage.path("run/run.json")).unwrap();
+
+    stage.write("empty.log", "");
+    stage.write("poem.txt", "Tyger Tyger, burning bright\n");
+    fs::create_dir(stage.path("pictures")).unwrap();
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["missing.log"], 1, "missing.log"),
+        (&["pictures"], 1, "pictures"),
+        (&["empty.log"], 1, "empty.log"),
+        (&["poem.txt"], 1, "poem.txt"),
+        (&["server.log", "pictures"], 2, "folder"),
+        (&["server.log", "--prefix", "%u@%d "], 2, "has no time"),
+        (&["server.log", "--input-format", "xml"], 2, "xml"),
+    ];
+    for (words, code, told) in cases {
+        let said = refused(&stage, code, &[words, &target].concat());
+        assert!(said.contains(told), "{words:?}: {said}");
+        assert_eq!(fs::read(stage.path("run/run.json")).unwrap(), before, "{words:?}");
+    }
+    assert_eq!(stage.value("select count(*) from t"), "1");
+}
+
+#[test]
+fn a_run_is_replaced_only_by_force() {
+    let Some(stage) = with_log("by_force") else { return };
+    let uri = stage.uri();
+    let words = ["server.log", "--target", &uri, "-o", "run"];
+    howdah(stage.folder.path()).arg("replay").args(words).assert().success();
+    let said = refused(&stage, 1, &words);
+    assert!(said.contains("run") && said.contains("hint: --force"), "{said}");
+    howdah(stage.folder.path()).arg("replay").args(words).arg("--force").assert().success();
+    assert_eq!(stage.value("select count(*) from t"), "2");
+}
+
+#[test]
+fn words_that_make_no_sense_are_wrong_usage() {
+    let Some(stage) = with_log("wrong_words") else { return };
+    let uri = stage.uri();
+    let cases = [
+        ["--rate", "0"],
+        ["--rate", "-1"],
+        ["--rate", "fast"],
+        ["--workers", "0"],
+        ["--fetch-rows", "0"],
+        ["--backlog", "0"],
+        ["--map-user", "alice"],
+        ["--map-database", "=shop"],
+    ];
+    for words in cases {
+        let said = refused(&stage, 2, &[&["server.log", "--target", &uri][..], &words].concat());
+        assert!(said.contains(words[0]), "{words:?}: {said}");
+    }
+    assert_eq!(stage.value("select count(*) from t"), "0");
+}
+
+#[test]
+fn people_get_lines_and_where_the_run_is() {
+    let Some(stage) = with_log("for_people") else { return };
+    let uri = stage.uri();
+    let words = ["replay", "server.log", "--target", &uri, "-o", "run", "--rate", "2"];
+    let done = howdah(stage.folder.path()).args(words).assert().success();
+    let told = text(&done.get_output().stdout);
+    assert!(told.contains("at 2 times the captured pace"), "{told}");
+    assert!(told.contains("executions      1: 1 done, 0 failed, 0 skipped"), "{told}");
+    assert!(told.contains("schedule error") && told.contains("dependency lag"), "{told}");
+    assert!(told.ends_with("run: run\n"), "{told}");
+}

@@ -1,0 +1,130 @@
+//! As whom sessions log in, and to which database.
+
+use howdah_lab::or_say_why_not;
+
+use crate::{
+    logs::Log,
+    support::{Stage, connect, replay},
+};
+
+/// Two sessions of two roles, which each write down who they are.
+fn two_roles(stage: &Stage) -> String {
+    let mut client = stage.client();
+    client.query("create table t (who text default current_user, at text default current_database())").unwrap();
+    client.query("grant insert on t to public").unwrap();
+    let mut log = Log::new(&stage.database);
+    let insert = ["insert into t default values"];
+    log.user("who_alice").session(1, &insert).user("who_bob").session(2, &insert);
+    log.text
+}
+
+#[test]
+fn sessions_log_in_as_whom_they_were_captured_or_mapped() {
+    let Some(stage) = Stage::new("who") else { return };
+    let mut client = stage.client();
+    for role in ["who_alice", "who_bob", "who_carol"] {
+        client.query(&format!("create role {role} login")).unwrap();
+    }
+    let log = two_roles(&stage);
+    let cases: [(&[&str], &str); 4] = [
+        (&[], "who_alice who_bob"),
+        (&["--map-user", "who_bob=who_carol"], "who_alice who_carol"),
+        (&["--map-user", "who_alice=who_bob,who_bob=who_alice"], "who_alice who_bob"),
+        (&["--as-user", "who_carol", "--map-user", "who_alice=who_bob"], "who_carol who_carol"),
+    ];
+    for (words, expected) in cases {
+        client.query("truncate t").unwrap();
+        stage.replay(&log, words).assert_all_done();
+        let who = stage.value("select string_agg(who, ' ' order by who) from t");
+        assert_eq!(who, expected, "{words:?}");
+    }
+}
+
+#[test]
+fn sessions_connect_to_the_database_they_were_captured_in_or_mapped_to() {
+    let Some(stage) = Stage::new("where_to") else { return };
+    let log = two_roles(&stage).replace("who_alice", "postgres").replace("who_bob", "postgres");
+    let other = log.replace("@where_to", "@captured_here").replace("=where_to", "=captured_here");
+    assert_ne!(log, other);
+    for words in [["--map-database", "captured_here=where_to"], ["--as-database", "where_to"]] {
+        stage.client().query("truncate t").unwrap();
+        stage.replay(&other, &words).assert_all_done();
+        assert_eq!(stage.value("select count(*) from t where at = 'where_to'"), "2", "{words:?}");
+    }
+    // The target's own words say where howdah itself looks first, not where sessions go.
+    let uri = stage.cluster.uri("postgres");
+    replay(stage.folder.path(), "server.log", &uri, &["--as-database", "where_to"])
+        .assert_all_done();
+    let lost = replay(stage.folder.path(), "server.log", &uri, &[]);
+    assert_eq!(lost.report["errors"], serde_json::json!({ "3D000": 4 }));
+}
+
+#[test]
+fn sessions_give_the_password_of_the_target_by_scram_and_by_tls() {
+    let built = howdah_lab::Cluster::builder().name("scram").password("s3cret, really").start();
+    let Some(mut cluster) = or_say_why_not("scram", built) else { return };
+    connect(&cluster, "postgres")
+        .query("create table t (a int, encrypted bool default (select ssl from pg_stat_ssl where pid = pg_backend_pid()))")
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = Log::new("postgres");
+    for pid in 1..=5 {
+        log.session(pid, &["insert into t values (1)"]);
+    }
+    std::fs::write(folder.path().join("server.log"), log.text).unwrap();
+    let target = format!("host=127.0.0.1 port={} dbname=postgres user=postgres", cluster.port());
+    let password = "password='s3cret, really'";
+    replay(folder.path(), "server.log", &format!("{target} {password}"), &[]).assert_all_done();
+
+    let pass = format!("127.0.0.1:{}:*:postgres:s3cret, really\n", cluster.port());
+    let file = folder.path().join(".pgpass");
+    std::fs::write(&file, pass).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    replay(folder.path(), "server.log", &target, &[]).assert_all_done();
+    let count = |cluster: &howdah_lab::Cluster| {
+        let sql = "select count(*) filter (where not encrypted) || ' plain, ' \
+                   || count(*) filter (where encrypted) || ' encrypted' from t";
+        connect(cluster, "postgres").one_value(sql).unwrap().unwrap()
+    };
+    assert_eq!(count(&cluster), "10 plain, 0 encrypted");
+
+    if !with_tls(&mut cluster) {
+        return;
+    }
+    let demanding = format!("{target} {password} sslmode=require channel_binding=require");
+    replay(folder.path(), "server.log", &demanding, &[]).assert_all_done();
+    assert_eq!(count(&cluster), "10 plain, 5 encrypted");
+}
+
+/// Gives the server a certificate; false, after saying so, where there is no `openssl`.
+fn with_tls(cluster: &mut howdah_lab::Cluster) -> bool {
+    use std::{
+        fs,
+        io::Write as _,
+        os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
+        process::Command,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let words = "req -x509 -days 30 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 \
+                 -subj /CN=localhost -keyout server.key -out server.crt";
+    let made = Command::new("openssl")
+        .args(words.split_ascii_whitespace())
+        .current_dir(folder.path())
+        .output();
+    let Ok(made) = made else {
+        let _ = writeln!(std::io::stderr(), "SKIPPED replay by TLS: no openssl program found");
+        return false;
+    };
+    assert!(made.status.success(), "{made:?}");
+    let data = cluster.data_dir().to_owned();
+    let owner = fs::metadata(&data).unwrap();
+    for name in ["server.key", "server.crt"] {
+        let file = data.join(name);
+        fs::copy(folder.path().join(name), &file).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
+    }
+    connect(cluster, "postgres").query("alter system set ssl = on").unwrap();
+    cluster.restart().unwrap();
+    true
+}
