@@ -215,8 +215,8 @@ pub fn prefix(prefix: &[u8]) -> Shape {
 /// What a server prints for a prefix.
 struct Printed {
     bytes: Vec<u8>,
-    /// Whether there is one way to read it: no line ends, no labels, no zone that runs on into what
-    /// follows, no columns wider than are looked for, and not many names that nothing separates.
+    /// Whether there is one way to read it: no line ends, no labels, no field that runs on into what
+    /// follows, no columns wider than are looked for, and not many names.
     is_readable: bool,
 }
 
@@ -225,10 +225,10 @@ fn printed(prefix: &[u8]) -> Printed {
     let mut out = Vec::new();
     let mut bytes = prefix.iter().copied().peekable();
     let (mut widest, mut names, mut times) = (0, 0, 0);
-    let mut zone_runs_on = false;
+    let (mut runs_on, mut last) = (false, None);
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
-            zone_runs_on |= out.ends_with(b"UTC") && runs_on(&byte);
+            runs_on |= is_more_of(last.take(), byte);
             out.push(byte);
             continue;
         }
@@ -246,22 +246,27 @@ fn printed(prefix: &[u8]) -> Printed {
         let Some(value) = value(letter) else { continue };
         names += usize::from(b"audrhLbi".contains(&letter));
         times += usize::from(b"tmns".contains(&letter));
-        zone_runs_on |= out.ends_with(b"UTC") && width <= value.len() && value.first().is_some_and(runs_on);
         let padding = vec![b' '; width.saturating_sub(value.len())];
         let (before, after) = if left { (vec![], padding) } else { (padding, vec![]) };
-        out.extend([before, value.to_vec(), after].concat());
+        let text = [before, value.to_vec(), after].concat();
+        if let Some(first) = text.first() {
+            runs_on |= is_more_of(last, *first);
+            last = text.last().filter(|byte| **byte != b' ').map(|_| letter);
+        }
+        out.extend(text);
     }
     let has_label = out.windows(3).any(|part| part == b":  ");
     let has_break = out.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0));
     // The label follows.
-    zone_runs_on |= out.ends_with(b"UTC");
-    let is_plain = !has_label && !has_break && !zone_runs_on;
+    runs_on |= last.is_some();
+    let is_plain = !has_label && !has_break && !runs_on;
     Printed { bytes: out, is_readable: is_plain && widest < 100 && names <= 2 && times <= 2 }
 }
 
-/// Whether a byte behind a time's zone could be part of it.
-fn runs_on(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"+-:".contains(byte)
+/// Whether a byte could belong to the field before it.
+fn is_more_of(field: Option<u8>, byte: u8) -> bool {
+    let is_of_zone = field.is_some_and(|letter| b"tms".contains(&letter)) && b"+-:".contains(&byte);
+    field.is_some() && byte.is_ascii_alphanumeric() || is_of_zone
 }
 
 fn value(letter: u8) -> Option<&'static [u8]> {

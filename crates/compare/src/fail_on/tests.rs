@@ -13,6 +13,9 @@ fn every_form_of_condition_is_read_and_shown() {
         ("p50 > 800us", "p50>800us"),
         ("p50>800µs", "p50>800us"),
         ("total>1.5min", "total>90s"),
+        // Not 66.00000000000001s, nor what reads back as another limit.
+        ("total>1.1min", "total>66s"),
+        ("p95>1000.0001ms", "p95>1000.0001ms"),
         ("errors>0", "errors>0"),
         ("errors>1x", "errors>1x"),
         ("calls>=10", "calls>=10"),

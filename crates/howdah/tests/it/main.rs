@@ -7,6 +7,7 @@ mod cli;
 mod compare;
 mod config;
 mod help;
+mod lab;
 mod workspace;
 
 use std::path::Path;

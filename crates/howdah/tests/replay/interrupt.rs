@@ -36,9 +36,7 @@ fn ctrl_c_is_heard_while_a_pipe_is_silent() {
     let mut log = Log::new("silent_pipe");
     log.session(1, &["insert into t values (1)"]);
     pipe.write_all(log.text.as_bytes()).unwrap();
-    until("the statement has run", || {
-        (stage.value("select count(*) from t") == "1").then_some(())
-    });
+    until("the statement has run", || (stage.value("select count(*) from t") == "1").then_some(()));
     running.interrupt();
     let (status, said, replayed) = running.wait();
     assert_eq!(status.code(), Some(1), "{said}");

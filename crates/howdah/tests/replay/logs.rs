@@ -36,10 +36,8 @@ impl Log {
     }
 
     pub(crate) fn connect(&mut self, millis: u64, pid: u32) -> &mut Self {
-        let message = format!(
-            "LOG:  connection authorized: user={} database={}",
-            self.user, self.database
-        );
+        let message =
+            format!("LOG:  connection authorized: user={} database={}", self.user, self.database);
         self.line(millis, pid, &message)
     }
 

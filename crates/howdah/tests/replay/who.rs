@@ -10,7 +10,9 @@ use crate::{
 /// Two sessions of two roles, which each write down who they are.
 fn two_roles(stage: &Stage) -> String {
     let mut client = stage.client();
-    client.query("create table t (who text default current_user, at text default current_database())").unwrap();
+    client
+        .query("create table t (who text default current_user, at text default current_database())")
+        .unwrap();
     client.query("grant insert on t to public").unwrap();
     let mut log = Log::new(&stage.database);
     let insert = ["insert into t default values"];
