@@ -12,7 +12,6 @@ use crate::{
     message::without_position,
     parameters::{self, Limit},
     record::{Record, Severity},
-    sql,
     summary::Summary,
 };
 
@@ -183,7 +182,7 @@ fn failed_action(
         (Some(StepKind::Bind), _) | (_, Some(_)) => Action::Bind(known),
         // Only a text log shows no step; a text with placeholders cannot be a simple query.
         _ if session.unnamed.count > 0 => Action::Bind(known),
-        _ if sql::has_placeholders(sql.as_bytes()) => Action::Execute(known),
+        _ if howdah_sql::placeholder_count(sql.as_bytes()) > 0 => Action::Execute(known),
         _ => simple(sql.as_bytes(), texts),
     })
 }

@@ -175,7 +175,7 @@ pub(super) fn truncated(values: &[Parameter]) -> u64 {
 
 /// The values of a statement of which the log shows none.
 pub(super) fn no_values(sql: &Text) -> Option<Vec<Parameter>> {
-    if sql::has_placeholders(sql.as_bytes()) { None } else { Some(Vec::new()) }
+    if howdah_sql::placeholder_count(sql.as_bytes()) > 0 { None } else { Some(Vec::new()) }
 }
 
 fn stage(action: &Action) -> Option<Stage> {
