@@ -72,10 +72,10 @@ fn run_one(target: &'static Target, time: Duration, seed: u64) -> Result<(), Str
     }
     let per_second = campaign.iterations() as f64 / started.elapsed().as_secs_f64();
     say(&format!(
-        "{:<18} seed {seed}: {} inputs, {per_second:.0} per second, {} shapes",
+        "{:<18} seed {seed}: {} inputs, {per_second:.0} per second, {} things seen",
         target.name,
         campaign.iterations(),
-        campaign.shapes()
+        campaign.seen()
     ));
     Ok(())
 }

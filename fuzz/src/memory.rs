@@ -44,7 +44,10 @@ impl Meter {
     }
 }
 
-#[expect(unsafe_code, reason = "an allocator is an unsafe trait; each method hands on to the system's")]
+#[expect(
+    unsafe_code,
+    reason = "an allocator is an unsafe trait; each method hands on to the system's"
+)]
 // SAFETY: memory comes from `System` and goes back to it with the layout that it was asked with; the
 // counters are plain numbers.
 unsafe impl GlobalAlloc for Meter {

@@ -42,7 +42,7 @@ impl Target {
     pub const PLAIN: Self = Self {
         name: "",
         about: "",
-        run: |_| Shape(0),
+        run: |_| Shape(Vec::new()),
         seeds: Seeds::Made(Vec::new),
         words: &[],
         bytes_max: 4096,
@@ -57,17 +57,37 @@ impl Target {
     }
 }
 
-/// What a target did with an input, as a hash: which messages, errors and counts there were. Inputs
-/// with a new shape are worth to be mutated further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape(u64);
+/// What a target did with an input: hashes of the messages, errors and counts there were. An input with
+/// one that is new is worth to be mutated further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape(Vec<u64>);
 
 impl Shape {
-    /// Of anything that says what happened, but not with which values.
+    /// One thing that happened. It should not say with which values.
     pub fn of(what: impl Hash) -> Self {
-        let mut hasher = DefaultHasher::new();
-        what.hash(&mut hasher);
-        Self(hasher.finish())
+        Self::each([what])
+    }
+
+    /// Several things that happened, each of which may be new by itself.
+    pub fn each<T: Hash>(what: impl IntoIterator<Item = T>) -> Self {
+        let hash = |item: T| {
+            let mut hasher = DefaultHasher::new();
+            item.hash(&mut hasher);
+            hasher.finish()
+        };
+        Self(what.into_iter().map(hash).collect())
+    }
+
+    /// The same, and one thing more.
+    #[must_use]
+    pub fn and(mut self, what: impl Hash) -> Self {
+        self.0.extend(Self::of(what).0);
+        self
+    }
+
+    /// The hashes.
+    pub fn hashes(&self) -> &[u64] {
+        &self.0
     }
 }
 
@@ -84,7 +104,9 @@ impl Seeds {
     /// The inputs themselves.
     pub fn inputs(self) -> Vec<Vec<u8>> {
         match self {
-            Self::Folder(name) => files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name)),
+            Self::Folder(name) => {
+                files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name))
+            }
             Self::Made(make) => make(),
         }
     }
@@ -219,7 +241,6 @@ pub static TARGETS: &[Target] = &[
         bytes_max: 256,
         memory: (16 << 20, 0),
         smoke: 50,
-        ..Target::PLAIN
     },
     Target {
         name: "conninfo",
@@ -260,7 +281,6 @@ pub static TARGETS: &[Target] = &[
         bytes_max: 64 << 10,
         memory: dataset::MEMORY,
         smoke: 400,
-        ..Target::PLAIN
     },
     Target {
         name: "run",
@@ -271,7 +291,6 @@ pub static TARGETS: &[Target] = &[
         bytes_max: 64 << 10,
         memory: dataset::MEMORY,
         smoke: 400,
-        ..Target::PLAIN
     },
     Target {
         name: "words",

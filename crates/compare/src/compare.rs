@@ -1,7 +1,7 @@
 //! From two [`Samples`] to a [`Comparison`].
 //!
 //! Per query that both runs executed often enough: the shift of the logarithm of service time, with
-//! its interval and p-value; p-values adjusted over all queries. Then [`judge`] decides.
+//! its interval and p-value; p-values adjusted over all queries. Then [`judge()`] decides.
 
 mod judge;
 

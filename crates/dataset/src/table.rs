@@ -3,6 +3,7 @@
 //! [`TableWriter`] puts rows into files, [`TableFile`] opens one, [`GroupRows`] streams one of its row
 //! groups, [`TableRows`] all of several files. What the rows mean is the business of their [`Record`].
 
+mod guard;
 mod reader;
 mod writer;
 

@@ -29,6 +29,10 @@ pub struct Readiness {
     pub readable: bool,
     /// There may be room to write, or a connect has finished.
     pub writable: bool,
+    /// The peer has closed its side, or the connection is broken. What it sent before may still be
+    /// there, and no further report will come: read until the end of the stream, a short read is
+    /// not the last.
+    pub hung_up: bool,
 }
 
 /// One epoll set with a timer that is exact to well under a millisecond.
@@ -69,8 +73,8 @@ impl Poller {
 
     /// Watches `socket` for both directions until it is closed.
     ///
-    /// Readiness is edge-triggered: after a report, read until a read is short or would block, and
-    /// write until done or it would block.
+    /// Readiness is edge-triggered: after a report, read until a read is short or would block (or,
+    /// if [`Readiness::hung_up`], until the end), and write until done or it would block.
     ///
     /// # Errors
     ///
@@ -115,18 +119,16 @@ impl Poller {
             match event.data.u64() {
                 TIMER => self.armed = None,
                 WAKER => {}
-                token => out.push(Readiness {
-                    token: Token(token),
-                    readable: flags.intersects(
-                        epoll::EventFlags::IN
-                            | epoll::EventFlags::RDHUP
-                            | epoll::EventFlags::HUP
-                            | epoll::EventFlags::ERR,
-                    ),
-                    writable: flags.intersects(
-                        epoll::EventFlags::OUT | epoll::EventFlags::HUP | epoll::EventFlags::ERR,
-                    ),
-                }),
+                token => {
+                    let broken = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+                    let hung_up = flags.intersects(broken | epoll::EventFlags::RDHUP);
+                    out.push(Readiness {
+                        token: Token(token),
+                        readable: hung_up || flags.contains(epoll::EventFlags::IN),
+                        writable: flags.intersects(broken | epoll::EventFlags::OUT),
+                        hung_up,
+                    });
+                }
             }
         }
         if self.armed.is_none() {
@@ -186,6 +188,22 @@ mod tests {
             }
         }
         assert!(out.is_empty());
+    }
+
+    /// Both are one edge: without a word about it, a short read would be the last for ever.
+    #[test]
+    fn an_end_that_came_with_the_last_bytes_is_told() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut poller = Poller::new().unwrap();
+        poller.add(&ours, Token(7)).unwrap();
+        let mut out = Vec::new();
+        poller.wait(None, &mut out).unwrap();
+        assert!(!out[0].hung_up, "{out:?}");
+        theirs.write_all(b"farewell").unwrap();
+        drop(theirs);
+        out.clear();
+        poller.wait(None, &mut out).unwrap();
+        assert!(out[0].readable && out[0].hung_up, "{out:?}");
     }
 
     #[test]

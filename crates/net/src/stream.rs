@@ -58,7 +58,8 @@ enum Phase {
 pub enum Received {
     /// That many bytes, and there may be more.
     Bytes(usize),
-    /// That many bytes (perhaps none), and then the socket was empty: wait for readiness.
+    /// That many bytes (perhaps none), and then the socket was empty: wait for readiness, unless
+    /// that has said already that the peer hung up. Then the end is still to be read.
     Drained(usize),
     /// The server has closed its side.
     Closed,

@@ -51,7 +51,7 @@ impl Cancels {
         request: Vec<u8>,
         item: Item,
         now: Instant,
-    ) -> Result<(), (Item, Failure)> {
+    ) -> Result<(), Box<(Item, Failure)>> {
         let id = self.next;
         self.next += 1;
         let begun = dialer.dial().map_err(std::io::Error::other).and_then(|stream| {
@@ -64,7 +64,7 @@ impl Cancels {
                 self.pending.insert(id, pending);
                 Ok(())
             }
-            Err(error) => Err((item, Lost::Io(error).into())),
+            Err(error) => Err(Box::new((item, Lost::Io(error).into()))),
         }
     }
 
@@ -102,8 +102,8 @@ impl Pending {
         loop {
             match self.stream.receive(&mut rest) {
                 // There is no answer; should one come all the same, it is none of ours.
-                Ok(Received::Bytes(_)) => {}
-                Ok(Received::Drained(_)) => return Ok(false),
+                Ok(Received::Bytes(_) | Received::Drained(1..)) => {}
+                Ok(Received::Drained(0)) => return Ok(false),
                 Ok(Received::Closed) if is_written => return Ok(true),
                 Ok(Received::Closed) => return Err(Lost::Closed),
                 // The postmaster may reset the connection when it has read the request.

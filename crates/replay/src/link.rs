@@ -10,6 +10,8 @@ use howdah_traffic::{SqlState, Text};
 pub(crate) struct Link {
     stream: Stream,
     phase: Phase,
+    /// The server has closed its side: there is an end to be read, and no readiness will say so.
+    hung_up: bool,
     /// The last error that no ReadyForQuery followed: FATAL ones come right before the end.
     last_words: Option<Failure>,
 }
@@ -73,7 +75,13 @@ pub(crate) enum Lost {
 impl Link {
     /// Begins a connection.
     pub(crate) fn begin(dialer: &Dialer, login: Login) -> Result<Self, howdah_net::DialError> {
-        Ok(Self { stream: dialer.dial()?, phase: Phase::Opening(Some(Box::new(login))), last_words: None })
+        let phase = Phase::Opening(Some(Box::new(login)));
+        Ok(Self { stream: dialer.dial()?, phase, hung_up: false, last_words: None })
+    }
+
+    /// Takes the news that the server has closed its side, or that the connection is broken.
+    pub(crate) fn hung_up(&mut self) {
+        self.hung_up = true;
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -127,6 +135,7 @@ impl Link {
             }
             match received {
                 Received::Bytes(_) => {}
+                Received::Drained(1..) if self.hung_up => {}
                 Received::Drained(_) => {
                     sent?;
                     flush(&mut self.stream, client)?;

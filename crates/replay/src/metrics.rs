@@ -26,9 +26,11 @@ pub const METRICS: &[Description] = &[
 
 const EVENTS_READ: Description =
     Description::counter("howdah_replay_events_read_total", "Events read from the capture.");
-const EVENTS: Description =
-    Description::counter("howdah_replay_events_total", "Events that came to an end, by kind and how.")
-        .labels(&["kind", "end"]);
+const EVENTS: Description = Description::counter(
+    "howdah_replay_events_total",
+    "Events that came to an end, by kind and how.",
+)
+.labels(&["kind", "end"]);
 const ERRORS: Description =
     Description::counter("howdah_replay_errors_total", "Failed executions, by SQLSTATE.")
         .labels(&["sqlstate"]);

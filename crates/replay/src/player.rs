@@ -99,7 +99,9 @@ pub(crate) enum Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Presence {
     /// Not connected; `outage` says why, if it should be.
-    Away { outage: Option<Outage> },
+    Away {
+        outage: Option<Outage>,
+    },
     Arriving,
     Here,
 }
@@ -154,6 +156,10 @@ struct Part {
 /// one batch from the client. A log has no Sync, so this is a guess: drivers that send them together
 /// have them logged within microseconds of work, drivers that prepare first add a round trip.
 const BATCH_GAP: Duration = Duration::from_millis(2);
+
+/// The least time a statement gets before its cancel is sent. A server ignores a request that comes
+/// before the statement, and the times in a log may be whole seconds.
+const CANCEL_GAP_MIN: Duration = Duration::from_millis(50);
 
 impl Player {
     pub(crate) fn new(id: SessionId, now: Instant, fetch_rows: u32) -> Self {
@@ -211,15 +217,16 @@ impl Player {
     /// which must be given while the player is [`Presence::Here`].
     pub(crate) fn step(&mut self, now: Instant, paced: bool, client: Option<&mut Client>) -> Step {
         let Some(head) = self.queue.front() else { return Step::Wait };
-        // All others wait for what is in flight, which will look here when it has landed.
-        if self.flight.is_some() && head.event.action != Action::Cancel {
-            return Step::Wait;
+        if let Some(flight) = &self.flight {
+            // All others wait for what is in flight, which will look here when it has landed.
+            if head.event.action != Action::Cancel {
+                return Step::Wait;
+            }
+            let at = flight.cancel_at(head, paced);
+            return if at > now { Step::WaitUntil(at) } else { Step::Cancel(self.pop()) };
         }
         if head.due > now {
             return Step::WaitUntil(head.due);
-        }
-        if self.flight.is_some() {
-            return Step::Cancel(self.pop());
         }
         if let Some(skip) = self.reason_to_skip(&head.event) {
             let item = self.pop();
@@ -317,11 +324,7 @@ impl Player {
     }
 
     /// Puts the messages of one batch into the client.
-    fn queue_messages(
-        &mut self,
-        parts: &[Item],
-        client: &mut Client,
-    ) -> Result<(), EncodeError> {
+    fn queue_messages(&mut self, parts: &[Item], client: &mut Client) -> Result<(), EncodeError> {
         let fresh = parts.iter().any(|part| part.event.action.kind() == Kind::Parse);
         for (at, part) in parts.iter().enumerate() {
             let last = at + 1 == parts.len();
@@ -561,9 +564,19 @@ impl Player {
 }
 
 impl Flight {
+    /// When to send the request that cancels this: a statement that was sent late has as much time
+    /// as it had when it was captured.
+    fn cancel_at(&self, cancel: &Item, paced: bool) -> Instant {
+        let Some(Part { item: cancelled, .. }) = self.parts.first() else { return cancel.due };
+        let gap = match paced {
+            true => cancel.due.saturating_duration_since(cancelled.due),
+            false => cancel.event.time.saturating_since(cancelled.event.time),
+        };
+        cancel.due.max(self.sent + gap.max(CANCEL_GAP_MIN))
+    }
+
     fn complete(&mut self, kind: Kind) {
-        let waiting =
-            |part: &&mut Part| part.item.event.action.kind() == kind && !part.complete;
+        let waiting = |part: &&mut Part| part.item.event.action.kind() == kind && !part.complete;
         if let Some(part) = self.parts.iter_mut().find(waiting) {
             part.complete = true;
         }
@@ -607,11 +620,10 @@ fn continues(last: &Event, next: &Event) -> bool {
     let (Some(name), Some(next_name)) = (statement(&last.action), statement(&next.action)) else {
         return false;
     };
-    let ahead = match (last.action.kind(), next.action.kind()) {
-        (Kind::Parse, Kind::Bind | Kind::Execute) => true,
-        (Kind::Bind, Kind::Execute) => true,
-        _ => false,
-    };
+    let ahead = matches!(
+        (last.action.kind(), next.action.kind()),
+        (Kind::Parse, Kind::Bind | Kind::Execute) | (Kind::Bind, Kind::Execute)
+    );
     let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
     let gap = next.time.saturating_since(last.time).saturating_sub(worked);
     // A Bind has no effect of its own, so it waits for its Execute however late that comes.
@@ -639,9 +651,8 @@ fn ends_transaction(action: &Action) -> bool {
     let Some(sql) = action.sql() else { return false };
     let mut ended = false;
     for statement in split_statements(sql.as_bytes()) {
-        let has = |word: &[u8]| {
-            Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word))
-        };
+        let has =
+            |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
         // COMMIT AND CHAIN begins the next one.
         let chains = || has(b"chain") && !has(b"no");
         match Command::of(statement) {

@@ -166,7 +166,7 @@ impl Recorder {
     fn outcome(&self, one: &Finished) -> ReplayOutcome {
         let event = &one.item.event;
         let since_start =
-            |at: Instant| micros(at.saturating_duration_since(self.schedule.start())) as i64;
+            |at: Instant| micros(at.saturating_duration_since(self.schedule.start())).cast_signed();
         let paced = self.schedule.is_paced();
         // Two clocks, never mixed: late although free is our fault, due while busy the database's.
         let ready = one.item.due.max(one.free);

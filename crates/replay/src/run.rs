@@ -179,8 +179,10 @@ fn play<E: Into<FeedError>>(
     let (stats, (tally, writer, write_error)) = thread::scope(|scope| {
         let recording = scope.spawn(move || recorder.run(&outcomes));
         let crew: Vec<_> = crew.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
-        let stats: Vec<_> =
-            crew.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect();
+        let stats: Vec<_> = crew
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker does not panic"))
+            .collect();
         (stats, recording.join().expect("the recorder does not panic"))
     });
     let mut sum = WorkerStats::default();

@@ -129,9 +129,15 @@ fn percentiles_json(percentiles: &Percentiles) -> Value {
 
 fn percentiles_words(percentiles: &Percentiles) -> String {
     let Some(sum) = percentiles.summary() else { return "nothing measured".to_owned() };
-    [("p50", sum.p50_us), ("p90", sum.p90_us), ("p95", sum.p95_us), ("p99", sum.p99_us), ("max", sum.max_us)]
-        .map(|(name, us)| format!("{name} {}", Shown(Duration::from_micros(us))))
-        .join("  ")
+    [
+        ("p50", sum.p50_us),
+        ("p90", sum.p90_us),
+        ("p95", sum.p95_us),
+        ("p99", sum.p99_us),
+        ("max", sum.max_us),
+    ]
+    .map(|(name, us)| format!("{name} {}", Shown(Duration::from_micros(us))))
+    .join("  ")
 }
 
 /// A duration with three digits and the unit that fits.

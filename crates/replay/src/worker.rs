@@ -184,8 +184,7 @@ impl Worker {
                 break;
             }
             self.set_gauges();
-            let deadline =
-                if self.unread.is_empty() { self.deadline(supply, now) } else { now };
+            let deadline = if self.unread.is_empty() { self.deadline(supply, now) } else { now };
             ready.clear();
             self.poller.wait(Some(deadline), &mut ready)?;
             let unread = std::mem::take(&mut self.unread);
@@ -392,7 +391,10 @@ impl Worker {
         cancel_request(&mut request, key);
         match self.cancels.begin(&self.shared.dialer, &self.poller, request, item, now) {
             Ok(()) => {}
-            Err((item, failure)) => self.end(unsent(item, End::Failed(failure), now, free)),
+            Err(refused) => {
+                let (item, failure) = *refused;
+                self.end(unsent(item, End::Failed(failure), now, free));
+            }
         }
     }
 
@@ -412,6 +414,9 @@ impl Worker {
         if slot.token() != ready.token {
             return;
         }
+        if let (true, Some(link)) = (ready.hung_up, seat.link.as_mut()) {
+            link.hung_up();
+        }
         self.listen(slot);
     }
 
@@ -426,11 +431,15 @@ impl Worker {
         let mut arrived = false;
         let was_busy = player.is_busy();
         let random = &self.random;
-        let pumped = link.pump(&mut self.buffer, || nonce(random), |client, reply| {
-            arrived |= matches!(reply, Reply::LoggedIn);
-            // Read anew: a large answer may take long to arrive.
-            ended.extend(player.heard(reply, Instant::now(), client));
-        });
+        let pumped = link.pump(
+            &mut self.buffer,
+            || nonce(random),
+            |client, reply| {
+                arrived |= matches!(reply, Reply::LoggedIn);
+                // Read anew: a large answer may take long to arrive.
+                ended.extend(player.heard(reply, Instant::now(), client));
+            },
+        );
         let now = Instant::now();
         if was_busy && !player.is_busy() {
             self.stats.in_flight -= 1;
@@ -595,7 +604,14 @@ impl Worker {
         }
         for Cancel { item, sent, .. } in self.cancels.drain() {
             let end = End::Skipped(Skip::Interrupted);
-            self.ended.push(Finished { item, sent: Some(sent), ended: now, free: sent, rows: None, end });
+            self.ended.push(Finished {
+                item,
+                sent: Some(sent),
+                ended: now,
+                free: sent,
+                rows: None,
+                end,
+            });
         }
     }
 

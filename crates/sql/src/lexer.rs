@@ -284,8 +284,9 @@ fn digits(s: &[u8], from: usize, is_digit: fn(u8) -> bool) -> usize {
 /// An operator ends where a comment begins, and in `+` or `-` only if it holds a character that
 /// SQL's own operators do not have: so `=-1` is `=` and `-1`, but `@-` is one operator.
 fn operator(s: &[u8]) -> usize {
-    let end = run(s, 1, is_operator);
-    let comment = s[..end].windows(2).position(|pair| pair == b"--" || pair == b"/*");
+    let end = run(&s[..s.len().min(OPERATOR_BYTES_MAX)], 1, is_operator);
+    let with_next = &s[..s.len().min(end + 1)];
+    let comment = with_next.windows(2).position(|pair| pair == b"--" || pair == b"/*");
     let end = comment.unwrap_or(end);
     if s[..end].iter().any(|byte| lets_sign_end(*byte)) {
         return end;
@@ -293,6 +294,10 @@ fn operator(s: &[u8]) -> usize {
     let signs = s[1..end].iter().rev().take_while(|byte| matches!(byte, b'+' | b'-')).count();
     end - signs
 }
+
+/// Farthest that the end of an operator is looked for: the server takes none of 64 bytes or more
+/// (`NAMEDATALEN`), and a long run of signs, each of them an operator, would be looked through for each.
+const OPERATOR_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests;

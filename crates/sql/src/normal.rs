@@ -238,6 +238,10 @@ impl<'o> Writer<'o> {
             self.space();
         }
         self.out.push_str(&String::from_utf8_lossy(text));
+        if is_open_ended(text) {
+            // Or what the writer adds behind it would become part of the name.
+            self.out.push('"');
+        }
         self.element().name();
         self.last = Last::Name;
     }
@@ -405,6 +409,11 @@ fn push_lower(out: &mut String, text: &[u8]) {
     let from = out.len();
     out.push_str(&String::from_utf8_lossy(text));
     out[from..].make_ascii_lowercase();
+}
+
+/// Whether a quoted name lacks its closing quote: quotes within it are doubled.
+fn is_open_ended(name: &[u8]) -> bool {
+    memchr::memchr_iter(b'"', name).count() % 2 == 1
 }
 
 #[cfg(test)]

@@ -248,7 +248,9 @@ impl SqlState {
     /// The code, if `code` is five digits or upper-case letters.
     pub fn new(code: &[u8]) -> Option<Self> {
         let code: [u8; 5] = code.try_into().ok()?;
-        code.iter().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase()).then_some(Self(code))
+        code.iter()
+            .all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
+            .then_some(Self(code))
     }
 
     /// The code as text.

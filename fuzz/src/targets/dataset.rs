@@ -15,9 +15,24 @@ use super::Shape;
 
 /// Keys of manifests, and what Parquet files begin and end with.
 pub const WORDS: &[&[u8]] = &[
-    b"PAR1", b"\"version\": 1", b"\"version\": 2", b"\"events\": 18446744073709551615", b"\"files\": 4294967295",
-    b"\"finished\": false", b"null", b"howdah.version", b"howdah-run", b"howdah-capture", b"events",
-    b"\x15\x00", b"\x15\x02", b"\x15\xff\xff\xff\xff\x0f", b"\x1c", b"\x2c", b"\x18", b"\x28\xb5\x2f\xfd",
+    b"PAR1",
+    b"\"version\": 1",
+    b"\"version\": 2",
+    b"\"events\": 18446744073709551615",
+    b"\"files\": 4294967295",
+    b"\"finished\": false",
+    b"null",
+    b"howdah.version",
+    b"howdah-run",
+    b"howdah-capture",
+    b"events",
+    b"\x15\x00",
+    b"\x15\x02",
+    b"\x15\xff\xff\xff\xff\x0f",
+    b"\x1c",
+    b"\x2c",
+    b"\x18",
+    b"\x28\xb5\x2f\xfd",
 ];
 
 /// A damaged length may ask for as much as a page or a row group of a sound file takes, not more.
@@ -97,7 +112,8 @@ pub fn capture(input: &[u8]) -> Shape {
                 last = Some(event.time);
                 count += 1;
             }
-            let between = capture.events_between(Timestamp::from_micros(2), Timestamp::from_micros(5));
+            let between =
+                capture.events_between(Timestamp::from_micros(2), Timestamp::from_micros(5));
             let between = between.map_while(Result::ok).count();
             assert!(between as u64 <= count);
             Shape::of((input.first(), count.min(20), between, last.is_some()))
@@ -126,7 +142,8 @@ pub fn run(input: &[u8]) -> Shape {
                 }
             }
             let statements = run.statements();
-            let statements = statements.map(|list| list.len().min(9)).map_err(|error| fault(&error));
+            let statements =
+                statements.map(|list| list.len().min(9)).map_err(|error| fault(&error));
             Shape::of((input.first(), count.min(9), error, statements))
         })
     })

@@ -10,9 +10,29 @@ use super::Shape;
 
 /// What is hard to carry.
 pub const WORDS: &[&[u8]] = &[
-    b"\0", b"\x01", b"\n", b"\n\t", b"\r\n", b"\r", b"'", b"''", b"\"", b"\\", b"\\n", b", $2 = ",
-    b"NULL", b"...", b"copy t from stdin", b"copy t to stdout", b"LOG:  ", b"DETAIL:  ", b"\xff",
-    b"\xe2\x82\xac", b"\x1b", b"2026-11-20 12:00:00.001 UTC [7] al@shop LOG:  statement: x", b"  ",
+    b"\0",
+    b"\x01",
+    b"\n",
+    b"\n\t",
+    b"\r\n",
+    b"\r",
+    b"'",
+    b"''",
+    b"\"",
+    b"\\",
+    b"\\n",
+    b", $2 = ",
+    b"NULL",
+    b"...",
+    b"copy t from stdin",
+    b"copy t to stdout",
+    b"LOG:  ",
+    b"DETAIL:  ",
+    b"\xff",
+    b"\xe2\x82\xac",
+    b"\x1b",
+    b"2026-11-20 12:00:00.001 UTC [7] al@shop LOG:  statement: x",
+    b"  ",
 ];
 
 /// Where the name of a statement ends is told by the SQL behind it: names are not quoted.
@@ -37,11 +57,14 @@ pub fn run(input: &[u8]) -> Shape {
     }
     let breaks = sql.iter().filter(|byte| **byte == b'\n').count().min(3);
     let nulls = values.iter().filter(|value| value.is_none()).count().min(3);
-    Shape::of((breaks, values.len().min(5), nulls, sql.first(), sql.last()))
+    Shape::of((breaks, sql.first())).and((values.len().min(5), nulls)).and(sql.last())
 }
 
 fn check_simple(format: Format, action: &Action, sql: &[u8]) {
-    assert!(matches!(action, Action::Simple { .. } | Action::Copy { .. }), "{format:?}: {action:?}");
+    assert!(
+        matches!(action, Action::Simple { .. } | Action::Copy { .. }),
+        "{format:?}: {action:?}"
+    );
     assert_eq!(action.sql().map(Text::as_bytes), Some(sql), "{format:?}");
 }
 
@@ -148,7 +171,9 @@ fn record(log: &mut Vec<u8>, format: Format, line: u32, message: &[u8], detail: 
 }
 
 fn doubled(text: &[u8], quote: u8) -> Vec<u8> {
-    text.iter().flat_map(|byte| std::iter::repeat_n(*byte, 1 + usize::from(*byte == quote))).collect()
+    text.iter()
+        .flat_map(|byte| std::iter::repeat_n(*byte, 1 + usize::from(*byte == quote)))
+        .collect()
 }
 
 /// `escape_json` in `json.c`: bytes from 0x80 on stay as they are, whatever the encoding.

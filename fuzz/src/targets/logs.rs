@@ -54,9 +54,38 @@ pub const WORDS: &[&[u8]] = &[
 
 /// What a prefix is made of.
 pub const PREFIX_WORDS: &[&[u8]] = &[
-    b"%a", b"%u", b"%d", b"%r", b"%h", b"%L", b"%b", b"%p", b"%P", b"%t", b"%m", b"%n", b"%i", b"%e",
-    b"%c", b"%l", b"%s", b"%v", b"%x", b"%Q", b"%q", b"%%", b"%-10u", b"%12d", b"%5p", b" ", b"[", b"] ",
-    b"|", b":", b"@", b"%m [%p] %q%u@%d ",
+    b"%a",
+    b"%u",
+    b"%d",
+    b"%r",
+    b"%h",
+    b"%L",
+    b"%b",
+    b"%p",
+    b"%P",
+    b"%t",
+    b"%m",
+    b"%n",
+    b"%i",
+    b"%e",
+    b"%c",
+    b"%l",
+    b"%s",
+    b"%v",
+    b"%x",
+    b"%Q",
+    b"%q",
+    b"%%",
+    b"%-10u",
+    b"%12d",
+    b"%5p",
+    b" ",
+    b"[",
+    b"] ",
+    b"|",
+    b":",
+    b"@",
+    b"%m [%p] %q%u@%d ",
 ];
 
 /// The importer has buffers of fixed size, and a table of candidates for the prefix.
@@ -169,18 +198,23 @@ fn closes(log: &[u8], imported: &Imported) {
 }
 
 fn shape(imported: &Imported) -> Shape {
-    match imported {
-        Err(error) => Shape::of(discriminant(error)),
-        Ok((events, summary)) => {
-            let few = |count: u64| count.min(2);
-            let kinds: Vec<_> = Kind::ALL.iter().map(|kind| few(summary.events(*kind))).collect();
-            let reasons: Vec<_> =
-                Reason::ALL.iter().map(|reason| few(summary.count_of(*reason))).collect();
-            let failed = events.iter().any(|event| event.outcome.failed());
-            let timed = events.iter().any(|event| event.outcome.duration_us.is_some());
-            Shape::of((kinds, reasons, failed, timed, few(summary.facts.truncated_values)))
-        }
-    }
+    let (events, summary) = match imported {
+        Err(error) => return Shape::of(discriminant(error)),
+        Ok(imported) => imported,
+    };
+    let few = |count: u64| count.min(2);
+    let reasons = Reason::ALL.iter().map(|reason| (*reason, few(summary.count_of(*reason))));
+    let neighbours = events.windows(2).map(|pair| {
+        let told = |event: &Event| {
+            let timed = event.outcome.duration_us.is_some();
+            (event.action.kind(), event.source, event.outcome.failed(), timed)
+        };
+        (told(&pair[0]), told(&pair[1]), pair[0].session == pair[1].session)
+    });
+    let facts = &summary.facts;
+    Shape::each(reasons.map(Ok).chain(neighbours.map(Err)))
+        .and((few(facts.truncated_values), few(facts.lost_lines), few(facts.joined_in_transaction)))
+        .and((few(facts.errors_without_statement), few(facts.bare_durations)))
 }
 
 /// A prefix that compiles reads back the line that a server prints with it.
@@ -207,8 +241,7 @@ pub fn prefix(prefix: &[u8]) -> Shape {
     }
     let mut letters: Vec<_> =
         prefix.windows(2).filter(|pair| pair[0] == b'%').map(|pair| pair[1]).collect();
-    letters.sort_unstable();
-    letters.dedup();
+    letters.truncate(3);
     Shape::of((letters, printed.is_readable))
 }
 
@@ -256,7 +289,9 @@ fn printed(prefix: &[u8]) -> Printed {
         out.extend(text);
     }
     let has_label = out.windows(3).any(|part| part == b":  ");
-    let has_break = out.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0));
+    // A line that begins with a tab belongs to the one before.
+    let has_break =
+        out.starts_with(b"\t") || out.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0));
     // The label follows.
     runs_on |= last.is_some();
     let is_plain = !has_label && !has_break && !runs_on;

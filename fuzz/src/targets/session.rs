@@ -10,7 +10,8 @@ use super::{Shape, wire};
 
 /// What a server that is in its right mind answers to each script.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let login = b"R\0\0\0\x08\0\0\0\0S\0\0\0\x11TimeZone\0UTC\0K\0\0\0\x0c\0\0\x01\x02key!Z\0\0\0\x05I";
+    let login =
+        b"R\0\0\0\x08\0\0\0\0S\0\0\0\x11TimeZone\0UTC\0K\0\0\0\x0c\0\0\x01\x02key!Z\0\0\0\x05I";
     let row = b"D\0\0\0\x0b\0\x01\0\0\0\x017C\0\0\0\x0dSELECT 1\0";
     let fields = b"T\0\0\0\x1b\0\x01id\0\0\0\0\0\0\0\0\0\0\x17\0\x04\xff\xff\xff\xff\0\0";
     let error = b"E\0\0\0\x1eSERROR\0VERROR\0C22012\0Mno\0\0";
@@ -24,7 +25,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (3, [&copy_in[..], b"C\0\0\0\x0bCOPY 1\0", ready].concat()),
         (4, [&copy_in[..], b"C\0\0\0\x0bCOPY 1\0", ready].concat()),
         (5, [&b"V\0\0\0\x09\0\0\0\x017"[..], ready].concat()),
-        (6, [b"1\0\0\0\x042\0\0\0\x04s\0\0\0\x04", &row[..], ready, b"3\0\0\0\x04", ready].concat()),
+        (
+            6,
+            [b"1\0\0\0\x042\0\0\0\x04s\0\0\0\x04", &row[..], ready, b"3\0\0\0\x04", ready].concat(),
+        ),
     ];
     let whole = |(script, answer): (u8, Vec<u8>)| [&[script][..], login, &answer].concat();
     let mut seeds: Vec<_> = answers.into_iter().map(whole).collect();
@@ -43,7 +47,8 @@ pub fn run(input: &[u8]) -> Shape {
     assert_eq!(whole.said, pieces.said, "in pieces of {piece_bytes}");
     assert_eq!(whole.error, pieces.error, "in pieces of {piece_bytes}");
     assert_eq!(whole.sent, pieces.sent, "in pieces of {piece_bytes}");
-    Shape::of((script, whole.kinds, whole.error.map(|error| discriminant(&error))))
+    let error = whole.error.map(|error| discriminant(&error));
+    Shape::each(whole.kinds.windows(2).map(|pair| (script & 7, pair))).and((script, error))
 }
 
 /// What came of a conversation.

@@ -9,11 +9,55 @@ use super::Shape;
 
 /// Pieces of SQL that begin, end or nest something.
 pub const WORDS: &[&[u8]] = &[
-    b"select ", b"values ", b"in (", b"array[", b"(", b")", b"]", b"'", b"''", b"\"", b"E'", b"e'\\",
-    b"U&'", b"u&\"", b"N'", b"b'01'", b"$$", b"$a$", b"$1", b"$65536", b"?", b"--", b"\n", b"/*", b"*/",
-    b";", b"::", b":=", b"...", b"1.5e-3", b"0x1F", b"1_000", b"-", b"+", b"@-", b"null", b"true",
-    b"savepoint a", b"deallocate p", b"create function f() begin atomic ", b"end", b"case ", b"\xff",
-    b"\xc3\xa9", b"date ", b"interval ", b", ", b" ", b"\x0b",
+    b"select ",
+    b"values ",
+    b"in (",
+    b"array[",
+    b"(",
+    b")",
+    b"]",
+    b"'",
+    b"''",
+    b"\"",
+    b"E'",
+    b"e'\\",
+    b"U&'",
+    b"u&\"",
+    b"N'",
+    b"b'01'",
+    b"$$",
+    b"$a$",
+    b"$1",
+    b"$65536",
+    b"?",
+    b"--",
+    b"\n",
+    b"/*",
+    b"*/",
+    b";",
+    b"::",
+    b":=",
+    b"...",
+    b"1.5e-3",
+    b"0x1F",
+    b"1_000",
+    b"-",
+    b"+",
+    b"@-",
+    b"null",
+    b"true",
+    b"savepoint a",
+    b"deallocate p",
+    b"create function f() begin atomic ",
+    b"end",
+    b"case ",
+    b"\xff",
+    b"\xc3\xa9",
+    b"date ",
+    b"interval ",
+    b", ",
+    b" ",
+    b"\x0b",
 ];
 
 /// One text.
@@ -37,10 +81,8 @@ pub fn run(sql: &[u8]) -> Shape {
     assert_eq!(Command::of(&other), Command::of(sql));
     splits(sql);
 
-    let mut kinds: Vec<_> = tokens.iter().map(|token| token.kind as u8).collect();
-    kinds.dedup();
-    kinds.truncate(12);
-    Shape::of((kinds, normal.len().min(40), normal.contains("...")))
+    let kinds: Vec<_> = tokens.iter().map(|token| token.kind as u8).collect();
+    Shape::each(kinds.windows(3)).and((Command::of(sql).as_str(), normal.contains("...")))
 }
 
 /// Whether a placeholder has a number other than 0.

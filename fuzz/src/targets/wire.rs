@@ -111,7 +111,7 @@ pub fn backend(bytes: &[u8]) -> Shape {
         }
         seen.push((frame.tag.0, None));
     });
-    shape(seen)
+    Shape::each(seen)
 }
 
 /// A stream of messages from a client.
@@ -135,7 +135,7 @@ pub fn frontend(bytes: &[u8]) -> Shape {
         }
         seen.push((frame.tag.0, None));
     });
-    shape(seen)
+    Shape::each(seen)
 }
 
 /// An answer to a request for authentication means what its request says: it is read all three ways.
@@ -143,7 +143,8 @@ fn authentication(body: &[u8], raw: &[u8]) {
     assert_eq!(raw[Header::BYTES..], *body);
     let mut again = Vec::new();
     if let Ok(password) = frontend::PasswordMessage::parse(body) {
-        frontend::encode::password(&mut again, password.password).expect("a string has no zero byte");
+        frontend::encode::password(&mut again, password.password)
+            .expect("a string has no zero byte");
         assert_eq!(again, raw);
         assert_eq!(format!("{password:?}"), "PasswordMessage(…)");
     }
@@ -199,12 +200,6 @@ fn fault(error: &DecodeError) -> Option<(u8, &'static str)> {
         DecodeError::BadValue { field, .. } => (3, field),
         _ => (4, ""),
     })
-}
-
-fn shape<T: Ord + std::hash::Hash>(mut seen: Vec<T>) -> Shape {
-    seen.sort();
-    seen.dedup();
-    Shape::of(seen)
 }
 
 /// A packet without a tag.

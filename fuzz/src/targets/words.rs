@@ -11,9 +11,32 @@ use super::Shape;
 
 /// Such words.
 pub const WORDS: &[&[u8]] = &[
-    b"p95", b"mean", b"errors", b"calls", b">", b">=", b"1.5x", b"20ms", b"10", b"1min", b"us", b"s",
-    b"max", b"0.5", b"1e-300", b"inf", b"nan", b"-", b"=", b"OLD=NEW", b"2026-11-20T12:43:19.577Z",
-    b"9999-12-31T23:59:59.999999999+25:59", b"00000000000000ff", b"23505", b"simple", b"duration",
+    b"p95",
+    b"mean",
+    b"errors",
+    b"calls",
+    b">",
+    b">=",
+    b"1.5x",
+    b"20ms",
+    b"10",
+    b"1min",
+    b"us",
+    b"s",
+    b"max",
+    b"0.5",
+    b"1e-300",
+    b"inf",
+    b"nan",
+    b"-",
+    b"=",
+    b"OLD=NEW",
+    b"2026-11-20T12:43:19.577Z",
+    b"9999-12-31T23:59:59.999999999+25:59",
+    b"00000000000000ff",
+    b"23505",
+    b"simple",
+    b"duration",
 ];
 
 /// Reads the input as each of them. A word with an extra is one of the smaller ones.

@@ -4,7 +4,6 @@ use std::{
     fs,
     marker::PhantomData,
     ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
     vec,
@@ -19,7 +18,7 @@ use parquet::{
     file::{metadata::RowGroupMetaData, statistics::Statistics},
 };
 
-use super::{FORMAT_KEY, Record, VERSION_KEY};
+use super::{FORMAT_KEY, Record, VERSION_KEY, guard::guarded};
 use crate::{
     columns::decoded_schema,
     error::{Damage, ReadError},
@@ -84,24 +83,6 @@ impl<R: Record> TableFile<R> {
 /// Rows decoded at once: enough that the decoder's set-up does not show, few enough that many row
 /// groups can be merged.
 const BATCH_ROWS: usize = 1024;
-
-/// Runs the decoder, whose arithmetic panics on some damaged files: bad data must be an error here.
-///
-/// What `decode` works on must not be used again after an error, as it may be half changed.
-fn guarded<T>(
-    path: &Path,
-    decode: impl FnOnce() -> Result<T, ParquetError>,
-) -> Result<T, ReadError> {
-    match catch_unwind(AssertUnwindSafe(decode)) {
-        Ok(decoded) => decoded.map_err(|source| ReadError::from_parquet(path.to_owned(), source)),
-        Err(payload) => {
-            let said = payload.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| payload.downcast_ref::<&str>().copied());
-            let message = said.unwrap_or("no reason given").to_owned();
-            Err(ReadError::Damaged { path: path.to_owned(), source: Damage::Decoder { message } })
-        }
-    }
-}
 
 fn open(path: &Path) -> Result<fs::File, ReadError> {
     fs::File::open(path).map_err(|source| ReadError::from_io(path.to_owned(), source))

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// Pace: a factor on captured time such as 0.5 or 2, or max for no waiting at all
-    #[arg(long, short, value_name = "FACTOR", default_value_t)]
+    #[arg(long, short, value_name = "FACTOR", default_value_t, allow_negative_numbers = true)]
     rate: Rate,
     /// Log in as NEW where the capture has OLD; repeat for more
     #[arg(long, value_name = "OLD=NEW", value_delimiter = ',')]
@@ -195,9 +195,10 @@ fn run_writer(
 }
 
 /// Where the events come from.
+#[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
 enum Source {
     Capture { events: Peekable<Events>, total: u64 },
-    Log(Box<Peekable<LogStream>>),
+    Log(Peekable<LogStream>),
 }
 
 impl Source {
@@ -219,7 +220,7 @@ impl Source {
                 let format = args.input_format.map(Into::into);
                 let options = Options { format, ..args.log.options()? };
                 let stream = LogStream::open(inputs.to_vec(), options);
-                Ok(Self::Log(Box::new(stream.context("cannot read the log")?.peekable())))
+                Ok(Self::Log(stream.context("cannot read the log")?.peekable()))
             }
         }
     }

@@ -4,6 +4,8 @@
 //! checked against them; logs of pgbench come from a server. Nothing here judges wall time: orders
 //! and sums are compared, and the two clocks that a run records.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
 mod faults;
 mod interrupt;
 mod logs;

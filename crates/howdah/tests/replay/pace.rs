@@ -167,3 +167,26 @@ fn every_event_is_written_with_its_due_time_also_when_it_was_not_sent() {
     assert_eq!(replayed.report["skipped"]["rows of COPY FROM STDIN not captured"], 1);
     assert_eq!(replayed.report["executions"]["done"], 2);
 }
+
+#[test]
+fn a_session_too_far_behind_skips_and_the_others_go_on() {
+    let Some(stage) = Stage::new("far_behind") else { return };
+    let mut log = Log::new("far_behind");
+    log.connect(0, 1).connect(0, 2).query(10, 1, "select pg_sleep(1.5)");
+    let long = format!("select '{}'", "x".repeat(10_000));
+    for step in 0..300 {
+        log.query(20 + step, 1, &long);
+        if step % 30 == 0 {
+            log.query(20 + step, 2, "select 1");
+        }
+    }
+    let replayed = stage.replay(&log.text, &["--backlog", "1"]);
+    let skipped = replayed.report["skipped"]["session too far behind, queue limit reached"].clone();
+    // A megabyte holds about a hundred of these.
+    assert!((150..250).contains(&skipped.as_u64().unwrap()), "{skipped}");
+    assert_eq!(replayed.report["executions"]["skipped"], skipped);
+    assert_eq!(replayed.report["executions"]["failed"], 0);
+    assert!(replayed.complete);
+    let sleeper = &replayed.executions()[0].session;
+    assert!(replayed.ended("skipped").all(|outcome| outcome.session == *sleeper));
+}

@@ -84,9 +84,9 @@ fn pgbench(mode: &str, destination: &[(&str, &str)], extension: &str, kind: Kind
     let preliminary = if kind == Kind::Simple { PRELIMINARY } else { 0 };
     assert_eq!(kinds[&kind], expected + preliminary, "{kinds:?}");
 
-    for (database, rate) in [("at_its_pace", "1"), ("at_once", "max")] {
+    for (database, rate, workers) in [("at_its_pace", "1", "1"), ("at_once", "max", "2")] {
         let mapping = format!("bench={database}");
-        let words = ["--rate", rate, "--map-database", &mapping];
+        let words = ["--rate", rate, "--workers", workers, "--map-database", &mapping];
         let replayed = replay(folder, "capture", &cluster.uri("postgres"), &words);
         replayed.assert_all_done();
         assert_eq!(replayed.report["executions"]["done"], executions);

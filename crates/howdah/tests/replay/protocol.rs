@@ -71,12 +71,14 @@ fn what_deallocate_all_took_away_is_prepared_again() {
     log.execute(0, 1, "s1", insert, "$1 = '1'");
     log.query(1, 1, "deallocate all");
     log.execute(2, 1, "s1", insert, "$1 = '2'");
-    log.query(3, 1, "select 1; discard all");
+    log.query(3, 1, "select 1; deallocate all");
     log.execute(4, 1, "s1", insert, "$1 = '3'");
     log.execute(5, 1, "<unnamed>", "deallocate all", "");
     log.execute(6, 1, "s1", insert, "$1 = '4'");
+    log.query(7, 1, "discard all");
+    log.execute(8, 1, "s1", insert, "$1 = '5'");
     stage.replay(&log.text, &[]).assert_all_done();
-    assert_eq!(stage.value("select string_agg(a::text, ' ' order by a) from t"), "1 2 3 4");
+    assert_eq!(stage.value("select string_agg(a::text, ' ' order by a) from t"), "1 2 3 4 5");
 }
 
 #[test]

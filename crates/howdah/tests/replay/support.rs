@@ -14,6 +14,9 @@ use howdah_lab::{Cluster, or_say_why_not};
 use howdah_traffic::Kind;
 use serde_json::Value;
 
+/// After this long, whatever was waited for is not going to happen.
+const PATIENCE: Duration = Duration::from_secs(90);
+
 /// The server of all tests that do it no harm. It goes when the test process ends.
 static SHARED: LazyLock<Option<Cluster>> =
     LazyLock::new(|| or_say_why_not("replay", Cluster::builder().name("replay").start()));
@@ -68,7 +71,7 @@ pub(crate) fn howdah(folder: &Path) -> Command {
     for name in foreign_variables() {
         command.env_remove(name);
     }
-    command.current_dir(folder).env("HOME", folder).env("COLUMNS", "100");
+    command.current_dir(folder).env("HOME", folder).env("COLUMNS", "100").timeout(PATIENCE);
     command
 }
 
@@ -215,6 +218,8 @@ impl Running {
 
     /// Waits for its end: how it ended, what it said on stderr, and what it played.
     pub(crate) fn wait(mut self) -> (ExitStatus, String, Replayed) {
+        // It says less than a pipe holds, so nobody has to read meanwhile.
+        until("the replay ends", || self.child().try_wait().unwrap());
         let output = self.child.take().unwrap().wait_with_output().unwrap();
         let said = text(&output.stderr);
         assert!(!output.stdout.is_empty(), "{:?}: {said}", output.status);
@@ -234,7 +239,7 @@ impl Drop for Running {
 
 /// Asks again and again until there is an answer.
 pub(crate) fn until<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = answer() {
             return answer;

@@ -10,9 +10,8 @@ use crate::{
 /// Two sessions of two roles, which each write down who they are.
 fn two_roles(stage: &Stage) -> String {
     let mut client = stage.client();
-    client
-        .query("create table t (who text default current_user, at text default current_database())")
-        .unwrap();
+    let columns = "who text default current_user, at text default current_database()";
+    client.query(&format!("create table t ({columns})")).unwrap();
     client.query("grant insert on t to public").unwrap();
     let mut log = Log::new(&stage.database);
     let insert = ["insert into t default values"];
@@ -65,9 +64,12 @@ fn sessions_connect_to_the_database_they_were_captured_in_or_mapped_to() {
 fn sessions_give_the_password_of_the_target_by_scram_and_by_tls() {
     let built = howdah_lab::Cluster::builder().name("scram").password("s3cret, really").start();
     let Some(mut cluster) = or_say_why_not("scram", built) else { return };
-    connect(&cluster, "postgres")
-        .query("create table t (a int, encrypted bool default (select ssl from pg_stat_ssl where pid = pg_backend_pid()))")
-        .unwrap();
+    let encrypted = "create function encrypted() returns bool language sql \
+                     as 'select ssl from pg_stat_ssl where pid = pg_backend_pid()'";
+    let mut client = connect(&cluster, "postgres");
+    client.query(encrypted).unwrap();
+    client.query("create table t (a int, encrypted bool default encrypted())").unwrap();
+    drop(client);
     let folder = tempfile::tempdir().unwrap();
     let mut log = Log::new("postgres");
     for pid in 1..=5 {

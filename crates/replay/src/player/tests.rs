@@ -130,7 +130,8 @@ fn simple(sql: &str) -> Action {
 }
 
 fn bound(statement: &str, portal: &str, sql: &str, values: &[Option<&str>]) -> Bound {
-    let value = |value: &Option<&str>| value.map_or(Parameter::Null, |v| Parameter::Value(v.into()));
+    let value =
+        |value: &Option<&str>| value.map_or(Parameter::Null, |v| Parameter::Value(v.into()));
     Bound {
         statement: statement.into(),
         portal: portal.into(),
@@ -259,7 +260,8 @@ fn an_error_in_a_batch_fails_what_it_stopped_and_nothing_before() {
     scene.at(0);
     scene.sent();
     let mut answer = [PARSED, BOUND].concat();
-    let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"division by zero")];
+    let fields: [(u8, &[u8]); 3] =
+        [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"division by zero")];
     say::error_response(&mut answer, fields).unwrap();
     answer.extend(ready(TransactionStatus::Idle));
     let finished = scene.server(&answer);
@@ -309,12 +311,36 @@ fn a_copy_that_turns_up_unannounced_is_refused_and_the_session_goes_on() {
 fn a_cancel_overtakes_the_statement_it_is_for() {
     let mut scene = Scene::connected();
     scene.event(0, simple("select pg_sleep(9)"));
-    scene.event(5, Action::Cancel);
-    scene.event(6, simple("select 1"));
+    scene.event(400, Action::Cancel);
+    scene.event(401, simple("select 1"));
     assert!(matches!(scene.at(0), Step::Send));
-    assert!(matches!(scene.at(4), Step::WaitUntil(_)));
-    assert!(matches!(scene.at(5), Step::Cancel(_)));
-    assert!(matches!(scene.at(6), Step::Wait));
+    assert!(matches!(scene.at(399), Step::WaitUntil(_)));
+    assert!(matches!(scene.at(400), Step::Cancel(_)));
+    assert!(matches!(scene.at(401), Step::Wait));
+}
+
+#[test]
+fn a_statement_that_is_late_is_not_cancelled_any_earlier() {
+    for paced in [true, false] {
+        let mut scene = Scene::connected();
+        scene.event(0, simple("select pg_sleep(9)"));
+        scene.event(400, Action::Cancel);
+        assert!(matches!(scene.at(300), Step::Send));
+        for (millis, waits) in [(400, true), (699, true), (700, false)] {
+            let step = scene.player.step(scene.start + Duration::from_millis(millis), paced, None);
+            assert_eq!(matches!(step, Step::WaitUntil(_)), waits, "{millis} {paced} {step:?}");
+        }
+    }
+}
+
+#[test]
+fn a_statement_gets_some_time_before_its_cancel_though_the_log_has_none_between() {
+    let mut scene = Scene::connected();
+    scene.event(0, simple("select pg_sleep(9)"));
+    scene.event(0, Action::Cancel);
+    assert!(matches!(scene.at(0), Step::Send));
+    assert!(matches!(scene.at(49), Step::WaitUntil(_)));
+    assert!(matches!(scene.at(50), Step::Cancel(_)));
 }
 
 #[test]

@@ -138,9 +138,20 @@ fn deep_nesting_is_copied() {
 /// inputs that would make a careless lexer look ahead again and again end at all.
 #[test]
 fn long_inputs_end() {
-    for piece in
-        ["(", "in (1,1,", "'a'\n", "/*", "$a$b", "- ", "values (1),", "--\n'a' ", "$a", "E'\\"]
-    {
+    for piece in [
+        "(",
+        "in (1,1,",
+        "'a'\n",
+        "/*",
+        "$a$b",
+        "- ",
+        "+",
+        "=+",
+        "values (1),",
+        "--\n'a' ",
+        "$a",
+        "E'\\",
+    ] {
         let sql = piece.repeat(200_000);
         let form = normalize(sql.as_bytes());
         assert!(form.len() <= 4 * sql.len(), "{piece}: {} for {}", form.len(), sql.len());
@@ -200,6 +211,20 @@ fn piece() -> impl Strategy<Value = String> {
     .prop_flat_map(|word| {
         prop::sample::select(vec!["", " "]).prop_map(move |gap| format!("{word}{gap}"))
     })
+}
+
+/// `in(2::"` became `in (?::", ...`, whose quote takes the dots into the name.
+#[test]
+fn a_name_without_its_closing_quote_gets_one() {
+    for (sql, normal) in [
+        ("in(2::\"", "in (?::\"\", ..."),
+        ("select \"a\"\"b", "select \"a\"\"b\""),
+        ("select U&\"a", "select U&\"a\""),
+        ("select \"a\"\"\"", "select \"a\"\"\""),
+    ] {
+        assert_eq!(normalize(sql.as_bytes()), normal);
+        assert_eq!(normalize(normal.as_bytes()), normal);
+    }
 }
 
 proptest! {

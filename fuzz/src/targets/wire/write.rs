@@ -13,7 +13,7 @@ pub(super) fn backend(message: &backend::Message<'_>) -> Option<Vec<u8>> {
     let mut buf = Vec::new();
     let out = &mut buf;
     let written = match message.clone() {
-        Message::Authentication(request) => return authentication(request),
+        Message::Authentication(request) => return authentication(&request),
         Message::BackendKeyData(key) => {
             server::backend_key_data(out, &key);
             Ok(())
@@ -54,17 +54,17 @@ pub(super) fn backend(message: &backend::Message<'_>) -> Option<Vec<u8>> {
     Some(buf)
 }
 
-fn authentication(request: Authentication<'_>) -> Option<Vec<u8>> {
+fn authentication(request: &Authentication<'_>) -> Option<Vec<u8>> {
     use server::AuthenticationRequest as Request;
     let mut buf = Vec::new();
-    let mechanisms: Vec<_> = match &request {
+    let mechanisms: Vec<_> = match request {
         Authentication::Sasl(mechanisms) => mechanisms.clone().collect(),
         _ => Vec::new(),
     };
     let request = match request {
         Authentication::Ok => Request::Ok,
         Authentication::CleartextPassword => Request::CleartextPassword,
-        Authentication::Md5Password { salt } => Request::Md5Password { salt },
+        Authentication::Md5Password { salt } => Request::Md5Password { salt: *salt },
         Authentication::Sasl(_) => Request::Sasl(&mechanisms),
         Authentication::SaslContinue(data) => Request::SaslContinue(data),
         Authentication::SaslFinal(data) => Request::SaslFinal(data),
@@ -120,12 +120,9 @@ pub(super) fn frontend(message: &frontend::Message<'_>) -> Vec<u8> {
             call.arguments.clone(),
             call.result_format,
         ),
-        Message::Parse(parse) => client::parse(
-            out,
-            parse.statement,
-            parse.sql,
-            &parse.types.clone().collect::<Vec<_>>(),
-        ),
+        Message::Parse(parse) => {
+            client::parse(out, parse.statement, parse.sql, &parse.types.clone().collect::<Vec<_>>())
+        }
         Message::Authentication(body) => client::sasl_response(out, body),
         Message::Query { sql } => client::query(out, sql),
         Message::Sync => plain(out, client::sync),
