@@ -274,7 +274,7 @@ pub static TARGETS: &[Target] = &[
     },
     Target {
         name: "capture",
-        about: "a capture with a damaged file: an error or events in order, never more",
+        about: "a capture with a damaged file: an error that names it, or events that end",
         run: dataset::capture,
         seeds: Seeds::Made(dataset::capture_seeds),
         words: dataset::WORDS,

@@ -193,9 +193,14 @@ impl Player {
             && !matches!(self.presence, Presence::Arriving)
     }
 
-    /// Whether events wait.
-    pub(crate) fn is_behind(&self) -> bool {
+    /// Whether events wait, for their time or for the session.
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Whether an event waits that is due.
+    pub(crate) fn is_behind(&self, now: Instant) -> bool {
+        self.queue.front().is_some_and(|head| head.due <= now)
     }
 
     /// Whether a statement is on its way.

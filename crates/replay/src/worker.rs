@@ -204,13 +204,15 @@ impl Worker {
     fn admit(&mut self, now: Instant) -> Supply {
         let schedule = self.shared.schedule;
         let limits = self.shared.limits;
-        let horizon = now + LOOKAHEAD;
         let stalled = now.saturating_duration_since(self.progress) > STALL;
         let mut backlog = self.backlog_bytes;
         let mut present = self.seats.len() - self.vacant.len();
         let wanted = |arrival: &Arrival| {
             if schedule.is_paced() {
-                return schedule.due(arrival.event.time) <= horizon;
+                let horizon = now + lookahead(backlog, limits);
+                let near = schedule.due(arrival.event.time) <= horizon;
+                backlog += if near { arrival.bytes } else { 0 };
+                return near;
             }
             let crowded = arrival.event.action.kind() == Kind::Connect
                 && present >= arrival.open_sessions.max(1);
@@ -252,14 +254,14 @@ impl Worker {
         };
         let seat = &mut self.seats[slot.index as usize];
         let Some(player) = seat.player.as_mut() else { return };
-        if self.backlog_bytes >= self.shared.limits.backlog_bytes && player.is_behind() {
+        if self.backlog_bytes >= self.shared.limits.backlog_bytes && player.is_behind(now) {
             let free = player.free();
             self.ended.push(unsent(item, End::Skipped(Skip::TooFarBehind), now, free));
             return;
         }
         self.backlog_bytes += item.bytes;
         let due = item.due;
-        let idle = !player.is_behind();
+        let idle = !player.has_waiting();
         player.push(item);
         if idle {
             if due <= now {
@@ -569,7 +571,8 @@ impl Worker {
         }
         if let (Supply::Next(time), true) = (supply, self.shared.schedule.is_paced()) {
             // Half the lookahead late is early enough, and spares a wake-up per event.
-            deadline = deadline.min(self.shared.schedule.due(time) - LOOKAHEAD / 2);
+            let lookahead = lookahead(self.backlog_bytes, self.shared.limits);
+            deadline = deadline.min(self.shared.schedule.due(time) - lookahead / 2);
         }
         deadline
     }
@@ -625,6 +628,12 @@ impl Worker {
         self.stats.open = 0;
         self.set_gauges();
     }
+}
+
+/// How far ahead of their time events are taken in: not at all while so many wait, so that those of
+/// sessions that are not behind still find room.
+fn lookahead(backlog_bytes: usize, limits: Limits) -> Duration {
+    if backlog_bytes >= limits.backlog_bytes { Duration::ZERO } else { LOOKAHEAD }
 }
 
 fn unsent(item: Item, end: End, now: Instant, free: Instant) -> Finished {

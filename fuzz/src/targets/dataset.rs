@@ -93,7 +93,7 @@ impl<F: Fn()> Drop for Restore<F> {
     }
 }
 
-/// A capture: an error, or events in order.
+/// A capture: an error that names a file, or events that end. Damaged times may be in any order.
 pub fn capture(input: &[u8]) -> Shape {
     CAPTURE.with(|folder| {
         damaged(folder.path(), &CAPTURE_FILES, input, |dir| {
@@ -101,22 +101,19 @@ pub fn capture(input: &[u8]) -> Shape {
                 Ok(capture) => capture,
                 Err(error) => return Shape::of((input.first(), fault(&error))),
             };
-            let mut last = None;
             let mut count = 0_u64;
             for event in capture.events() {
-                let event = match event {
-                    Ok(event) => event,
-                    Err(error) => return Shape::of((input.first(), count.min(9), fault(&error))),
-                };
+                if let Err(error) = event {
+                    return Shape::of((input.first(), count.min(9), fault(&error)));
+                }
                 assert!(count < ROWS_MAX, "events without end");
-                last = Some(event.time);
                 count += 1;
             }
             let between =
                 capture.events_between(Timestamp::from_micros(2), Timestamp::from_micros(5));
             let between = between.map_while(Result::ok).count();
             assert!(between as u64 <= count);
-            Shape::of((input.first(), count.min(20), between, last.is_some()))
+            Shape::of((input.first(), count.min(20), between))
         })
     })
 }
@@ -124,7 +121,7 @@ pub fn capture(input: &[u8]) -> Shape {
 /// A file of a few kilobytes may say that it has this many rows, and one of runs of equal values can.
 const ROWS_MAX: u64 = 100_000_000;
 
-/// A run: an error, or outcomes and statements.
+/// A run, likewise.
 pub fn run(input: &[u8]) -> Shape {
     RUN.with(|folder| {
         damaged(folder.path(), &RUN_FILES, input, |dir| {

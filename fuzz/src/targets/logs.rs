@@ -278,6 +278,8 @@ fn printed(prefix: &[u8]) -> Printed {
         let Some(letter) = bytes.next() else { break };
         let Some(value) = value(letter) else { continue };
         names += usize::from(b"audrhLbi".contains(&letter));
+        // A kind of process has a space within, so it must be the only one.
+        names += usize::from(letter == b'b');
         times += usize::from(b"tmns".contains(&letter));
         let padding = vec![b' '; width.saturating_sub(value.len())];
         let (before, after) = if left { (vec![], padding) } else { (padding, vec![]) };
@@ -300,8 +302,14 @@ fn printed(prefix: &[u8]) -> Printed {
 
 /// Whether a byte could belong to the field before it.
 fn is_more_of(field: Option<u8>, byte: u8) -> bool {
-    let is_of_zone = field.is_some_and(|letter| b"tms".contains(&letter)) && b"+-:".contains(&byte);
-    field.is_some() && byte.is_ascii_alphanumeric() || is_of_zone
+    let more: &[u8] = match field {
+        None => return false,
+        // What zones and addresses have beside letters and digits.
+        Some(b't' | b'm' | b's') => b"+-:",
+        Some(b'h' | b'r' | b'L') => b".:-_%(",
+        Some(_) => b"",
+    };
+    byte.is_ascii_alphanumeric() || more.contains(&byte)
 }
 
 fn value(letter: u8) -> Option<&'static [u8]> {

@@ -26,23 +26,41 @@ const LOGGING: [(&str, &str); 5] = [
     ("autovacuum", "off"),
 ];
 
+/// Each statement when it begins, and how long it took: what the guide recommends.
+const STARTS: [&str; 2] = ["log_statement = 'all'", "log_duration = on"];
+
+/// Each message when it has ended, as hosted servers do it.
+const ENDS: [&str; 1] = ["log_min_duration_statement = 0"];
+
 #[test]
 fn simple_queries_from_stderr() {
     let prefix = ("log_line_prefix", "%m %c %q%u@%d ");
-    pgbench("simple", &[("log_destination", "stderr"), prefix], "log", Kind::Simple);
+    let destination = [("log_destination", "stderr"), prefix];
+    pgbench("simple", &destination, &STARTS, "log", Kind::Simple);
 }
 
 #[test]
 fn unnamed_statements_from_csvlog() {
-    pgbench("extended", &[("log_destination", "csvlog")], "csv", Kind::Execute);
+    pgbench("extended", &[("log_destination", "csvlog")], &STARTS, "csv", Kind::Execute);
 }
 
 #[test]
 fn prepared_statements_from_jsonlog() {
-    pgbench("prepared", &[("log_destination", "jsonlog")], "json", Kind::Execute);
+    pgbench("prepared", &[("log_destination", "jsonlog")], &STARTS, "json", Kind::Execute);
 }
 
-fn pgbench(mode: &str, destination: &[(&str, &str)], extension: &str, kind: Kind) {
+#[test]
+fn parse_bind_and_execute_from_a_log_of_ends() {
+    pgbench("prepared", &[("log_destination", "csvlog")], &ENDS, "csv", Kind::Execute);
+}
+
+fn pgbench(
+    mode: &str,
+    destination: &[(&str, &str)],
+    statements: &[&str],
+    extension: &str,
+    kind: Kind,
+) {
     let Some(program) = client_tool("pgbench") else {
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr(), "SKIPPED pgbench {mode}: no pgbench program found");
@@ -59,13 +77,11 @@ fn pgbench(mode: &str, destination: &[(&str, &str)], extension: &str, kind: Kind
     connect(&cluster, "postgres").query("create database bench").unwrap();
     run(&program, &cluster, &["-i", "-q", "-s", "1"]);
     let mut control = connect(&cluster, "postgres");
-    for sql in [
-        "create database at_once template bench",
-        "create database at_its_pace template bench",
-        "alter database bench set log_statement = 'all'",
-        "alter database bench set log_duration = on",
-    ] {
-        control.query(sql).unwrap();
+    for copy in ["at_once", "at_its_pace"] {
+        control.query(&format!("create database {copy} template bench")).unwrap();
+    }
+    for setting in statements {
+        control.query(&format!("alter database bench set {setting}")).unwrap();
     }
     drop(control);
     let (clients, transactions) = (CLIENTS.to_string(), TRANSACTIONS.to_string());
