@@ -159,7 +159,7 @@ pub static TARGETS: &[Target] = &[
         seeds: Seeds::Made(logs::all_seeds),
         words: logs::WORDS,
         memory: logs::MEMORY,
-        smoke: 100,
+        smoke: 40,
         ..Target::PLAIN
     },
     Target {
@@ -170,7 +170,7 @@ pub static TARGETS: &[Target] = &[
         words: logs::PREFIX_WORDS,
         bytes_max: 64,
         memory: logs::MEMORY,
-        ..Target::PLAIN
+        smoke: 1500,
     },
     Target {
         name: "logs-text",
@@ -259,7 +259,7 @@ pub static TARGETS: &[Target] = &[
         seeds: Seeds::Folder("passfile"),
         words: connect::FILE_WORDS,
         memory: (256 << 10, 256),
-        smoke: 2000,
+        smoke: 1000,
         ..Target::PLAIN
     },
     Target {
@@ -269,7 +269,7 @@ pub static TARGETS: &[Target] = &[
         seeds: Seeds::Folder("service"),
         words: connect::FILE_WORDS,
         memory: (256 << 10, 256),
-        smoke: 2000,
+        smoke: 1000,
         ..Target::PLAIN
     },
     Target {
@@ -280,7 +280,7 @@ pub static TARGETS: &[Target] = &[
         words: dataset::WORDS,
         bytes_max: 64 << 10,
         memory: dataset::MEMORY,
-        smoke: 400,
+        smoke: 300,
     },
     Target {
         name: "run",
@@ -290,7 +290,7 @@ pub static TARGETS: &[Target] = &[
         words: dataset::WORDS,
         bytes_max: 64 << 10,
         memory: dataset::MEMORY,
-        smoke: 400,
+        smoke: 300,
     },
     Target {
         name: "words",

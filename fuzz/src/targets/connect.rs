@@ -3,6 +3,7 @@
 use std::{fs, mem::discriminant, os::unix::fs::PermissionsExt, path::Path};
 
 use howdah_connect::{Environment, ResolveError, Target, Words};
+use tempfile::TempDir;
 
 use super::Shape;
 
@@ -72,6 +73,10 @@ pub const FILE_WORDS: &[&[u8]] = &[
     b"db1:5432:shop:al:",
 ];
 
+thread_local! {
+    static FOLDER: TempDir = tempfile::tempdir().expect("a folder");
+}
+
 fn environment() -> Environment {
     Environment::empty().with_os_user("anna")
 }
@@ -140,8 +145,10 @@ fn hides_password(target: &Target, uri: &str) {
 
 /// A password file, with a line of ours in front.
 pub fn passfile(input: &[u8]) -> Shape {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join(".pgpass");
+    FOLDER.with(|folder| passwords(&folder.path().join(".pgpass"), input))
+}
+
+fn passwords(path: &Path, input: &[u8]) -> Shape {
     let (user, database) = ("al:\\", "shop");
     let password = input.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec();
     let mut file = b"db1:5432:shop:al\\:\\\\:".to_vec();
@@ -153,8 +160,8 @@ pub fn passfile(input: &[u8]) -> Shape {
     }
     file.push(b'\n');
     let with_ours = [&file, input].concat();
-    let shape = found(&path, &[input, b"\n*:*:*:*:last\n"].concat(), user, database);
-    let ours = found(&path, &with_ours, user, database);
+    let shape = found(path, &[input, b"\n*:*:*:*:last\n"].concat(), user, database);
+    let ours = found(path, &with_ours, user, database);
     // A carriage return at the end is that of another system; an empty password is none.
     if !password.is_empty() && password.last() != Some(&b'\r') {
         assert_eq!(ours.as_deref(), Some(&*password));
@@ -181,14 +188,14 @@ fn found(path: &Path, file: &[u8], user: &str, database: &str) -> Option<Vec<u8>
 
 /// A service file whose section `shop` is asked for.
 pub fn service(input: &[u8]) -> Shape {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("pg_service.conf");
-    fs::write(&path, input).expect("room for a file");
-    let environment = environment()
-        .with_variable("PGSERVICEFILE", path.as_os_str())
-        .with_variable("PGSYSCONFDIR", folder.path().as_os_str())
-        .with_home(folder.path());
-    let resolved = Target::resolve(&Words::from_conninfo("service=shop"), &environment);
+    let resolved = FOLDER.with(|folder| {
+        let path = folder.path().join("pg_service.conf");
+        fs::write(&path, input).expect("room for a file");
+        let environment = environment()
+            .with_variable("PGSERVICEFILE", path.as_os_str())
+            .with_variable("PGSYSCONFDIR", folder.path().as_os_str());
+        Target::resolve(&Words::from_conninfo("service=shop"), &environment)
+    });
     let lines = input.split(|byte| *byte == b'\n').count();
     match resolved {
         Ok(target) => Shape::of(("found", target.endpoints().len().min(3))),
