@@ -153,7 +153,7 @@ impl Demo {
         let examples = Examples::of_changed(&ending.changed, &self.out.join(BASE))?;
         let (before, after) = (&unchanged.target, &without_index.target);
         for (query, error) in explain(&mut ending.changed, &examples, before, after)? {
-            tracing::warn!(%query, %error, "no plan");
+            tracing::debug!(%query, %error, "no plan");
         }
         Ok(ending)
     }

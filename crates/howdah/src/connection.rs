@@ -28,6 +28,11 @@ pub(crate) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
+    /// Whether one of them says which server is meant.
+    pub(crate) fn names_a_server(&self) -> bool {
+        self.host.is_some() || self.port.is_some() || self.dbname.is_some()
+    }
+
     /// Resolves them, together with a connection string, as libpq would.
     pub(crate) fn target(&self, conninfo: Option<&str>) -> anyhow::Result<Target> {
         let words = Words {

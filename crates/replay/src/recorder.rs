@@ -32,6 +32,8 @@ pub struct Tally {
     pub events: BTreeMap<Kind, Ends>,
     /// Failed executions by SQLSTATE; the empty one is for failures without a code.
     pub errors: BTreeMap<String, u64>,
+    /// The message of one such failure, by SQLSTATE.
+    pub error_samples: BTreeMap<String, String>,
     /// Events that were not sent, by reason.
     pub skipped: BTreeMap<String, u64>,
     /// From sending an execution to its complete answer.
@@ -148,6 +150,8 @@ impl Recorder {
                 if kind.is_execution() || kind == Kind::Connect {
                     let code = failure.sqlstate.map(|code| code.to_string()).unwrap_or_default();
                     self.metrics.error(&code).add(1);
+                    let message = || failure.message.to_string();
+                    self.tally.error_samples.entry(code.clone()).or_insert_with(message);
                     *self.tally.errors.entry(code).or_default() += 1;
                 }
                 "failed"

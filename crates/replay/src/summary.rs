@@ -74,8 +74,10 @@ impl Report {
         line(out, "events", &ends_words(self.tally.total()))?;
         line(out, "executions", &ends_words(self.tally.executions()))?;
         for (code, count) in &self.tally.errors {
+            let sample = self.tally.error_samples.get(code).map_or("", String::as_str);
+            let sample: String = sample.chars().filter(|c| !c.is_control()).take(80).collect();
             let code = if code.is_empty() { "no code" } else { code };
-            line(out, "  errors", &format!("{code}  {count}"))?;
+            line(out, "  errors", &format!("{count}  {code}, such as: {sample}"))?;
         }
         for (reason, count) in &self.tally.skipped {
             line(out, "  skipped", &format!("{count}  {reason}"))?;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use howdah_dataset::{Capture, Events, RunSettings, RunWriter};
+use howdah_dataset::{Capture, Events, RunSettings, RunWriter, WriteError};
 use howdah_logs::{LogStream, Options};
 use howdah_replay::{
     FeedError, Identities, Limits, Rate, Renaming, Replay, Report, Settings, StartError,
@@ -102,6 +102,11 @@ enum Format {
 }
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    if args.target.is_none() && !args.connection.names_a_server() {
+        // A default server could be the one in production, and statements really run.
+        let error = errors::wrong_usage("no server to replay against was named");
+        return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
+    }
     let target = args.connection.target(args.target.as_deref())?;
     let mut source = Source::open(&args)?;
     let client = connection::connect(&target)?;
@@ -189,9 +194,13 @@ fn run_writer(
         started: Timestamp::now(),
         overwrite: args.force,
     };
-    RunWriter::create(dir, settings)
-        .with_context(|| format!("cannot write the run {}", dir.display()))
-        .hint("--force replaces a run that is there already")
+    let created = RunWriter::create(dir, settings);
+    let exists = matches!(created, Err(WriteError::Exists { .. }));
+    let created = created.with_context(|| format!("cannot write the run {}", dir.display()));
+    match exists {
+        true => created.hint("--force replaces it"),
+        false => created,
+    }
 }
 
 /// Where the events come from.

@@ -6,6 +6,7 @@ mod capture;
 mod cli;
 mod compare;
 mod config;
+mod demo;
 mod help;
 mod lab;
 mod workspace;

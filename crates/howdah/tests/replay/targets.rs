@@ -129,6 +129,13 @@ fn words_that_make_no_sense_are_wrong_usage() {
 }
 
 #[test]
+fn no_server_is_guessed_to_replay_against() {
+    let Some(stage) = with_log("no_target") else { return };
+    let said = refused(&stage, 2, &["server.log"]);
+    assert!(said.contains("no server to replay against was named\nhint: give --target"), "{said}");
+}
+
+#[test]
 fn people_get_lines_and_where_the_run_is() {
     let Some(stage) = with_log("for_people") else { return };
     let uri = stage.uri();
