@@ -108,7 +108,10 @@ impl Campaign {
     }
 
     fn failure(&self, input: &[u8], message: String) -> Failure {
-        let shrunk = mutate::shrink(input, |shorter| check(self.target, shorter).is_err());
+        let started = processor_time();
+        let has_time = || processor_time().saturating_sub(started) < SHRINK_TIME_MAX;
+        let shrunk =
+            mutate::shrink(input, |shorter| has_time() && check(self.target, shorter).is_err());
         Failure {
             target: self.target.name,
             seed: self.seed,
@@ -177,6 +180,9 @@ pub fn check(target: &Target, input: &[u8]) -> Result<Shape, String> {
 /// Processor time that one input may take: a thousand times what the slowest takes, so that only what
 /// grows faster than its input, or does not end, is above.
 const TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Processor time spent to make a failing input shorter.
+const SHRINK_TIME_MAX: Duration = Duration::from_secs(20);
 
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);

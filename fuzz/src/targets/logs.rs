@@ -165,7 +165,7 @@ fn holds(log: &[u8], options: &Options) -> Shape {
     }
     closes(log, &whole);
     // A pause may end a record early, so other events are right; their counts still close.
-    closes(log, &import(log, options, piece_bytes, Importer::idle));
+    closes(log, &import(log, options, log.len() / 3 + 1, Importer::idle));
     let starts = Options { emit: Emit::Start, ..options.clone() };
     closes(log, &import(log, &starts, log.len(), |_| {}));
     shape(&whole)
