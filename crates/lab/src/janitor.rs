@@ -167,7 +167,9 @@ mod tests {
     fn a_running_program_is_stopped_before_files_go() {
         let (_parent, dir) = scratch();
         let janitor = Janitor::hire([&dir]).unwrap();
-        let arguments = [OsStr::new("-c"), OsStr::new("exec sleep 1000")];
+        // A shell that runs the tests in the background has them ignore SIGQUIT; servers do not.
+        let program = "exec env --default-signal=QUIT sleep 1000";
+        let arguments = [OsStr::new("-c"), OsStr::new(program)];
         let mut program = janitor
             .launch(&Account::for_servers().unwrap(), Path::new(SHELL), &arguments, Stdio::null())
             .unwrap();
