@@ -169,7 +169,7 @@ mod tests {
         let janitor = Janitor::hire([&dir]).unwrap();
         // A shell that runs the tests in the background has SIGQUIT ignored, and what is ignored
         // stays so in a plain program. A server has a handler of its own.
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let status = fs::read_to_string("/proc/self/status").unwrap();
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
         if u64::from_str_radix(ignored, 16).unwrap() & 0b100 != 0 {
             return;
