@@ -1,0 +1,132 @@
+//! The wire grammar: bytes of a packet to samples, borrowed from the packet, nothing allocated.
+//!
+//! ```text
+//! packet := line ("\n" line)*
+//! line   := name (":" value)+ "|" type (field)* (":" value … "|" type (field)*)*
+//! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data | "|card:" word
+//! type   := "c" | "g" | "ms" | "h" | "d" | "s" | anything else, which is a counter
+//! ```
+//!
+//! A line gives any number of samples, bad lines (one per value, as etsy's server counts them), an
+//! event (`_e{…}`) or a service check (`_sc|…`). Whatever the bytes are, parsing goes on with the
+//! next value or line. What a key means, how it is sanitised and kept, is not said here.
+
+/// What is done with what a packet says. Calls come in the order of the bytes.
+pub trait Sink {
+    /// A line that is not empty begins.
+    fn line(&mut self);
+    /// One value.
+    fn sample(&mut self, sample: &Sample<'_>);
+    /// A value, or a whole line, that cannot be used.
+    fn bad(&mut self, bad: BadLine<'_>);
+    /// A DogStatsD event.
+    fn event(&mut self);
+    /// A DogStatsD service check.
+    fn check(&mut self);
+}
+
+/// One value of one metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample<'p> {
+    /// The bytes before the first `:`, as they came.
+    pub name: &'p [u8],
+    /// The bytes after `|#` and before the next `|`, as they came: `env:prod,canary`. Often empty.
+    pub tags: &'p [u8],
+    /// What the value means.
+    pub value: Value<'p>,
+    /// The sample rate: finite, above zero, 1 if none was given; its inverse is finite too.
+    pub rate: f64,
+}
+
+/// A value, with the meaning its type gives it. Every number is finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'p> {
+    /// `c` and types nobody knows: to be added, over the rate.
+    Count(f64),
+    /// `ms`: milliseconds, never negative. `h`, `d`: a value in any unit.
+    Timing(f64, TimingUnit),
+    /// `g` without a sign: the new value.
+    Set(f64),
+    /// `g` with a sign: to be added to the present value.
+    Change(f64),
+    /// `s`: a member; the empty one counts as `0`.
+    Member(&'p [u8]),
+}
+
+/// What a timing is measured in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TimingUnit {
+    /// Type `ms`.
+    #[default]
+    Milliseconds,
+    /// Types `h` and `d`: whatever the sender means.
+    Plain,
+}
+
+/// Something that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadLine<'p> {
+    /// The whole line it stands in.
+    pub line: &'p [u8],
+    /// What is wrong.
+    pub reason: Reason,
+}
+
+/// Why a value cannot be used. The order is that of [`Reason::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reason {
+    /// No `|type` after the value, or no value at all.
+    NoType,
+    /// The value is not a number.
+    NotANumber,
+    /// The value is infinite, or too large for a double.
+    NotFinite,
+    /// A `ms` below zero.
+    NegativeTimer,
+    /// The sample rate is no number above zero, or so small that its inverse is infinite.
+    BadRate,
+    /// A field after the type that nobody knows.
+    UnknownField,
+    /// An event whose lengths do not fit its text.
+    BadEvent,
+    /// A service check without name or status.
+    BadCheck,
+    /// Longer than the limit for keys, tags included.
+    KeyTooLong,
+    /// More tags than the limit.
+    TooManyTags,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 10] = [
+        Self::NoType,
+        Self::NotANumber,
+        Self::NotFinite,
+        Self::NegativeTimer,
+        Self::BadRate,
+        Self::UnknownField,
+        Self::BadEvent,
+        Self::BadCheck,
+        Self::KeyTooLong,
+        Self::TooManyTags,
+    ];
+
+    /// A word for labels and tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoType => "no_type",
+            Self::NotANumber => "not_a_number",
+            Self::NotFinite => "not_finite",
+            Self::NegativeTimer => "negative_timer",
+            Self::BadRate => "bad_rate",
+            Self::UnknownField => "unknown_field",
+            Self::BadEvent => "bad_event",
+            Self::BadCheck => "bad_check",
+            Self::KeyTooLong => "key_too_long",
+            Self::TooManyTags => "too_many_tags",
+        }
+    }
+}

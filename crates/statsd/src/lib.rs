@@ -1,0 +1,35 @@
+//! The statsd server: what applications count, aggregated and handed to the graphs people have.
+//!
+//! ```text
+//!  UDP TCP unix        grammar            aggregate                     flush
+//!  ┌────────┐ packet  ┌────────┐ sample  ┌────────┐ interval  ┌───────────┐ snapshot  ┌──────────┐
+//!  │ reader ├────────►│ samples├────────►│ shard  ├──────────►│ registry  ├──────────►│ backend  │
+//!  └────────┘         └────────┘         └────────┘  swapped  │ of keys   │ Arc, one  │ own      │
+//!  ┌────────┐         ┌────────┐         ┌────────┐  at a     │ merge,    │ queue for │ thread   │
+//!  │ reader ├────────►│ samples├────────►│ shard  ├──batch───►│ statistics│ each      ├──────────┤
+//!  └────────┘         └────────┘         └────────┘  boundary └─────┬─────┘           │ backend  │
+//!       │ kernel drops, backlog drops                               │                 └──────────┘
+//!       └────────────────────────► loss ledger ────────► self metrics, management port, health
+//! ```
+//!
+//! - [`intake`]: sockets and the threads that read them. A reader owns a shard and a socket, and
+//!   does nothing but receive and apply.
+//! - [`grammar`]: bytes of a packet to [`grammar::Sample`]s, borrowed, without allocating.
+//! - [`aggregate`]: a [`aggregate::Shard`] adds samples up. Its values leave as an
+//!   [`aggregate::Interval`] by a swap between two batches, so receiving never waits for statistics.
+//! - [`flush`]: intervals of all shards into one [`flush::Snapshot`], with etsy's statistics.
+//! - [`backends`]: a [`backends::Backend`] takes snapshots somewhere, each on its own thread.
+//! - [`ledger`]: what was lost and where: *sent = delivered + socket drops + backlog drops + unread*.
+//!
+//! The crate knows nothing of command lines; the binary turns a file into settings and calls it.
+
+pub mod aggregate;
+pub mod backends;
+pub mod flush;
+pub mod grammar;
+pub mod intake;
+pub mod ledger;
+pub mod name;
+pub mod sketch;
+
+pub use name::Name;
