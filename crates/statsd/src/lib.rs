@@ -19,6 +19,7 @@
 //!   [`aggregate::Interval`] by a swap between two batches, so receiving never waits for statistics.
 //! - [`flush`]: intervals of all shards into one [`flush::Snapshot`], with etsy's statistics.
 //! - [`backends`]: a [`backends::Backend`] takes snapshots somewhere, each on its own thread.
+//! - [`settings`]: what a person can set, whatever file it was written in.
 //! - [`ledger`]: what was lost and where: *sent = delivered + socket drops + backlog drops + unread*.
 //!
 //! The crate knows nothing of command lines; the binary turns a file into settings and calls it.
@@ -30,6 +31,7 @@ pub mod grammar;
 pub mod intake;
 pub mod ledger;
 pub mod name;
+pub mod settings;
 pub mod sketch;
 
 pub use name::Name;

@@ -1,0 +1,222 @@
+//! Where values go. A backend is on when its section is there.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+
+/// `[statsd.backends]`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Backends {
+    /// `[[statsd.backends.graphite]]`.
+    pub graphite: Vec<Graphite>,
+    /// `[statsd.backends.console]`: to standard output.
+    pub console: Option<Console>,
+    /// `[statsd.backends.file]`.
+    pub file: Option<File>,
+    /// `[[statsd.backends.repeater]]`: raw packets to other servers.
+    pub repeater: Vec<Repeater>,
+    /// `[statsd.backends.prometheus]`: an endpoint to be scraped.
+    pub prometheus: Option<Prometheus>,
+    /// `[[statsd.backends.influx]]`.
+    pub influx: Vec<Influx>,
+    /// `[[statsd.backends.otlp]]`.
+    pub otlp: Vec<Otlp>,
+    /// `[[statsd.backends.postgres]]`.
+    pub postgres: Vec<Postgres>,
+}
+
+/// Carbon, by text lines or pickles.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Graphite {
+    /// Host name or address; values are discarded if empty.
+    pub host: String,
+    /// Port of the text protocol.
+    pub port: u16,
+    /// Port of the pickle protocol.
+    pub pickle_port: u16,
+    /// Which protocol.
+    pub protocol: GraphiteProtocol,
+    /// `stats.`, `stats_counts.`, `stats.timers.`, `stats.gauges.`, `stats.sets.` as in old days;
+    /// else the prefixes below.
+    pub legacy_namespace: bool,
+    /// First level of all names; left out if empty. Only without the legacy namespace.
+    pub global_prefix: String,
+    /// Second level of counters; left out if empty.
+    pub prefix_counter: String,
+    /// Second level of timers; left out if empty.
+    pub prefix_timer: String,
+    /// Second level of gauges; left out if empty.
+    pub prefix_gauge: String,
+    /// Second level of sets; left out if empty.
+    pub prefix_set: String,
+    /// Last level of all names; left out if empty.
+    pub global_suffix: String,
+    /// Send counts of counters beside their rates.
+    pub flush_counts: bool,
+    /// Keep one connection, instead of one per flush.
+    pub persistent: bool,
+    /// Bytes kept for a receiver that is away. 0 drops at once, as etsy's server does.
+    pub spool_bytes: usize,
+}
+
+impl Default for Graphite {
+    fn default() -> Self {
+        Self {
+            host: String::new(),
+            port: 2003,
+            pickle_port: 2004,
+            protocol: GraphiteProtocol::Text,
+            legacy_namespace: true,
+            global_prefix: "stats".to_owned(),
+            prefix_counter: "counters".to_owned(),
+            prefix_timer: "timers".to_owned(),
+            prefix_gauge: "gauges".to_owned(),
+            prefix_set: "sets".to_owned(),
+            global_suffix: String::new(),
+            flush_counts: true,
+            persistent: false,
+            spool_bytes: 16 << 20,
+        }
+    }
+}
+
+/// How to speak to Carbon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GraphiteProtocol {
+    /// One line per value.
+    #[default]
+    Text,
+    /// Length-prefixed pickles.
+    Pickle,
+}
+
+/// All of an interval, printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Console {
+    /// Over several lines.
+    pub pretty: bool,
+}
+
+/// One line per value, appended to a file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct File {
+    /// Where.
+    pub path: PathBuf,
+}
+
+/// Every packet as it came, to another server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Repeater {
+    /// Host name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// How to send.
+    #[serde(default)]
+    pub protocol: RepeaterProtocol,
+}
+
+/// How to repeat packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RepeaterProtocol {
+    /// Datagrams over IPv4.
+    #[default]
+    Udp4,
+    /// Datagrams over IPv6.
+    Udp6,
+    /// A connection; each packet ends with a newline.
+    Tcp,
+}
+
+/// An endpoint for Prometheus.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Prometheus {
+    /// Where `/metrics` is served.
+    pub listen: SocketAddr,
+    /// Native histograms beside the quantiles.
+    pub native_histograms: bool,
+}
+
+impl Default for Prometheus {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 9102)), native_histograms: true }
+    }
+}
+
+/// InfluxDB's line protocol over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Influx {
+    /// The write endpoint with its parameters: `http://host:8086/api/v2/write?org=o&bucket=b`.
+    pub url: String,
+    /// A file that holds the token; none for servers without.
+    pub token_file: Option<PathBuf>,
+}
+
+/// OpenTelemetry's protocol over HTTP, protobuf.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Otlp {
+    /// The endpoint: `http://host:4318/v1/metrics`.
+    pub url: String,
+}
+
+/// A partitioned table in PostgreSQL, filled by COPY.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Postgres {
+    /// A connection URI or keyword string; the password better in a password file.
+    pub connection: String,
+    /// The table, created if missing; `schema.table` is fine.
+    #[serde(default = "table")]
+    pub table: String,
+    /// Partitions older than this are dropped; kept for ever if zero.
+    #[serde(default, deserialize_with = "super::duration")]
+    pub retention: Duration,
+}
+
+fn table() -> String {
+    "statsd_samples".to_owned()
+}
+
+/// Consistent hashing over other statsd servers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Proxy {
+    /// The servers.
+    pub nodes: Vec<ProxyNode>,
+    /// Time between health checks.
+    #[serde(default = "check_interval", deserialize_with = "super::duration")]
+    pub check_interval: Duration,
+    /// Keys whose node is remembered.
+    #[serde(default = "cache_keys")]
+    pub cache_keys: usize,
+}
+
+fn check_interval() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn cache_keys() -> usize {
+    10_000
+}
+
+/// One server behind the proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ProxyNode {
+    /// Host name or address.
+    pub host: String,
+    /// Where it takes samples.
+    pub port: u16,
+    /// Its management port, asked for `health`.
+    pub admin_port: u16,
+}
