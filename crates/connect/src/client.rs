@@ -15,7 +15,7 @@ mod versions;
 
 use std::{
     fmt,
-    io::Write,
+    io::{Read, Write},
     time::{Duration, Instant},
 };
 
@@ -26,7 +26,7 @@ pub use error::{ConnectError, ConnectFailure, Failure, QueryError, SqlError};
 pub use result::{ResultSet, Row};
 
 use crate::{Endpoint, Target};
-use run::{Copy, Rows};
+use run::{Copy, CopyIn, Rows};
 use socket::Socket;
 
 /// Most bytes of one result that are held in memory.
@@ -80,7 +80,8 @@ impl Client {
     /// # Errors
     ///
     /// A statement failed, in which case those before it may have taken effect; or the connection
-    /// did. `COPY` from or to the client is an error: see [`Client::copy_out`].
+    /// did. `COPY` from or to the client is an error: see [`Client::copy_out`] and
+    /// [`Client::copy_in`].
     pub fn query(&mut self, sql: &str) -> Result<Vec<ResultSet>, QueryError> {
         let mut rows = Rows::default();
         self.run(&mut rows, |session| session.query(sql.as_bytes()).map(drop))?;
@@ -166,6 +167,19 @@ impl Client {
     /// of the data could be long.
     pub fn copy_out(&mut self, sql: &str, writer: &mut dyn Write) -> Result<u64, QueryError> {
         let mut copy = Copy::new(writer);
+        self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
+        copy.finish()
+    }
+
+    /// Runs a `COPY … FROM STDIN` with what `reader` gives as its data, in pieces as it comes, and
+    /// gives the number of rows. Pieces need not end where rows end.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`]; or `reader` failed, and then the `COPY` was ended without effect and
+    /// the connection goes on.
+    pub fn copy_in(&mut self, sql: &str, reader: &mut dyn Read) -> Result<u64, QueryError> {
+        let mut copy = CopyIn::new(reader);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
         copy.finish()
     }

@@ -164,6 +164,12 @@ pub enum QueryError {
     /// The statement is no `COPY … TO STDOUT`.
     #[error("the statement is not a COPY to the client")]
     NotCopy,
+    /// The statement is no `COPY … FROM STDIN`.
+    #[error("the statement is not a COPY from the client")]
+    NotCopyIn,
+    /// The reader of the data for a `COPY` failed. Nothing was copied in.
+    #[error("cannot read the data")]
+    Reader(#[source] io::Error),
     /// The statement's text has a zero byte, or there are too many values: the protocol cannot carry
     /// that. Nothing was done.
     #[error("the statement cannot be sent")]
@@ -199,7 +205,11 @@ impl QueryError {
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Sql(error) => error.ends_session(),
-            Self::Copy | Self::NotCopy | Self::Unsendable(_) => false,
+            Self::Copy
+            | Self::NotCopy
+            | Self::NotCopyIn
+            | Self::Reader(_)
+            | Self::Unsendable(_) => false,
             _ => true,
         }
     }

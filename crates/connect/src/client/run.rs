@@ -1,6 +1,6 @@
 //! Runs one request and gathers what comes back.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 
 use howdah_session::{self as session, Event};
 use howdah_wire::backend::{ServerError, Severity};
@@ -11,6 +11,12 @@ use super::{Client, QueryError, RESULT_BYTES_MAX, ResultSet, Row};
 pub(super) trait Sink {
     /// Whether it has a place for COPY data.
     const TAKES_COPY: bool;
+
+    /// The next piece of the data of a COPY from us, into `buffer`: its length, 0 at the end. `None`
+    /// from a sink that has no such data.
+    fn give(&mut self, _buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        None
+    }
 
     /// Takes one event. Errors, notices and the end of the answer are seen to already.
     ///
@@ -68,13 +74,15 @@ impl Client {
                         error.get_or_insert(sql);
                     }
                     Event::Notice(notice) => log_notice(&notice),
-                    Event::CopyIn | Event::CopyBoth => {
-                        error.get_or_insert(QueryError::Copy);
-                        self.session.copy_fail(b"this program has no data for it")?;
-                        // In a batch the server has skipped the Sync that was sent already.
-                        if self.session.ready_owed() == 0 {
-                            self.session.sync();
+                    Event::CopyIn => match self.send_copy(sink)? {
+                        Ok(()) => {}
+                        Err(cause) => {
+                            error.get_or_insert(cause);
                         }
+                    },
+                    Event::CopyBoth => {
+                        error.get_or_insert(QueryError::Copy);
+                        self.refuse_copy()?;
                     }
                     Event::CopyOut if !S::TAKES_COPY => {
                         error.get_or_insert(QueryError::Copy);
@@ -87,6 +95,45 @@ impl Client {
                 self.receive(&mut buffer)?;
             }
         }
+    }
+
+    /// Sends the data of a COPY from us, a piece at a time so that little of it is held. The inner
+    /// error says why there was none, or no more: the COPY was refused then, and the server's answer
+    /// to that is to follow.
+    ///
+    /// A server that has failed meanwhile reads on to the end of the data and throws it away
+    /// (`CopyData` in `PostgresMain`), so that sending never waits for an answer.
+    fn send_copy<S: Sink>(&mut self, sink: &mut S) -> Result<Result<(), QueryError>, QueryError> {
+        let mut piece = vec![0; COPY_PIECE_BYTES];
+        loop {
+            match sink.give(&mut piece) {
+                Some(Ok(0)) => {
+                    self.session.copy_done();
+                    return Ok(Ok(()));
+                }
+                Some(Ok(bytes)) => {
+                    self.session.copy_data(&piece[..bytes])?;
+                    self.send()?;
+                }
+                Some(Err(error)) => {
+                    self.refuse_copy()?;
+                    return Ok(Err(QueryError::Reader(error)));
+                }
+                None => {
+                    self.refuse_copy()?;
+                    return Ok(Err(QueryError::Copy));
+                }
+            }
+        }
+    }
+
+    fn refuse_copy(&mut self) -> Result<(), QueryError> {
+        self.session.copy_fail(b"this program has no data for it")?;
+        // In a batch the server has skipped the Sync that was sent already.
+        if self.session.ready_owed() == 0 {
+            self.session.sync();
+        }
+        Ok(())
     }
 
     fn send(&mut self) -> Result<(), QueryError> {
@@ -120,6 +167,9 @@ impl Client {
         }
     }
 }
+
+/// Bytes of one piece of COPY data.
+const COPY_PIECE_BYTES: usize = 64 << 10;
 
 /// Gathers results in memory.
 #[derive(Default)]
@@ -187,6 +237,45 @@ impl Sink for Copy<'_> {
             }
             Event::CommandComplete(tag) => self.rows += tag.rows().unwrap_or(0),
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Gives COPY data.
+pub(super) struct CopyIn<'r> {
+    reader: &'r mut dyn Read,
+    begun: bool,
+    rows: u64,
+}
+
+impl<'r> CopyIn<'r> {
+    pub(super) fn new(reader: &'r mut dyn Read) -> Self {
+        Self { reader, begun: false, rows: 0 }
+    }
+
+    /// The number of rows copied.
+    pub(super) fn finish(self) -> Result<u64, QueryError> {
+        if self.begun { Ok(self.rows) } else { Err(QueryError::NotCopyIn) }
+    }
+}
+
+impl Sink for CopyIn<'_> {
+    const TAKES_COPY: bool = false;
+
+    fn give(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        self.begun = true;
+        loop {
+            match self.reader.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return Some(other),
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event<'_>) -> Result<(), QueryError> {
+        if let Event::CommandComplete(tag) = event {
+            self.rows += tag.rows().unwrap_or(0);
         }
         Ok(())
     }

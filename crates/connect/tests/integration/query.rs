@@ -1,7 +1,7 @@
 //! Statements and what they give back.
 
 use std::{
-    io,
+    io::{self, Read as _, Write as _},
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -108,6 +108,52 @@ fn copy_goes_out_and_never_in() {
     assert!(matches!(client.copy_out("select 1", &mut data), Err(QueryError::NotCopy)));
     let error = client.copy_out("copy nope to stdout", &mut data).unwrap_err();
     assert_eq!(error.sqlstate(), Some("42P01"));
+    assert_eq!(client.one_value("select count(*) from t").unwrap().as_deref(), Some("0"));
+}
+
+#[test]
+fn copy_goes_in() {
+    let Some(shared) = shared() else { return };
+    let mut client = shared.client();
+    client.query("create temp table t (id int, note text)").unwrap();
+    let mut data = Vec::new();
+    for id in 0..100_000 {
+        writeln!(data, "{id}\tnote {id}").unwrap();
+    }
+    assert_eq!(client.copy_in("copy t from stdin", &mut &data[..]).unwrap(), 100_000);
+    let sum = "select count(*), sum(id), max(length(note)) from t";
+    assert_eq!(client.query(sum).unwrap()[0].rows[0].text(1).as_deref(), Some("4999950000"));
+    assert_eq!(client.copy_in("copy t from stdin", &mut io::empty()).unwrap(), 0);
+
+    // The server refuses a row in the midst of much data: nothing was copied, the session goes on.
+    let half = data.len() / 2;
+    data.splice(half..half, *b"\nnonsense\n");
+    let error = client.copy_in("copy t from stdin", &mut &data[..]).unwrap_err();
+    assert_eq!(error.sqlstate(), Some("22P02"), "{error}");
+    let error = client.copy_in("select 1", &mut &data[..]).unwrap_err();
+    assert!(matches!(error, QueryError::NotCopyIn), "{error}");
+    let error = client.copy_in("copy nope from stdin", &mut &data[..]).unwrap_err();
+    assert_eq!(error.sqlstate(), Some("42P01"));
+    let error = client.copy_in("copy t to stdout", &mut &data[..]).unwrap_err();
+    assert!(matches!(error, QueryError::Copy), "{error}");
+    assert_eq!(client.one_value("select count(*) from t").unwrap().as_deref(), Some("100000"));
+}
+
+#[test]
+fn a_reader_that_fails_ends_the_copy_without_effect() {
+    struct Broken;
+    impl io::Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::InvalidData.into())
+        }
+    }
+    let Some(shared) = shared() else { return };
+    let mut client = shared.client();
+    client.query("create temp table t (id int)").unwrap();
+    let mut data = (&b"1\n2\n"[..]).chain(Broken);
+    let error = client.copy_in("copy t from stdin", &mut data).unwrap_err();
+    assert!(matches!(&error, QueryError::Reader(_)), "{error}");
+    assert!(!error.is_fatal());
     assert_eq!(client.one_value("select count(*) from t").unwrap().as_deref(), Some("0"));
 }
 
