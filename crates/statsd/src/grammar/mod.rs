@@ -3,6 +3,7 @@
 //! ```text
 //! packet := line ("\n" line)*
 //! line   := name (":" value)+ "|" type (field)* (":" value … "|" type (field)*)*
+//! value  := a number; for sets any text
 //! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data | "|card:" word
 //! type   := "c" | "g" | "ms" | "h" | "d" | "s" | anything else, which is a counter
 //! ```
@@ -10,6 +11,13 @@
 //! A line gives any number of samples, bad lines (one per value, as etsy's server counts them), an
 //! event (`_e{…}`) or a service check (`_sc|…`). Whatever the bytes are, parsing goes on with the
 //! next value or line. What a key means, how it is sanitised and kept, is not said here.
+
+mod number;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use self::parse::packet;
 
 /// What is done with what a packet says. Calls come in the order of the bytes.
 pub trait Sink {

@@ -1,0 +1,140 @@
+//! Numbers as JavaScript's `Number(text)` reads them, for that is what etsy's clients were made for.
+//!
+//! Accepted: decimals with or without sign, point and exponent, `0x1f`, `0b1`, `0o7`, white space
+//! around them. Refused, other than there: infinities, and white space alone (which is 0 there).
+
+use super::Reason;
+
+/// Reads a whole field. The number is finite.
+///
+/// # Errors
+///
+/// [`Reason::NotANumber`] or [`Reason::NotFinite`].
+pub(crate) fn number(text: &[u8]) -> Result<f64, Reason> {
+    match short_decimal(text) {
+        Some(number) => Ok(number),
+        None => any_number(text.trim_ascii()),
+    }
+}
+
+/// `[+-]digits[.digits]` of at most 15 digits: both the digits and the power of ten are exact in a
+/// double, so one division rounds as correctly as a full parser would.
+fn short_decimal(text: &[u8]) -> Option<f64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    if digits.is_empty() || digits.len() > 16 {
+        return None;
+    }
+    let mut mantissa = 0_u64;
+    let mut point = None;
+    for (at, byte) in digits.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' => mantissa = mantissa * 10 + u64::from(byte - b'0'),
+            b'.' if point.is_none() => point = Some(at),
+            _ => return None,
+        }
+    }
+    let decimals = match point {
+        None if digits.len() > 15 => return None,
+        None => 0,
+        Some(_) if digits.len() == 1 => return None,
+        Some(at) => digits.len() - at - 1,
+    };
+    let number = mantissa as f64 / POWERS[decimals];
+    Some(if negative { -number } else { number })
+}
+
+const POWERS: [f64; 16] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+#[cold]
+fn any_number(text: &[u8]) -> Result<f64, Reason> {
+    let number = match text {
+        [b'0', b'x' | b'X', digits @ ..] => radix(digits, 16.0),
+        [b'0', b'o' | b'O', digits @ ..] => radix(digits, 8.0),
+        [b'0', b'b' | b'B', digits @ ..] => radix(digits, 2.0),
+        b"Infinity" | b"+Infinity" | b"-Infinity" => Some(f64::INFINITY),
+        _ => decimal(text),
+    };
+    match number {
+        None => Err(Reason::NotANumber),
+        Some(number) if number.is_finite() => Ok(number),
+        Some(_) => Err(Reason::NotFinite),
+    }
+}
+
+fn decimal(text: &[u8]) -> Option<f64> {
+    // Rust's parser also knows `inf` and `nan`; JavaScript's does not.
+    let known = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+    if !text.iter().all(known) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn radix(digits: &[u8], radix: f64) -> Option<f64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0.0, |number, byte| {
+        let digit = f64::from(char::from(*byte).to_digit(16)?);
+        (digit < radix).then_some(number * radix + digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_javascript_reads_is_read() {
+        let cases: [(&str, f64); 17] = [
+            ("1", 1.0),
+            ("-1", -1.0),
+            ("+1.5", 1.5),
+            (".5", 0.5),
+            ("5.", 5.0),
+            ("007", 7.0),
+            ("1e3", 1000.0),
+            ("-1.5E-2", -0.015),
+            (" 5 ", 5.0),
+            ("\t5\r", 5.0),
+            ("0x10", 16.0),
+            ("0XfF", 255.0),
+            ("0b101", 5.0),
+            ("0o17", 15.0),
+            ("123456789012345", 123_456_789_012_345.0),
+            ("1234567890123456789", 1_234_567_890_123_456_800.0),
+            ("0.1234567890123456789", 0.123_456_789_012_345_68),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(number(text.as_bytes()), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_says_so() {
+        for text in
+            ["", " ", "-", "+", ".", "abc", "1_000", "0,5", "1e", "0x", "0b2", "-0x1", "nan"]
+        {
+            assert_eq!(number(text.as_bytes()), Err(Reason::NotANumber), "{text:?}");
+        }
+        for text in ["Infinity", "-Infinity", "1e999", "-1e999"] {
+            assert_eq!(number(text.as_bytes()), Err(Reason::NotFinite), "{text:?}");
+        }
+        assert_eq!(number(b"inf"), Err(Reason::NotANumber));
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_way_gives_the_same_bits(text in "[+-]?[0-9]{0,12}(\\.[0-9]{0,8})?") {
+            let slow: Option<f64> = text.parse().ok();
+            prop_assert_eq!(number(text.as_bytes()).ok().map(f64::to_bits), slow.map(f64::to_bits));
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Packets to lines, lines to values.
+
+use memchr::{memchr, memchr2, memmem, memrchr};
+
+use super::{BadLine, Reason, Sample, Sink, TimingUnit, Value, number::number};
+use crate::settings::Dialect;
+
+/// Reads a packet, or any run of whole lines, and tells `sink` what it says.
+#[inline]
+pub fn packet(bytes: &[u8], dialect: Dialect, sink: &mut impl Sink) {
+    let mut rest = bytes;
+    while let Some(end) = memchr(b'\n', rest) {
+        line(&rest[..end], dialect, sink);
+        rest = &rest[end + 1..];
+    }
+    line(rest, dialect, sink);
+}
+
+/// Reads one line. An empty one is nothing.
+#[inline]
+fn line(line: &[u8], dialect: Dialect, sink: &mut impl Sink) {
+    if line.is_empty() {
+        return;
+    }
+    sink.line();
+    match plain(line) {
+        Some((name, value, kind)) => {
+            Line { line, name, tags: b"", rate: None, dialect }.value(value, kind, 1.0, sink)
+        }
+        None => any_line(line, dialect, sink),
+    }
+}
+
+/// The one shape that most lines have: `name:value|type` and no more.
+#[inline]
+fn plain(line: &[u8]) -> Option<(&[u8], &[u8], Type)> {
+    let colon = memchr2(b':', b'|', line)?;
+    let rest = &line[colon + 1..];
+    let (value, kind) = match rest {
+        [value @ .., b'|', b'c'] => (value, Type::Count),
+        [value @ .., b'|', b'g'] => (value, Type::Gauge),
+        [value @ .., b'|', b'm', b's'] => (value, Type::Timer(TimingUnit::Milliseconds)),
+        _ => return None,
+    };
+    let simple = value.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-'));
+    (line[colon] == b':' && simple).then_some((&line[..colon], value, kind))
+}
+
+/// What the type says that a value is.
+#[derive(Clone, Copy)]
+enum Type {
+    Count,
+    Gauge,
+    Timer(TimingUnit),
+    Set,
+}
+
+impl Type {
+    fn of(text: &[u8]) -> Self {
+        match text.trim_ascii() {
+            b"ms" => Self::Timer(TimingUnit::Milliseconds),
+            b"h" | b"d" => Self::Timer(TimingUnit::Plain),
+            b"g" => Self::Gauge,
+            b"s" => Self::Set,
+            _ => Self::Count,
+        }
+    }
+}
+
+fn any_line(text: &[u8], dialect: Dialect, sink: &mut impl Sink) {
+    if text.starts_with(b"_e{") {
+        return match is_event(text) {
+            true => sink.event(),
+            false => sink.bad(BadLine { line: text, reason: Reason::BadEvent }),
+        };
+    }
+    if text.starts_with(b"_sc|") {
+        return match is_check(text) {
+            true => sink.check(),
+            false => sink.bad(BadLine { line: text, reason: Reason::BadCheck }),
+        };
+    }
+    let (head, tail) = match memmem::find(text, b"|#") {
+        Some(at) => (&text[..at], &text[at + 2..]),
+        None => (text, &b""[..]),
+    };
+    let tags_end = memchr(b'|', tail).unwrap_or(tail.len());
+    let fields = tail.get(tags_end + 1..).unwrap_or_default();
+    let Some(colon) = memchr(b':', head) else {
+        return sink.bad(BadLine { line: text, reason: Reason::NoType });
+    };
+    let mut line =
+        Line { line: text, name: &head[..colon], tags: &tail[..tags_end], rate: None, dialect };
+    // After the tags, fields that nobody knows are a newer client's: they are let pass.
+    for field in fields.split(|byte| *byte == b'|') {
+        if let [b'@', rate @ ..] = field {
+            match sample_rate(rate) {
+                Ok(rate) => line.rate = Some(rate),
+                Err(reason) => return sink.bad(BadLine { line: text, reason }),
+            }
+        }
+    }
+    line.values(&head[colon + 1..], sink);
+}
+
+/// What all values of a line share.
+struct Line<'p> {
+    line: &'p [u8],
+    name: &'p [u8],
+    tags: &'p [u8],
+    /// A rate after the tags.
+    rate: Option<f64>,
+    dialect: Dialect,
+}
+
+impl<'p> Line<'p> {
+    /// Everything between the name and the tags: `1|c`, `1:2:3|ms|@0.1`, `1|c:2|ms`.
+    fn values(&self, text: &'p [u8], sink: &mut impl Sink) {
+        let (mut packed, mut start) = (0, 0);
+        loop {
+            let end = segment_end(text, start);
+            if let Some(bar) = memchr(b'|', &text[start..end]) {
+                self.typed(&text[packed..start + bar], &text[start + bar + 1..end], sink);
+                packed = end + 1;
+            }
+            if end == text.len() {
+                break;
+            }
+            start = end + 1;
+        }
+        if let Some(untyped) = text.get(packed..) {
+            for _ in untyped.split(|byte| *byte == b':') {
+                self.bad(Reason::NoType, sink);
+            }
+        }
+    }
+
+    /// Values with the type and the fields that follow them.
+    fn typed(&self, values: &'p [u8], fields: &'p [u8], sink: &mut impl Sink) {
+        let mut fields = fields.split(|byte| *byte == b'|');
+        let kind = Type::of(fields.next().unwrap_or_default());
+        let rate = match self.fields(fields) {
+            Ok(rate) => rate,
+            Err(reason) => {
+                return values.split(|byte| *byte == b':').for_each(|_| self.bad(reason, sink));
+            }
+        };
+        for value in values.split(|byte| *byte == b':') {
+            self.value(value, kind, rate, sink);
+        }
+    }
+
+    /// The rate that stands in the fields behind a type. Etsy's server judges the first of them only.
+    fn fields(&self, fields: impl Iterator<Item = &'p [u8]>) -> Result<f64, Reason> {
+        let mut rate = self.rate.unwrap_or(1.0);
+        for (at, field) in fields.enumerate() {
+            match field {
+                [b'@', text @ ..] => rate = sample_rate(text)?,
+                [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {}
+                [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
+                _ if at == 0 && field.trim_ascii().is_empty() => return Err(Reason::BadRate),
+                _ if at == 0 => return Err(Reason::UnknownField),
+                _ => {}
+            }
+        }
+        Ok(rate)
+    }
+
+    #[inline]
+    fn value(&self, text: &'p [u8], kind: Type, rate: f64, sink: &mut impl Sink) {
+        let signed = matches!(text, [b'+' | b'-', ..]) && self.dialect == Dialect::Etsy;
+        let value = match kind {
+            Type::Set => Ok(Value::Member(if text.is_empty() { b"0" } else { text })),
+            Type::Count => number(text).map(Value::Count),
+            Type::Gauge if signed => number(text).map(Value::Change),
+            Type::Gauge => number(text).map(Value::Set),
+            Type::Timer(unit) => number(text).and_then(|value| match unit {
+                TimingUnit::Milliseconds if value < 0.0 => Err(Reason::NegativeTimer),
+                _ => Ok(Value::Timing(value, unit)),
+            }),
+        };
+        let rate = match (self.dialect, kind) {
+            // The Perl server looks at the rate of counters only.
+            (Dialect::Perl, Type::Gauge | Type::Timer(_) | Type::Set) => 1.0,
+            _ => rate,
+        };
+        match value {
+            Ok(value) => sink.sample(&Sample { name: self.name, tags: self.tags, value, rate }),
+            Err(reason) => self.bad(reason, sink),
+        }
+    }
+
+    #[cold]
+    fn bad(&self, reason: Reason, sink: &mut impl Sink) {
+        sink.bad(BadLine { line: self.line, reason });
+    }
+}
+
+/// Where the segment that begins at `start` ends: at the next `:` that is not part of a field such
+/// as `|c:container`. Such fields stand behind a type, so a segment's second `|` comes before them.
+fn segment_end(text: &[u8], start: usize) -> usize {
+    let mut from = start;
+    while let Some(colon) = memchr(b':', &text[from..]).map(|at| from + at) {
+        let segment = &text[start..colon];
+        let last = memrchr(b'|', segment).map(|bar| (&segment[..bar], &segment[bar + 1..]));
+        match last {
+            Some((before, b"c" | b"e" | b"card")) if memchr(b'|', before).is_some() => {
+                match memchr(b'|', &text[colon..]) {
+                    Some(bar) => from = colon + bar,
+                    None => return text.len(),
+                }
+            }
+            _ => return colon,
+        }
+    }
+    text.len()
+}
+
+fn sample_rate(text: &[u8]) -> Result<f64, Reason> {
+    match number(text) {
+        Ok(rate) if rate > 0.0 && (1.0 / rate).is_finite() => Ok(rate),
+        _ => Err(Reason::BadRate),
+    }
+}
+
+/// `_e{5,4}:title|text|…`, lengths in bytes.
+fn is_event(line: &[u8]) -> bool {
+    let lengths = || {
+        let close = memchr(b'}', line)?;
+        let inside = &line[3..close];
+        let comma = memchr(b',', inside)?;
+        Some((close, length(&inside[..comma])?, length(&inside[comma + 1..])?))
+    };
+    let Some((close, title_bytes, text_bytes)) = lengths() else { return false };
+    let Some(rest) = line[close + 1..].strip_prefix(b":") else { return false };
+    let total = title_bytes.saturating_add(text_bytes).saturating_add(1);
+    rest.get(title_bytes) == Some(&b'|')
+        && title_bytes > 0
+        && (rest.len() == total || rest.get(total) == Some(&b'|'))
+}
+
+fn length(digits: &[u8]) -> Option<usize> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// `_sc|name|0|…`.
+fn is_check(line: &[u8]) -> bool {
+    let mut fields = line.split(|byte| *byte == b'|').skip(1);
+    fields.next().is_some_and(|name| !name.is_empty())
+        && matches!(fields.next(), Some([b'0'..=b'3']))
+}
