@@ -22,6 +22,8 @@ pub(crate) struct Column {
     pub(crate) name: &'static str,
     pub(crate) shape: Shape,
     pub(crate) nullable: bool,
+    /// The version of the format that brought it: files of older ones lack it.
+    pub(crate) since: u32,
 }
 
 /// What a column's values are.
@@ -46,12 +48,17 @@ pub(crate) enum Shape {
 impl Column {
     /// A column that always has a value.
     pub(crate) const fn required(name: &'static str, shape: Shape) -> Self {
-        Self { name, shape, nullable: false }
+        Self { name, shape, nullable: false, since: 1 }
     }
 
     /// A column that may be null.
     pub(crate) const fn optional(name: &'static str, shape: Shape) -> Self {
-        Self { name, shape, nullable: true }
+        Self { name, shape, nullable: true, since: 1 }
+    }
+
+    /// The same, in files of `version` and later.
+    pub(crate) const fn since(self, version: u32) -> Self {
+        Self { since: version, ..self }
     }
 }
 
@@ -84,14 +91,17 @@ pub(crate) fn stored_schema(columns: &[Column]) -> SchemaRef {
     schema(columns, Shape::stored)
 }
 
-/// The schema that files are read with.
-pub(crate) fn decoded_schema(columns: &[Column]) -> SchemaRef {
-    schema(columns, Shape::decoded)
+/// The schema that files of a version are read with.
+pub(crate) fn decoded_schema(columns: &[Column], version: u32) -> SchemaRef {
+    schema(columns.iter().filter(|column| column.since <= version), Shape::decoded)
 }
 
-fn schema(columns: &[Column], data_type: impl Fn(Shape) -> DataType) -> SchemaRef {
+fn schema<'a>(
+    columns: impl IntoIterator<Item = &'a Column>,
+    data_type: impl Fn(Shape) -> DataType,
+) -> SchemaRef {
     let field = |column: &Column| Field::new(column.name, data_type(column.shape), column.nullable);
-    Arc::new(Schema::new(columns.iter().map(field).collect::<Fields>()))
+    Arc::new(Schema::new(columns.into_iter().map(field).collect::<Fields>()))
 }
 
 fn list_entry(shape: Shape) -> Field {

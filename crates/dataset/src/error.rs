@@ -113,13 +113,13 @@ pub enum ReadError {
         found: DatasetKind,
     },
     /// A manifest or file of a format version that this build does not know.
-    #[error("{} has format version {found}; this howdah reads version {supported}", path.display())]
+    #[error("{} has format version {found}; this howdah reads up to version {supported}", path.display())]
     Version {
         /// The manifest or file.
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// The version this build reads.
+        /// The latest version this build reads.
         supported: u32,
     },
     /// A failure of the file system.

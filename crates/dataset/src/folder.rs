@@ -42,12 +42,17 @@ impl DatasetKind {
         }
     }
 
-    /// The version that this build writes, and the only one it reads.
+    /// The version that this build writes. It reads this one and all before it.
     pub const fn version(self) -> u32 {
         match self {
-            Self::Capture => 1,
+            Self::Capture => 2,
             Self::Run => 1,
         }
+    }
+
+    /// Whether this build reads a version.
+    pub(crate) const fn reads(self, version: u32) -> bool {
+        1 <= version && version <= self.version()
     }
 
     /// First parts of the names of its files: `events` for `events-000001.parquet`.
@@ -155,7 +160,7 @@ impl Folder {
         {
             return Err(ReadError::OtherKind { dir: folder.dir, wanted: kind, found });
         }
-        if head.version != kind.version() {
+        if !kind.reads(head.version) {
             let (found, supported) = (head.version, kind.version());
             return Err(ReadError::Version { path, found, supported });
         }

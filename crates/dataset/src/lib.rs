@@ -27,6 +27,7 @@
 //!     source: Source::Duration,
 //!     vxid: None,
 //!     query_id: None,
+//!     pipeline: None,
 //! })?;
 //! writer.finish(serde_json::Value::Null)?;
 //!

@@ -54,6 +54,7 @@ fn event(micros: i64, action: Action) -> Event {
         source: Source::Duration,
         vxid: Some("3/17".into()),
         query_id: Some(-42),
+        pipeline: Some(3),
     }
 }
 
@@ -114,7 +115,7 @@ fn duckdb_reads_a_capture() {
 
     let version = "select decode(value) from parquet_kv_metadata('{dir}/events-*.parquet') \
                    where decode(key) = 'howdah.version'";
-    assert_eq!(ask(version), json!([["1"]]));
+    assert_eq!(ask(version), json!([["2"]]));
 }
 
 #[test]

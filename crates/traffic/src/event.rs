@@ -29,6 +29,11 @@ pub struct Event {
     pub vxid: Option<Arc<str>>,
     /// PostgreSQL's query identifier, if the server computed one.
     pub query_id: Option<i64>,
+    /// Which of its session's pipelines it was sent in, counted from 1 in each session. A pipeline is
+    /// what a client sends of the extended protocol up to one Sync: events of one session with the
+    /// same number shared a Sync, those with different numbers did not. `None` where that is not
+    /// known, and for what is not of the extended protocol.
+    pub pipeline: Option<u32>,
 }
 
 /// Names a session within one capture: `%c` of the log line where there is one.

@@ -106,6 +106,7 @@ mod tests {
             source: Source::Session,
             vxid: None,
             query_id: None,
+            pipeline: None,
         }
     }
 

@@ -184,6 +184,7 @@ fn event(micros: i64, action: Action) -> Event {
         source: Source::Duration,
         vxid: Some("3/4".into()),
         query_id: Some(-77),
+        pipeline: Some(3),
     }
 }
 

@@ -62,6 +62,7 @@ impl Record for StoredEvent {
         Column::required("source", Shape::Text),
         Column::optional("vxid", Shape::Text),
         Column::optional("query_id", Shape::Int64),
+        Column::optional("pipeline", Shape::Int64).since(2),
     ];
 
     fn encode(rows: &[Self]) -> Vec<ArrayRef> {
@@ -103,6 +104,7 @@ impl Record for StoredEvent {
             strings(events().map(|e| Some(e.source.as_str()))),
             strings(events().map(|e| e.vxid.as_deref())),
             numbers(events().map(|e| e.query_id)),
+            numbers(events().map(|e| e.pipeline.map(i64::from))),
         ]
     }
 
@@ -188,6 +190,7 @@ struct Columns<'a> {
     source: Strings<'a, Text>,
     vxid: Strings<'a, Arc<str>>,
     query_id: Numbers<'a>,
+    pipeline: Option<Numbers<'a>>,
 }
 
 impl<'a> Columns<'a> {
@@ -215,6 +218,7 @@ impl<'a> Columns<'a> {
             source: Strings::of(batch, "source"),
             vxid: Strings::of(batch, "vxid"),
             query_id: Numbers::of(batch, "query_id"),
+            pipeline: Numbers::of_added(batch, "pipeline"),
         }
     }
 
@@ -234,6 +238,7 @@ impl<'a> Columns<'a> {
             source: self.source.required_word(row, Source::from_word)?,
             vxid: self.vxid.at(row),
             query_id: self.query_id.at(row),
+            pipeline: self.pipeline.as_ref().map_or(Ok(None), |numbers| numbers.count(row))?,
         };
         Ok(StoredEvent { sequence: self.sequence.required(row), event })
     }

@@ -4,7 +4,7 @@ mod support;
 
 use std::{fs, io, path::Path};
 
-use howdah_traffic::{Event, Timestamp};
+use howdah_traffic::{Event, Kind, Timestamp};
 use proptest::prelude::*;
 use support::{any_event, connect, events_of, simple_at, write_all};
 
@@ -192,13 +192,25 @@ fn what_is_not_a_capture_is_said_with_its_path() {
     assert!(matches!(open(), ReadError::OtherKind { .. }));
     fs::write(dir.join("capture.json"), "{\"format\":").unwrap();
     assert!(matches!(open(), ReadError::Damaged { source: Damage::Manifest(_), .. }));
-    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":2}"#).unwrap();
+    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":3}"#).unwrap();
     let error = open();
-    assert!(matches!(error, ReadError::Version { found: 2, supported: 1, .. }));
+    assert!(matches!(error, ReadError::Version { found: 3, supported: 2, .. }));
     assert!(error.to_string().contains("capture.json"), "{error}");
     let file = scratch.path().join("a-file");
     fs::write(&file, "text").unwrap();
     assert!(matches!(Capture::open(&file).unwrap_err(), ReadError::NotADataset { .. }));
+}
+
+#[test]
+fn a_capture_of_version_1_is_read_without_what_it_lacks() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let capture = Capture::open(&root.join("tests/fixtures/capture-version-1")).unwrap();
+    assert_eq!(capture.manifest().version, 1);
+    let events = events_of(capture.events());
+    let kinds: Vec<_> = events.iter().map(|event| event.action.kind()).collect();
+    assert_eq!(kinds, [Kind::Connect, Kind::Execute, Kind::Disconnect]);
+    assert!(events.iter().all(|event| event.pipeline.is_none()));
+    assert_eq!((events[1].vxid.as_deref(), events[1].query_id), (Some("3/2"), Some(77)));
 }
 
 #[test]

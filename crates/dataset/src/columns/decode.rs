@@ -44,6 +44,11 @@ impl<'a> Numbers<'a> {
         Self { name, values: column(batch, name).as_primitive::<Int64Type>() }
     }
 
+    /// The column, unless the file is of a version before it.
+    pub(crate) fn of_added(batch: &'a RecordBatch, name: &'static str) -> Option<Self> {
+        Some(Self { name, values: batch.column_by_name(name)?.as_primitive::<Int64Type>() })
+    }
+
     pub(crate) fn at(&self, row: usize) -> Option<i64> {
         self.values.is_valid(row).then(|| self.values.value(row))
     }
@@ -51,6 +56,15 @@ impl<'a> Numbers<'a> {
     /// The value of a column that is never null.
     pub(crate) fn required(&self, row: usize) -> i64 {
         self.values.value(row)
+    }
+
+    /// The value, which must be a small number.
+    pub(crate) fn count(&self, row: usize) -> Result<Option<u32>, Damage> {
+        let Some(value) = self.at(row) else { return Ok(None) };
+        match u32::try_from(value) {
+            Ok(count) => Ok(Some(count)),
+            Err(_) => Err(Damage::Number { column: self.name, value }),
+        }
     }
 
     /// The value, which must not be negative.

@@ -42,8 +42,8 @@ impl<R: Record> TableFile<R> {
         let file = open(path)?;
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let plain = guarded(path, || ArrowReaderMetadata::load(&file, options.clone()))?;
-        check_version(path, &plain, kind)?;
-        let options = options.with_schema(decoded_schema(R::COLUMNS));
+        let version = check_version(path, &plain, kind)?;
+        let options = options.with_schema(decoded_schema(R::COLUMNS, version));
         let footer =
             guarded(path, || ArrowReaderMetadata::try_new(Arc::clone(plain.metadata()), options))?;
         Ok(Self { path: path.into(), footer, rows: PhantomData })
@@ -88,11 +88,12 @@ fn open(path: &Path) -> Result<fs::File, ReadError> {
     fs::File::open(path).map_err(|source| ReadError::from_io(path.to_owned(), source))
 }
 
+/// The version of a file, if it is one that this build reads.
 fn check_version(
     path: &Path,
     footer: &ArrowReaderMetadata,
     kind: DatasetKind,
-) -> Result<(), ReadError> {
+) -> Result<u32, ReadError> {
     let pairs = footer.metadata().file_metadata().key_value_metadata();
     let value = |key: &str| {
         pairs
@@ -103,10 +104,8 @@ fn check_version(
     };
     let version = value(VERSION_KEY).and_then(|version| version.parse::<u32>().ok());
     match version {
-        Some(found) if found == kind.version() && value(FORMAT_KEY) == Some(kind.format()) => {
-            Ok(())
-        }
-        Some(found) if found != kind.version() => {
+        Some(found) if kind.reads(found) && value(FORMAT_KEY) == Some(kind.format()) => Ok(found),
+        Some(found) if !kind.reads(found) => {
             Err(ReadError::Version { path: path.to_owned(), found, supported: kind.version() })
         }
         _ => Err(ReadError::Damaged { path: path.to_owned(), source: Damage::NoVersion }),

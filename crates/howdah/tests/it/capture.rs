@@ -104,6 +104,7 @@ fn ndjson_has_all_keys_in_one_order() {
         "source",
         "vxid",
         "query_id",
+        "pipeline",
     ];
     for line in text(&done.get_output().stdout).lines() {
         let places: Vec<_> = keys.iter().map(|key| line.find(&format!("\"{key}\":"))).collect();
@@ -136,7 +137,7 @@ fn info_tells_where_a_capture_came_from() {
     let done = howdah(folder.path()).args(info).assert().success();
     let info: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
     assert_eq!(info["format"], "howdah-capture");
-    assert_eq!((&info["version"], &info["finished"]), (&json!(1), &json!(true)));
+    assert_eq!((&info["version"], &info["finished"]), (&json!(2), &json!(true)));
     assert_eq!(info["kinds"]["simple"], 3);
     assert_eq!(info["events"], events(folder.path()).len());
     assert_eq!(info["report"]["problems"][0]["samples"][0]["line"], 3);

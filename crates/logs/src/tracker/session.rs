@@ -206,6 +206,7 @@ impl Session {
             source,
             vxid: self.vxid(vxid),
             query_id: None,
+            pipeline: None,
         }
     }
 

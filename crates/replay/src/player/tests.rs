@@ -57,6 +57,7 @@ impl Scene {
                 source: Source::Statement,
                 vxid: None,
                 query_id: None,
+                pipeline: None,
             },
         };
         self.player.push(item);

@@ -42,18 +42,25 @@ pub(super) fn connect(micros: i64) -> Event {
         source: Source::Session,
         vxid: None,
         query_id: None,
+        pipeline: None,
     }
 }
 
 /// Any event that the model can express, with durations that a signed number can.
 pub(super) fn any_event() -> impl Strategy<Value = Event> {
     let session = (any_time(), any_name(), any_name(), any_name(), any_name());
-    let rest =
-        (any_action(), any_outcome(), any_source(), option::of(any_name()), any::<Option<i64>>());
+    let rest = (
+        any_action(),
+        any_outcome(),
+        any_source(),
+        option::of(any_name()),
+        any::<Option<i64>>(),
+        any::<Option<u32>>(),
+    );
     (session, rest).prop_map(
         |(
             (time, session, user, database, application),
-            (action, outcome, source, vxid, query_id),
+            (action, outcome, source, vxid, query_id, pipeline),
         )| Event {
             time,
             session,
@@ -65,6 +72,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
             source,
             vxid,
             query_id,
+            pipeline,
         },
     )
 }

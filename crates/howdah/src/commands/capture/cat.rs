@@ -155,6 +155,7 @@ struct Line<'a> {
     source: &'static str,
     vxid: Option<&'a str>,
     query_id: Option<i64>,
+    pipeline: Option<u32>,
 }
 
 struct Lossy<'a>(&'a Text);
@@ -204,6 +205,7 @@ impl<'a> Line<'a> {
             source: event.source.as_str(),
             vxid: event.vxid.as_deref(),
             query_id: event.query_id,
+            pipeline: event.pipeline,
         }
     }
 }
