@@ -4,6 +4,7 @@
 //! plays them. This crate says what an event *is*. Files, sockets and SQL meaning live elsewhere.
 
 mod event;
+mod hash;
 mod reorder;
 mod text;
 mod time;
@@ -11,6 +12,7 @@ mod time;
 pub use event::{
     Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
 };
+pub use hash::{EventHash, Field};
 pub use reorder::Reorder;
 pub use text::Text;
 pub use time::{ParseTimestampError, Timestamp};
