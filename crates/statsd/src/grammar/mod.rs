@@ -71,6 +71,17 @@ pub enum TimingUnit {
     Plain,
 }
 
+impl TimingUnit {
+    /// What one of it is in base units: seconds for milliseconds.
+    #[must_use]
+    pub fn base(self) -> f64 {
+        match self {
+            Self::Milliseconds => 1e-3,
+            Self::Plain => 1.0,
+        }
+    }
+}
+
 /// Something that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadLine<'p> {

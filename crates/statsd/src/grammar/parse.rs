@@ -25,7 +25,7 @@ fn line(line: &[u8], dialect: Dialect, sink: &mut impl Sink) {
     sink.line();
     match plain(line) {
         Some((name, value, kind)) => {
-            Line { line, name, tags: b"", rate: None, dialect }.value(value, kind, 1.0, sink)
+            Line { line, name, tags: b"", rate: None, dialect }.value(value, kind, 1.0, sink);
         }
         None => any_line(line, dialect, sink),
     }

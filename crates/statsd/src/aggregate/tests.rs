@@ -1,0 +1,137 @@
+//! Shards as readers and flush use them.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{grammar::Reason, settings::Limits};
+
+fn shard(limits: Limits) -> Shard {
+    Shard::new(&Settings { limits, ..Settings::default() })
+}
+
+/// Every used counter of an interval, by raw name.
+fn sums(interval: &mut Interval, names: &mut Vec<String>) -> Vec<(String, f64)> {
+    for name in interval.names.iter().filter(|name| name.kind == Kind::Counter) {
+        names.push(String::from_utf8_lossy(name.parts().0).into_owned());
+    }
+    let mut sums = Vec::new();
+    interval.counters.drain(|cell, counter| sums.push((names[cell].clone(), counter.sum)));
+    sums
+}
+
+#[test]
+fn a_known_key_travels_once_and_adds_up_again() {
+    let (mut shard, mut names) = (shard(Limits::default()), Vec::new());
+    shard.apply_packet(b"a:1|c\na:2|c|@0.5\nb:1|c");
+    let mut first = shard.swap(Interval::default());
+    assert_eq!((first.packets, first.lines, first.samples, first.names.len()), (1, 3, 3, 2));
+    assert_eq!(sums(&mut first, &mut names), [("a".into(), 5.0), ("b".into(), 1.0)]);
+    first.clear();
+    shard.apply_packet(b"b:7|c");
+    let mut second = shard.swap(first);
+    assert_eq!(second.names, []);
+    assert_eq!(sums(&mut second, &mut names), [("b".into(), 7.0)]);
+    second.clear();
+    let third = shard.swap(second);
+    assert_eq!(third.counters.touched(), 0);
+}
+
+#[test]
+fn one_name_may_be_of_every_kind() {
+    let mut shard = shard(Limits::default());
+    shard.apply_packet(b"a:1|c\na:1|ms\na:1|g\na:1|s\na:1|c|#t:1");
+    let interval = shard.swap(Interval::default());
+    assert_eq!(interval.keys, 2);
+    assert_eq!(interval.names.len(), 5);
+}
+
+#[test]
+fn too_many_keys_share_the_overflow() {
+    let (mut shard, mut names) = (shard(Limits { keys: 2, ..Limits::default() }), Vec::new());
+    for key in 0..1000 {
+        shard.apply_packet(format!("k{key}:1|c").as_bytes());
+    }
+    let mut interval = shard.swap(Interval::default());
+    assert_eq!((interval.keys, interval.overflow_samples), (2, 998));
+    assert!((950..=1050).contains(&interval.overflow_keys), "{}", interval.overflow_keys);
+    let sums = sums(&mut interval, &mut names);
+    assert_eq!(sums[2], ("statsd.overflow".into(), 998.0));
+}
+
+#[test]
+fn keys_too_long_or_with_too_many_tags_are_bad_lines() {
+    let mut shard = shard(Limits { key_bytes: 8, tags: 2, ..Limits::default() });
+    shard.apply_packet(b"123456789:1|c\n12345678:1|c\na:1|c|#a,b,c\na:1|c|#a,b");
+    let interval = shard.swap(Interval::default());
+    assert_eq!(interval.rejects.count(Reason::KeyTooLong), 1);
+    assert_eq!(interval.rejects.count(Reason::TooManyTags), 1);
+    assert_eq!(interval.names.len(), 2);
+}
+
+#[test]
+fn a_timer_with_too_many_samples_becomes_a_sketch() {
+    let mut shard = shard(Limits { exact_samples: 3, ..Limits::default() });
+    shard.apply_packet(b"t:1:2:3:4|ms|@0.5");
+    let mut interval = shard.swap(Interval::default());
+    interval.timers.drain(|_, timer| {
+        assert_eq!((timer.samples.len(), timer.count, timer.hits), (0, 8.0, 4));
+        let sketched = timer.sketched.as_ref().unwrap();
+        assert_eq!((sketched.samples, sketched.sum, sketched.sum_squares), (4, 10.0, 30.0));
+        assert_eq!(sketched.range, Some((1.0, 4.0)));
+        assert_eq!(sketched.sketch.range(), Some((0.001, 0.004)));
+    });
+}
+
+#[test]
+fn set_members_are_bounded() {
+    let mut shard = shard(Limits { set_members: 2, member_bytes: 3, ..Limits::default() });
+    shard.apply_packet(b"s:aaaa|s\ns:aaab|s\ns:b|s\ns:c|s");
+    let mut interval = shard.swap(Interval::default());
+    interval.sets.drain(|_, set| assert_eq!((set.members.len(), set.refused), (2, 1)));
+}
+
+#[test]
+fn recent_rejects_are_bounded_and_readable() {
+    let mut shard = shard(Limits::default());
+    for _ in 0..100 {
+        shard.apply_packet(b"no\xfft\x07");
+    }
+    let interval = shard.swap(Interval::default());
+    assert_eq!(interval.rejects.total(), 100);
+    assert_eq!(interval.rejects.recent.len(), 16);
+    assert_eq!(interval.rejects.recent[0].line, "no\u{fffd}t\\u{7}");
+}
+
+#[test]
+fn a_shard_that_forgot_numbers_from_the_start() {
+    let (mut shard, mut names) = (shard(Limits::default()), Vec::new());
+    shard.apply_packet(b"a:1|c");
+    let _ = shard.swap_and_forget(Interval::default());
+    shard.apply_packet(b"b:2|c");
+    assert_eq!(sums(&mut shard.swap(Interval::default()), &mut names), [("b".into(), 2.0)]);
+}
+
+proptest! {
+    /// Whatever readers the operations of one gauge arrive at: the merged value is that of one
+    /// reader that saw them all in the order of their batches.
+    #[test]
+    fn gauges_keep_the_order_of_arrival(
+        batches in proptest::collection::vec((0_usize..3, proptest::collection::vec((any::<bool>(), -9_i32..9), 1..4)), 1..40)
+    ) {
+        let mut alone = GaugeCell::default();
+        let mut readers = [GaugeCell::default(), GaugeCell::default(), GaugeCell::default()];
+        for (stamp, (reader, operations)) in (0..).zip(batches) {
+            for (plain, number) in operations {
+                for cell in [&mut alone, &mut readers[reader]] {
+                    match plain {
+                        true => cell.set(stamp, f64::from(number)),
+                        false => cell.change(stamp, f64::from(number)),
+                    }
+                }
+            }
+        }
+        let mut merged = GaugeCell::default();
+        readers.iter().for_each(|reader| merged.merge(reader));
+        prop_assert_eq!(merged.value(Some(5.0)), alone.value(Some(5.0)));
+    }
+}
