@@ -4,6 +4,10 @@
 //! password. Source: PostgreSQL manual, "Parameter Key Words"; `check_expected_areq` in
 //! `fe-auth.c`.
 
+mod input;
+
+pub use input::{GuardedInput, LoginFault};
+
 use howdah_wire::backend::Authentication;
 
 use crate::{
@@ -17,7 +21,7 @@ const METHODS: [&str; 7] = ["none", "password", "md5", "gss", "sspi", "scram-sha
 
 /// Watches what a server asks for during one login. Made by [`crate::Target::login_guard`].
 ///
-/// Show it each authentication request *before* the request is answered.
+/// Show it each authentication request *before* the request is answered; [`GuardedInput`] does so.
 #[derive(Clone, Debug)]
 pub struct LoginGuard {
     /// One for each row of [`METHODS`].

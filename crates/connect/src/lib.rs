@@ -30,7 +30,7 @@ pub use client::{
 };
 pub use endpoint::Endpoint;
 pub use environment::Environment;
-pub use guard::{LoginGuard, LoginRefused};
+pub use guard::{GuardedInput, LoginFault, LoginGuard, LoginRefused};
 pub use resolve_error::{ResolveError, ServiceProblem};
 pub use settings::Origin;
 pub use target::{Keepalive, LoadBalance, SessionAttributes, Target, Warning};

@@ -2,9 +2,12 @@
 
 use std::io;
 
+use howdah_connect::{GuardedInput, LoginFault};
 use howdah_net::{Dialer, Received, Stream};
 use howdah_session::{Client, Event, Login, TransactionStatus};
 use howdah_traffic::{SqlState, Text};
+
+use crate::target::Logins;
 
 /// A connection from its first byte to its last.
 pub(crate) struct Link {
@@ -19,7 +22,13 @@ pub(crate) struct Link {
 enum Phase {
     /// The socket, and TLS if wanted, are not ready; the login waits, until it is used.
     Opening(Option<Box<Login>>),
-    Talking(Box<Client>),
+    Talking(Box<Talk>),
+}
+
+/// The protocol side of a connection.
+struct Talk {
+    client: Client,
+    input: GuardedInput,
 }
 
 /// What the server said, as far as a replay cares.
@@ -69,7 +78,8 @@ pub(crate) enum Lost {
     /// The server closed it.
     Closed,
     Io(io::Error),
-    Protocol(howdah_session::Error),
+    /// What it asked for or said allows no connection.
+    Fault(LoginFault),
 }
 
 impl Link {
@@ -91,39 +101,36 @@ impl Link {
     /// The protocol side, once the socket is open.
     pub(crate) fn client(&mut self) -> Option<&mut Client> {
         match &mut self.phase {
-            Phase::Talking(client) => Some(client),
+            Phase::Talking(talk) => Some(&mut talk.client),
             Phase::Opening(_) => None,
         }
     }
 
     /// Moves bytes in both directions and passes on what the server said, until the socket has no
     /// more, or for so long that a large result delays no other session.
-    ///
-    /// `nonce` gives fresh random bytes for the login.
     pub(crate) fn pump(
         &mut self,
         buffer: &mut [u8],
-        nonce: impl FnOnce() -> [u8; 18],
+        logins: &Logins,
         mut heard: impl FnMut(&mut Client, Reply),
     ) -> Result<Pumped, Lost> {
         if let Phase::Opening(login) = &mut self.phase {
             if !self.stream.open().map_err(Lost::Io)? {
                 return Ok(Pumped::Dry);
             }
-            let Some(mut login) = login.take() else { return Ok(Pumped::Dry) };
-            login.channel_binding =
-                self.stream.peer_certificate().and_then(howdah_connect::tls::end_point_hash);
-            let mut client = Client::new(*login, nonce());
+            let Some(login) = login.take() else { return Ok(Pumped::Dry) };
+            let (mut client, input) = logins.begin(*login, self.stream.peer_certificate());
             client.discard_rows(true);
-            self.phase = Phase::Talking(Box::new(client));
+            self.phase = Phase::Talking(Box::new(Talk { client, input }));
         }
-        let Phase::Talking(client) = &mut self.phase else { return Ok(Pumped::Dry) };
+        let Phase::Talking(talk) = &mut self.phase else { return Ok(Pumped::Dry) };
+        let Talk { client, input } = &mut **talk;
         for _ in 0..READS_MAX {
             // A server that hangs up has said why before: it is read although nothing can be sent.
             let sent = flush(&mut self.stream, client);
             let received = self.stream.receive(buffer).map_err(Lost::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
-                client.handle_input(&buffer[..some]);
+                let handled = input.handle(&buffer[..some], client);
                 hear(client, &mut |client: &mut Client, reply| {
                     match &reply {
                         Reply::Failed(failure) => self.last_words = Some(failure.clone()),
@@ -132,6 +139,7 @@ impl Link {
                     }
                     heard(client, reply);
                 })?;
+                handled.map_err(Lost::Fault)?;
             }
             match received {
                 Received::Bytes(_) => {}
@@ -150,7 +158,7 @@ impl Link {
     /// Sends what the protocol side has queued, as far as the socket takes it now.
     pub(crate) fn flush(&mut self) -> Result<(), Lost> {
         match &mut self.phase {
-            Phase::Talking(client) => flush(&mut self.stream, client),
+            Phase::Talking(talk) => flush(&mut self.stream, &mut talk.client),
             Phase::Opening(_) => Ok(()),
         }
     }
@@ -162,9 +170,9 @@ impl Link {
 
     /// Says goodbye and closes.
     pub(crate) fn close(mut self) {
-        if let Phase::Talking(client) = &mut self.phase {
-            client.terminate();
-            let _ = flush(&mut self.stream, client);
+        if let Phase::Talking(talk) = &mut self.phase {
+            talk.client.terminate();
+            let _ = flush(&mut self.stream, &mut talk.client);
         }
         self.stream.close();
     }
@@ -177,7 +185,7 @@ fn flush(stream: &mut Stream, client: &mut Client) -> Result<(), Lost> {
 }
 
 fn hear(client: &mut Client, heard: &mut impl FnMut(&mut Client, Reply)) -> Result<(), Lost> {
-    while let Some(event) = client.poll_event().map_err(Lost::Protocol)? {
+    while let Some(event) = client.poll_event().map_err(|error| Lost::Fault(error.into()))? {
         let reply = match event {
             Event::LoggedIn => Reply::LoggedIn,
             Event::ParseComplete => Reply::Parsed,
@@ -198,11 +206,13 @@ fn hear(client: &mut Client, heard: &mut impl FnMut(&mut Client, Reply)) -> Resu
 
 impl From<Lost> for Failure {
     fn from(lost: Lost) -> Self {
-        // 08006 connection_failure, 08P01 protocol_violation: what a driver would report.
+        // 08006 connection_failure, 08001 sqlclient_unable_to_establish_sqlconnection, 08P01
+        // protocol_violation: what a driver would report.
         let (code, message) = match lost {
             Lost::Closed => (b"08006", "the server closed the connection".to_owned()),
             Lost::Io(error) => (b"08006", format!("connection lost: {error}")),
-            Lost::Protocol(error) => (b"08P01", error.to_string()),
+            Lost::Fault(LoginFault::Refused(refused)) => (b"08001", refused.to_string()),
+            Lost::Fault(fault) => (b"08P01", fault.to_string()),
         };
         Self { sqlstate: SqlState::new(code), message: Text::from(message) }
     }

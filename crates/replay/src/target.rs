@@ -1,11 +1,12 @@
 //! The server that is replayed against, and how each session logs in to it.
 
 use howdah_connect::{
-    Endpoint, Target,
+    Endpoint, GuardedInput, Target,
     tls::{self, SslNegotiation},
 };
 use howdah_net::Dialer;
-use howdah_session::Login;
+use howdah_session::{Client, Login, ScramKeys};
+use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{identity::Identities, run::StartError};
 
@@ -15,11 +16,32 @@ pub(crate) struct Logins {
     target: Target,
     endpoint: Endpoint,
     identities: Identities,
+    /// A role logs in once per session, and its keys are the same each time.
+    scram_keys: ScramKeys,
+    random: SystemRandom,
 }
 
 impl Logins {
     pub(crate) fn new(target: Target, endpoint: Endpoint, identities: Identities) -> Self {
-        Self { target, endpoint, identities }
+        let (scram_keys, random) = (ScramKeys::default(), SystemRandom::new());
+        Self { target, endpoint, identities, scram_keys, random }
+    }
+
+    /// Begins a login on a connection where the server has shown this certificate, under the same
+    /// conditions (`channel_binding`, `require_auth`) as the first connection.
+    pub(crate) fn begin(
+        &self,
+        mut login: Login,
+        certificate: Option<&[u8]>,
+    ) -> (Client, GuardedInput) {
+        login.channel_binding = self.target.tls().binding(certificate);
+        let guard = self.target.login_guard(&login);
+        let mut nonce = [0; 18];
+        // Without a working random source a SCRAM login fails on its own.
+        let _ = self.random.fill(&mut nonce);
+        let mut client = Client::new(login, nonce);
+        client.share_scram_keys(self.scram_keys.clone());
+        (client, GuardedInput::new(guard))
     }
 
     /// The login of a session captured with these names.

@@ -19,7 +19,6 @@ use std::{
 use howdah_net::{Dialer, Poller, Readiness, Timers, Token};
 use howdah_traffic::{Kind, SessionId, Timestamp};
 use howdah_wire::startup::cancel_request;
-use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{
     cancel::{Cancel, Cancels},
@@ -75,7 +74,6 @@ pub(crate) struct Worker {
     /// Connections that have more to read, and will not be reported again.
     unread: Vec<Slot>,
     cancels: Cancels,
-    random: SystemRandom,
     /// Outcomes not handed over yet.
     ended: Vec<Finished>,
     backlog_bytes: usize,
@@ -159,7 +157,6 @@ impl Worker {
             by_session: HashMap::new(),
             unread: Vec::new(),
             cancels: Cancels::default(),
-            random: SystemRandom::new(),
             ended: Vec::new(),
             backlog_bytes: 0,
             progress: Instant::now(),
@@ -432,16 +429,11 @@ impl Worker {
         let mut ended = Vec::new();
         let mut arrived = false;
         let was_busy = player.is_busy();
-        let random = &self.random;
-        let pumped = link.pump(
-            &mut self.buffer,
-            || nonce(random),
-            |client, reply| {
-                arrived |= matches!(reply, Reply::LoggedIn);
-                // Read anew: a large answer may take long to arrive.
-                ended.extend(player.heard(reply, Instant::now(), client));
-            },
-        );
+        let pumped = link.pump(&mut self.buffer, &self.shared.logins, |client, reply| {
+            arrived |= matches!(reply, Reply::LoggedIn);
+            // Read anew: a large answer may take long to arrive.
+            ended.extend(player.heard(reply, Instant::now(), client));
+        });
         let now = Instant::now();
         if was_busy && !player.is_busy() {
             self.stats.in_flight -= 1;
@@ -638,11 +630,4 @@ fn lookahead(backlog_bytes: usize, limits: Limits) -> Duration {
 
 fn unsent(item: Item, end: End, now: Instant, free: Instant) -> Finished {
     Finished { item, sent: None, ended: now, free, rows: None, end }
-}
-
-/// Random bytes for a login. Without a working random source a SCRAM login fails on its own.
-fn nonce(random: &SystemRandom) -> [u8; 18] {
-    let mut nonce = [0; 18];
-    let _ = random.fill(&mut nonce);
-    nonce
 }

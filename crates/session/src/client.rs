@@ -8,7 +8,8 @@ mod verbs;
 use std::ops::Range;
 
 use howdah_wire::{
-    Backend, DecodeError, Frame, Header, backend::TransactionStatus, startup::CancelKey,
+    Backend, DecodeError, Frame, Header, auth::scram::ClientKeys, backend::TransactionStatus,
+    startup::CancelKey,
 };
 
 pub use login::Login;
@@ -119,6 +120,15 @@ impl Client {
     /// written, because of a zero byte in it, is reported by the first [`Client::poll_event`].
     pub fn new(login: Login, nonce: [u8; 18]) -> Self {
         Self { input: Input::default(), protocol: Protocol::new(login, nonce), discard_rows: false }
+    }
+
+    /// Has SCRAM take its keys from those that other logins have computed, and leave its own there.
+    /// Without this each login pays for the iterations that the server asks for. To be called before
+    /// any input.
+    pub fn share_scram_keys(&mut self, keys: ClientKeys) {
+        if let State::LoggingIn(handshake) = &mut self.protocol.state {
+            handshake.share_keys(keys);
+        }
     }
 
     /// Takes bytes that came from the server.

@@ -18,6 +18,7 @@ pub use event::{CopyData, Event, Row};
 // Names of the wire crate that stand in this crate's signatures.
 pub use howdah_wire::{
     EncodeError, Format, Oids, Secret,
+    auth::scram::ClientKeys as ScramKeys,
     backend::{CommandTag, Notification, RowDescription, ServerError, Severity, TransactionStatus},
     startup::CancelKey,
 };

@@ -6,7 +6,7 @@ use howdah_session as session;
 use howdah_wire::backend::{self, Severity};
 
 use crate::{
-    Endpoint, LoginRefused, SessionAttributes,
+    Endpoint, LoginFault, LoginRefused, SessionAttributes,
     tls::{NegotiationError, TlsError},
 };
 
@@ -129,6 +129,15 @@ pub enum ConnectFailure {
     /// The kind of session could not be found out.
     #[error("cannot tell what kind of session it is: {0}")]
     UnknownSession(Box<QueryError>),
+}
+
+impl From<LoginFault> for ConnectFailure {
+    fn from(fault: LoginFault) -> Self {
+        match fault {
+            LoginFault::Refused(refused) => Self::LoginRefused(refused),
+            LoginFault::Protocol(error) => Self::Protocol(error),
+        }
+    }
 }
 
 fn detail(said: Option<&io::Error>) -> String {

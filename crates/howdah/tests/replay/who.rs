@@ -100,6 +100,40 @@ fn sessions_give_the_password_of_the_target_by_scram_and_by_tls() {
     assert_eq!(count(&cluster), "10 plain, 5 encrypted");
 }
 
+#[test]
+fn sessions_keep_to_the_proofs_that_the_target_allows() {
+    let built = howdah_lab::Cluster::builder().name("proofs").password("s3cret").start();
+    let Some(mut cluster) = or_say_why_not("proofs", built) else { return };
+    connect(&cluster, "postgres").query("create role trusted login").unwrap();
+    let rules = cluster.data_dir().join("pg_hba.conf");
+    let strict = std::fs::read_to_string(&rules).unwrap();
+    let trust = "host all trusted 127.0.0.1/32 trust\n";
+    std::fs::write(&rules, format!("{trust}{strict}")).unwrap();
+    cluster.restart().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = Log::new("postgres");
+    log.session(1, &["select 1"]).user("trusted").session(2, &["select 2"]);
+    std::fs::write(folder.path().join("server.log"), log.text).unwrap();
+    let replay = |cluster: &howdah_lab::Cluster, more: &str| {
+        let target =
+            format!("host=127.0.0.1 port={} user=postgres dbname=postgres", cluster.port());
+        replay(folder.path(), "server.log", &format!("{target} password=s3cret {more}"), &[])
+    };
+    replay(&cluster, "").assert_all_done();
+
+    // The server lets the second role in without any proof, so anybody could be that server.
+    let refused = |replayed: &crate::support::Replayed| {
+        assert_eq!(replayed.report["executions"]["done"], 1, "{}", replayed.report);
+        assert_eq!(replayed.report["errors"], serde_json::json!({ "08001": 2 }));
+        assert!(replayed.ended("failed").all(|outcome| &*outcome.user == "trusted"));
+    };
+    refused(&replay(&cluster, "require_auth=scram-sha-256"));
+    if with_tls(&mut cluster) {
+        refused(&replay(&cluster, "sslmode=require channel_binding=require"));
+        replay(&cluster, "sslmode=require channel_binding=disable").assert_all_done();
+    }
+}
+
 /// Gives the server a certificate; false, after saying so, where there is no `openssl`.
 fn with_tls(cluster: &mut howdah_lab::Cluster) -> bool {
     use std::{

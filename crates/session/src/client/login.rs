@@ -4,7 +4,9 @@ use howdah_wire::{
     Backend, EncodeError, Secret,
     auth::{
         self,
-        scram::{ChannelBinding, ClientFinal, ClientFirst, SCRAM_SHA_256, SCRAM_SHA_256_PLUS},
+        scram::{
+            ChannelBinding, ClientFinal, ClientFirst, ClientKeys, SCRAM_SHA_256, SCRAM_SHA_256_PLUS,
+        },
     },
     backend::{Authentication, Mechanisms},
     frontend::encode,
@@ -46,7 +48,7 @@ impl Login {
 #[derive(Debug)]
 pub(super) enum Handshake {
     /// The startup packet is out.
-    Asked { login: Login, nonce: [u8; 18] },
+    Asked { login: Login, nonce: [u8; 18], keys: ClientKeys },
     /// SCRAM has begun.
     Scram(ClientFirst),
     /// Our proof is out, the server's is to come.
@@ -61,7 +63,14 @@ pub(super) enum Handshake {
 
 impl Handshake {
     pub(super) fn new(login: Login, nonce: [u8; 18]) -> Self {
-        Self::Asked { login, nonce }
+        Self::Asked { login, nonce, keys: ClientKeys::default() }
+    }
+
+    /// Shares keys with other logins. Of no use once SCRAM has begun.
+    pub(super) fn share_keys(&mut self, shared: ClientKeys) {
+        if let Self::Asked { keys, .. } = self {
+            *keys = shared;
+        }
     }
 
     /// Takes an authentication request and appends the answer to `buf`.
@@ -75,7 +84,9 @@ impl Handshake {
             (Self::Scram(_) | Self::Proof(_), Authentication::Ok) => {
                 return Err(Error::ServerUnproven);
             }
-            (Self::Asked { login, nonce }, request) => begin(login, nonce, &request, buf)?,
+            (Self::Asked { login, nonce, keys }, request) => {
+                begin(login, nonce, keys, &request, buf)?
+            }
             (Self::Scram(scram), Authentication::SaslContinue(data)) => {
                 let proof = scram.receive(data)?;
                 encode::sasl_response(buf, proof.message())?;
@@ -113,6 +124,7 @@ impl Handshake {
 fn begin(
     login: Login,
     nonce: [u8; 18],
+    keys: ClientKeys,
     request: &Authentication<'_>,
     buf: &mut Vec<u8>,
 ) -> Result<Handshake, Error> {
@@ -131,7 +143,7 @@ fn begin(
         }
         Authentication::Sasl(mechanisms) => {
             let binding = choose(mechanisms, channel_binding)?;
-            let scram = ClientFirst::new(password()?, binding, nonce);
+            let scram = ClientFirst::new(password()?, binding, nonce).with_keys(keys);
             encode::sasl_initial_response(buf, scram.mechanism(), Some(&scram.message()))?;
             Ok(Handshake::Scram(scram))
         }

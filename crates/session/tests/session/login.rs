@@ -1,6 +1,6 @@
 //! The way in, and the ways not to get in.
 
-use howdah_session::{Client, EncodeError, Error, Fault, Severity, TransactionStatus};
+use howdah_session::{Client, EncodeError, Error, Fault, ScramKeys, Severity, TransactionStatus};
 use howdah_wire::{
     Backend,
     auth::{
@@ -85,6 +85,22 @@ fn scram_proves_both_sides() {
         client.handle_input(&Says::default().auth(AuthenticationRequest::SaslFinal(&last)).0);
         assert_eq!(events(&mut client), Ok(vec![]));
         accepted(&mut client);
+    }
+}
+
+#[test]
+fn logins_with_one_password_compute_its_keys_once() {
+    let keys = ScramKeys::default();
+    for _ in 0..3 {
+        let mut client = started(login(Some("sesame")));
+        client.share_scram_keys(keys.clone());
+        let server = scram_challenge(&mut client, &[SCRAM_SHA_256], SCRAM_SHA_256, None);
+        let proof = sent_body(&mut client);
+        let last = server.verify(&proof).unwrap();
+        client.handle_input(&Says::default().auth(AuthenticationRequest::SaslFinal(&last)).0);
+        assert_eq!(events(&mut client), Ok(vec![]));
+        accepted(&mut client);
+        assert_eq!(keys.len(), 1);
     }
 }
 

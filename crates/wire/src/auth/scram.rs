@@ -16,9 +16,11 @@
 //! RFC 7677, RFC 5929; PostgreSQL manual, "SASL Authentication".
 
 mod client;
+mod keys;
 mod server;
 
 pub use client::{ChannelBinding, ClientFinal, ClientFirst};
+pub use keys::ClientKeys;
 pub use server::{ServerFirst, Verifier, VerifierError};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};

@@ -1,0 +1,144 @@
+//! What a client makes of a password and a salt, kept for its next login.
+//!
+//! The iterations are there to make guessing expensive, and a program that logs in a thousand times
+//! with one password pays for them a thousand times. The result is the same each time, for a server
+//! keeps the salt of a role until its password changes. Source: RFC 5802, section 5.1, which allows
+//! clients to keep exactly this.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    num::NonZeroU32,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use zeroize::Zeroizing;
+
+use super::{hmac_sha256, salted_password, sha256};
+use crate::Secret;
+
+/// Most keys that are kept. Beyond it all are forgotten: that many roles are rare, and a server
+/// that sends a new salt each time is not to fill our memory.
+const COUNT_MAX: usize = 4_096;
+
+/// Keys that clients have computed, by password, salt and iterations. Clones share them, also
+/// between threads.
+///
+/// They are as good as the password for a server that stores this salt. They are overwritten when
+/// the last clone is dropped, and never shown.
+#[derive(Clone, Default)]
+pub struct ClientKeys(Arc<Mutex<HashMap<[u8; 32], Keys>>>);
+
+/// `ClientKey` and `ServerKey` of RFC 5802.
+#[derive(Clone)]
+pub(super) struct Keys {
+    pub(super) client_key: Zeroizing<[u8; 32]>,
+    pub(super) server_key: Zeroizing<[u8; 32]>,
+}
+
+impl ClientKeys {
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether none are kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The keys of a password, computed if they are not known.
+    pub(super) fn of(&self, password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Keys {
+        let name = name(password, salt, iterations);
+        if let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&name) {
+            return known.clone();
+        }
+        // Without the lock: another thread that wants the same meanwhile computes it as well, and
+        // one that wants something else does not wait.
+        let keys = Keys::new(password, salt, iterations);
+        self.insert(name, keys.clone());
+        keys
+    }
+
+    fn insert(&self, name: [u8; 32], keys: Keys) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= COUNT_MAX {
+            kept.clear();
+        }
+        kept.insert(name, keys);
+    }
+}
+
+impl Keys {
+    fn new(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Self {
+        let salted = salted_password(password.expose(), salt, iterations);
+        Self {
+            client_key: Zeroizing::new(hmac_sha256(&*salted, b"Client Key")),
+            server_key: Zeroizing::new(hmac_sha256(&*salted, b"Server Key")),
+        }
+    }
+}
+
+/// A hash of all three. Lengths stand before what has no fixed one, so that no two can be mistaken
+/// for each other.
+fn name(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> [u8; 32] {
+    let mut text = Zeroizing::new(Vec::new());
+    text.extend_from_slice(&iterations.get().to_be_bytes());
+    for part in [password.expose(), salt] {
+        text.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        text.extend_from_slice(part);
+    }
+    sha256(&text)
+}
+
+/// How many there are, and nothing of them.
+impl fmt::Debug for ClientKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientKeys({})", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COST: NonZeroU32 = NonZeroU32::new(2).expect("it is not zero");
+
+    #[test]
+    fn what_is_known_is_not_computed_again() {
+        let keys = ClientKeys::default();
+        let password = Secret::from("sesame");
+        let computed = keys.of(&password, b"salt", COST);
+        assert_eq!(keys.len(), 1);
+        // What stands there in place of the truth is what comes out: nobody computes it anew.
+        let other = Keys::new(&Secret::from("other"), b"salt", COST);
+        keys.insert(name(&password, b"salt", COST), other.clone());
+        let found = keys.clone().of(&password, b"salt", COST);
+        assert_eq!(found.client_key, other.client_key);
+        assert_ne!(found.client_key, computed.client_key);
+        assert_eq!(keys.len(), 1);
+    }
+
+    #[test]
+    fn keys_belong_to_password_salt_and_iterations() {
+        let keys = ClientKeys::default();
+        let more = COST.saturating_add(1);
+        let of = |password: &str, salt: &[u8], cost| keys.of(&Secret::from(password), salt, cost);
+        let first = of("ab", b"c", COST);
+        for other in [of("a", b"bc", COST), of("ab", b"d", COST), of("ab", b"c", more)] {
+            assert_ne!(first.client_key, other.client_key);
+        }
+        assert_eq!(keys.len(), 4);
+        assert_eq!(format!("{keys:?}"), "ClientKeys(4)");
+    }
+
+    #[test]
+    fn salts_without_end_fill_no_memory() {
+        let keys = ClientKeys::default();
+        let one = NonZeroU32::MIN;
+        for salt in 0..COUNT_MAX + 2 {
+            keys.of(&Secret::from("x"), &salt.to_be_bytes(), one);
+        }
+        assert_eq!(keys.len(), 2);
+    }
+}
