@@ -14,6 +14,9 @@ pub struct SocketAccount {
     pub bytes_total: u64,
     /// Packets the kernel dropped at this socket because its buffer was full.
     pub drops_total: u64,
+    /// What the reader itself threw away: lines and ends of packets that were too long, connections
+    /// above the limit, the last line of a connection that broke.
+    pub discarded_total: u64,
     /// Bytes of memory that unread packets take now.
     pub unread_bytes: u64,
     /// The effective receive buffer.
