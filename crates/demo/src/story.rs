@@ -125,11 +125,11 @@ impl Demo {
             "2/6  {}: clients shop for {seconds} s, the server logs what they do",
             original.version()
         ));
-        let statements = workload::run(&production.target, self.duration)?;
+        let executed = workload::run(&production.target, self.duration)?;
         self.go_on()?;
         let capture = self.capture(production)?;
         let events = capture.manifest().events;
-        tell(&format!("     {statements} statements by their clients, {events} events in the log"));
+        tell(&format!("     {executed} executions by their clients, {events} events in the log"));
 
         tell("3/6  replaying the log against an unchanged copy");
         let unchanged = original.stand_in("demo-base")?;

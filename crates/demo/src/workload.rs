@@ -37,7 +37,7 @@ const CLIENTS: &[(Habit, Duration)] = &[
     (Habit::Reporter, Duration::from_millis(900)),
 ];
 
-/// Runs all clients for `duration` and says how many statements they ran.
+/// Runs all clients for `duration` and says how often they had a statement executed.
 ///
 /// # Errors
 ///
@@ -59,19 +59,17 @@ struct Shopper {
     client: Client,
     habit: Habit,
     dice: Dice,
-    statements: u64,
+    executions: u64,
 }
 
 impl Shopper {
     fn enter(target: &Target, habit: Habit, seed: u64) -> Result<Self, Error> {
         let name = format!("{habit:?}").to_lowercase();
         let mut client = Client::connect(&target.with_application_name(&name))?;
-        let mut statements = 0;
         if let Habit::Visitor = habit {
             client.prepare("orders_of_customer", PLANTED_QUERY)?;
-            statements += 1;
         }
-        Ok(Self { client, habit, dice: Dice(seed), statements })
+        Ok(Self { client, habit, dice: Dice(seed), executions: 0 })
     }
 
     fn stay(mut self, pause: Duration, end: Instant) -> Result<u64, Error> {
@@ -80,7 +78,7 @@ impl Shopper {
             // Pauses vary, or all clients would march in step.
             thread::sleep(pause.mul_f64(0.5 + f64::from(self.dice.roll(1000)) / 1000.0));
         }
-        Ok(self.statements)
+        Ok(self.executions)
     }
 
     fn round(&mut self) -> Result<(), QueryError> {
@@ -101,7 +99,7 @@ impl Shopper {
             }
             Habit::Visitor => {
                 self.client.query_prepared("orders_of_customer", &[Some(&customer.to_string())])?;
-                self.statements += 1;
+                self.executions += 1;
                 self.simple(&format!("select name, city from customers where id = {customer}"))
             }
             Habit::Packer => {
@@ -125,13 +123,13 @@ impl Shopper {
 
     fn simple(&mut self, sql: &str) -> Result<(), QueryError> {
         self.client.query(sql)?;
-        self.statements += 1;
+        self.executions += 1;
         Ok(())
     }
 
     fn extended(&mut self, sql: &str, values: &[Option<&str>]) -> Result<(), QueryError> {
         self.client.query_with(sql, values)?;
-        self.statements += 1;
+        self.executions += 1;
         Ok(())
     }
 }
