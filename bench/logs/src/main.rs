@@ -16,6 +16,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 use howdah_logs::{Options, read_files};
+use howdah_traffic::EventHash;
 
 use crate::workload::{Shape, Workload};
 
@@ -84,23 +85,22 @@ fn generate(
 }
 
 fn parse(log: PathBuf) -> anyhow::Result<()> {
-    let mut events = 0_u64;
-    let mut sum = 0_u64;
+    let mut hash = EventHash::default();
     let summary = read_files(
         &[log],
         Options::default(),
         |_| ControlFlow::Continue(()),
         |event| {
-            events += 1;
-            sum = sum.wrapping_add(event.digest());
+            hash.add(&event);
             Ok::<(), std::convert::Infallible>(())
         },
     )?;
     writeln!(
         std::io::stdout(),
-        "{} bytes, {} records, {events} events, {} rejected, digest {sum:016x}",
+        "{} bytes, {} records, {} events, {} rejected, hash {hash}",
         summary.bytes,
         summary.records,
+        hash.events(),
         summary.rejected()
     )?;
     Ok(())

@@ -83,6 +83,8 @@ pub enum Field {
     Vxid = 17,
     /// Number.
     QueryId = 18,
+    /// Number.
+    Pipeline = 19,
 }
 
 impl EventHash {
@@ -111,6 +113,9 @@ impl EventHash {
         }
         if let Some(query_id) = event.query_id {
             row.number(Field::QueryId, query_id);
+        }
+        if let Some(pipeline) = event.pipeline {
+            row.number(Field::Pipeline, i64::from(pipeline));
         }
         self.sum = self.sum.wrapping_add(row.take());
         self.kinds[event.action.kind() as usize] += 1;
@@ -303,6 +308,7 @@ mod tests {
             source: Source::Duration,
             vxid: None,
             query_id: Some(-1),
+            pipeline: None,
         }
     }
 
@@ -345,7 +351,7 @@ mod tests {
         let page = include_str!("../../../docs/src/reference/event-hash.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
         let tags: Vec<u8> = rows.filter_map(|(tag, _)| tag.parse().ok()).collect();
-        assert_eq!(tags, (1..=Field::QueryId as u8).collect::<Vec<_>>());
+        assert_eq!(tags, (1..=Field::Pipeline as u8).collect::<Vec<_>>());
     }
 
     #[test]
@@ -363,7 +369,7 @@ mod tests {
     #[test]
     fn every_field_counts() {
         let base = event("select 1", Some(vec![]));
-        let mut others = vec![base.clone(); 12];
+        let mut others = vec![base.clone(); 13];
         others[0].time = Timestamp::from_micros(2);
         others[1].session = "t".into();
         others[2].user = "".into();
@@ -376,6 +382,7 @@ mod tests {
         others[9].source = Source::Statement;
         others[10].vxid = Some("3/4".into());
         others[11].query_id = None;
+        others[12].pipeline = Some(1);
         others.push(event("select 1", None));
         others.push(event("select 1", Some(vec![Parameter::Value("".into())])));
         others.push(event("select 1", Some(vec![Parameter::Truncated("".into())])));

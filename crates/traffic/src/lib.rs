@@ -3,7 +3,6 @@
 //! Importers of server logs and the pooler's tap produce [`Event`]s; captures store them; replay
 //! plays them. This crate says what an event *is*. Files, sockets and SQL meaning live elsewhere.
 
-mod digest;
 mod event;
 mod hash;
 mod reorder;
