@@ -20,6 +20,7 @@
 //! - [`flush`]: intervals of all shards into one [`flush::Snapshot`], with etsy's statistics.
 //! - [`backends`]: a [`backends::Backend`] takes snapshots somewhere, each on its own thread.
 //! - [`settings`]: what a person can set, whatever file it was written in.
+//! - [`js`]: numbers, dates and objects as JavaScript writes them, which is etsy's output.
 //! - [`ledger`]: what was lost and where: *sent = delivered + socket drops + backlog drops + unread*.
 //!
 //! The crate knows nothing of command lines; the binary turns a file into settings and calls it.
@@ -29,6 +30,7 @@ pub mod backends;
 pub mod flush;
 pub mod grammar;
 pub mod intake;
+pub mod js;
 pub mod ledger;
 pub mod name;
 pub mod settings;

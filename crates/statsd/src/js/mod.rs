@@ -1,0 +1,12 @@
+//! Text as JavaScript writes it: numbers, dates, and what `util.inspect` makes of objects.
+//!
+//! Graphite lines, the console and the management port of etsy's server are JavaScript's own
+//! renderings, and people's scripts parse them. No JavaScript is run or read here.
+
+mod date;
+mod inspect;
+mod number;
+
+pub use date::Date;
+pub use inspect::{Inspect, Value, inspect};
+pub use number::Number;
