@@ -94,7 +94,7 @@ impl fmt::Debug for Outlet {
 
 /// Open sockets, with a thread for each datagram socket and one for all streams.
 ///
-/// Dropping it stops the threads as [`stop`](Self::stop) does, with [`DROP_PATIENCE`].
+/// Dropping it stops the threads as [`stop`](Self::stop) does, for a second at most.
 #[derive(Debug)]
 pub struct Intake {
     readers: Vec<JoinHandle<()>>,

@@ -134,7 +134,7 @@ pub(crate) fn unix_stream(path: &Path, mode: Option<u32>) -> Result<Opened, Open
 }
 
 /// Connections that may wait to be accepted; the kernel cuts it to `net.core.somaxconn`.
-const QUEUE: i32 = 1024;
+pub(crate) const QUEUE: i32 = 1024;
 
 /// Whether an IPv6 socket should leave IPv4 alone: if somebody else in the list wants it.
 ///

@@ -4,15 +4,15 @@
 //! lines go on as one packet; what is left of the last one waits in the connection
 //! ([`Lines`]). A connection that is idle costs a few hundred bytes.
 
-use std::{collections::HashMap, io, os::fd::OwnedFd, sync::Arc};
+use std::{collections::HashMap, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use rustix::{
-    event::{Timespec, epoll},
+    event::epoll,
     io::Errno,
     net::{SocketFlags, accept_with},
 };
 
-use super::{Outlet, accounts::Counts, lines::Lines, stop::Stop};
+use super::{Outlet, accounts::Counts, lines::Lines, open::QUEUE, stop::Stop};
 
 /// Bytes read from a connection at once.
 const READ_BYTES: usize = 64 << 10;
@@ -80,24 +80,20 @@ impl Reader {
     /// Reads until the order to stop, and then what had arrived until then.
     pub(crate) fn run(mut self) {
         while !self.stop.is_ordered() {
-            if let Err(error) = self.round(None) {
+            if let Err(error) = self.round() {
                 tracing::warn!(%error, "cannot wait for connections");
-                let _ = self.stop.pause(std::time::Duration::from_millis(100));
+                let _ = self.stop.pause(AFTER_ERROR);
             }
         }
-        self.listeners.iter().for_each(|listener| {
-            let _ = epoll::delete(&self.epoll, &listener.socket);
-        });
-        let _ = epoll::delete(&self.epoll, self.stop.signal());
-        while !self.stop.is_overdue() && matches!(self.round(Some(&NOW)), Ok(1..)) {}
+        self.drain();
     }
 
-    /// Serves what is ready; tells how much was.
-    fn round(&mut self, patience: Option<&Timespec>) -> io::Result<usize> {
+    /// Serves what is ready.
+    fn round(&mut self) -> io::Result<()> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: NONE }; 64];
-        let ready = match epoll::wait(&self.epoll, &mut events, patience) {
+        let ready = match epoll::wait(&self.epoll, &mut events, None) {
             Ok(ready) => ready,
-            Err(Errno::INTR) => return Ok(1),
+            Err(Errno::INTR) => 0,
             Err(error) => return Err(error.into()),
         };
         for event in &events[..ready] {
@@ -106,49 +102,72 @@ impl Reader {
                 listener if listener < self.listeners.len() as u64 => {
                     self.accept(listener as usize);
                 }
-                token => self.read(token),
+                token => drop(self.read(token)),
             }
         }
-        Ok(ready)
+        Ok(())
     }
 
-    /// Lets one connection in. If more wait, the next round reports the listener again.
-    fn accept(&mut self, index: usize) {
+    /// Takes in what has arrived until now: whoever waits to be let in, and of each connection as
+    /// much as is there at this moment, so that a busy sender cannot hold us.
+    fn drain(&mut self) {
+        for listener in 0..self.listeners.len() {
+            let waiting = 0..QUEUE;
+            waiting.take_while(|_| !self.stop.is_overdue() && self.accept(listener)).for_each(drop);
+        }
+        let tokens: Vec<u64> = self.connections.keys().copied().collect();
+        for token in tokens {
+            let socket = &self.connections[&token].socket;
+            let mut there = rustix::io::ioctl_fionread(socket).unwrap_or_default();
+            loop {
+                let read = self.read(token) as u64;
+                if read == 0 || there == 0 || self.stop.is_overdue() {
+                    break;
+                }
+                there = there.saturating_sub(read);
+            }
+        }
+    }
+
+    /// Lets one connection in, and tells whether one was there. If more wait, the next round reports
+    /// the listener again.
+    fn accept(&mut self, index: usize) -> bool {
         let listener = &mut self.listeners[index];
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match accept_with(&listener.socket, flags) {
             Ok(socket) => socket,
             // It has gone again, or another process was faster.
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return,
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return false,
             Err(error) => {
                 let socket = listener.counts.name();
                 tracing::warn!(socket, %error, "cannot accept a connection");
                 // Out of descriptors, as a rule: it stays readable, so not in a hot loop.
-                let _ = self.stop.pause(std::time::Duration::from_millis(100));
-                return;
+                let _ = self.stop.pause(AFTER_ERROR);
+                return false;
             }
         };
         if listener.connections >= listener.connections_max {
             let (socket, limit) = (listener.counts.name(), listener.connections_max);
             tracing::warn!(socket, limit, "a connection above the limit was closed");
             listener.counts.discard(1);
-            return;
+            return true;
         }
         let token = epoll::EventData::new_u64(self.next_token);
         if let Err(error) = epoll::add(&self.epoll, &socket, token, epoll::EventFlags::IN) {
             tracing::warn!(socket = listener.counts.name(), %error, "cannot watch a connection");
             listener.counts.discard(1);
-            return;
+            return true;
         }
         listener.connections += 1;
         let connection = Connection { socket, listener: index, lines: Lines::default() };
         self.connections.insert(self.next_token, connection);
         self.next_token += 1;
+        true
     }
 
-    /// Reads a connection once.
-    fn read(&mut self, token: u64) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+    /// Reads a connection once. Returns how many bytes came; 0 if none, or if it has ended.
+    fn read(&mut self, token: u64) -> usize {
+        let Some(connection) = self.connections.get_mut(&token) else { return 0 };
         let counts = &self.listeners[connection.listener].counts;
         let from = connection.lines.begin(&mut self.buffer);
         let room = from..from + READ_BYTES;
@@ -161,6 +180,7 @@ impl Reader {
                 let lines = connection.lines.take(&self.buffer[..from + bytes]);
                 deliver(lines, counts, &mut self.outlet);
                 counts.discard(connection.lines.take_overlong());
+                return bytes;
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => {
@@ -171,6 +191,7 @@ impl Reader {
                 self.close(token);
             }
         }
+        0
     }
 
     /// Closing the descriptor takes it out of the epoll set, too.
@@ -189,5 +210,7 @@ fn deliver(lines: &[u8], counts: &Counts, outlet: &mut Outlet) {
     }
 }
 
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Pause after an error.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// Placeholder in a list that the kernel fills.
 const NONE: epoll::EventData = epoll::EventData::new_u64(STOP);
