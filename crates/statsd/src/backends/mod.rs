@@ -4,12 +4,21 @@
 //! queue of snapshots, so that a slow or dead receiver delays nobody else; a snapshot that finds
 //! the queue full is dropped and counted.
 
+mod console;
+mod dial;
+mod file;
+mod graphite;
+mod outbox;
+#[cfg(test)]
+pub(crate) mod testing;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+pub use self::{console::Console, file::File, graphite::Graphite};
 use crate::flush::Snapshot;
 
 /// A receiver of snapshots. All calls come from one thread, its own; it may block there.

@@ -5,7 +5,7 @@
 //!
 //! Source: the behaviour of Node 20, which the tests' expectations come from.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use super::Number;
 
@@ -16,18 +16,14 @@ pub enum Value {
     Number(f64),
     /// A string.
     Text(Box<str>),
+    /// Nothing.
+    Null,
+    /// An array of numbers.
+    Numbers(Arc<[f64]>),
     /// An array.
     Array(Vec<Value>),
     /// An object, its keys in order of insertion.
     Object(Vec<(Box<str>, Value)>),
-}
-
-impl Value {
-    /// An array of numbers.
-    #[must_use]
-    pub fn numbers(values: &[f64]) -> Self {
-        Self::Array(values.iter().copied().map(Self::Number).collect())
-    }
 }
 
 /// How to show a value.
@@ -52,7 +48,7 @@ impl Default for Inspect {
 ///
 /// let value = Value::Object(vec![
 ///     ("a.b".into(), Value::Number(1.5)),
-///     ("t".into(), Value::numbers(&[1.0, 2.0, 3.0])),
+///     ("t".into(), Value::Numbers([1.0, 2.0, 3.0].into())),
 /// ]);
 /// assert_eq!(inspect(&value, Inspect::default()), "{ 'a.b': 1.5, t: [ 1, 2, 3 ] }");
 /// ```
@@ -96,31 +92,39 @@ impl Writer {
             }
             Value::Number(number) => self.styled(Number(*number).to_string(), Style::Number),
             Value::Text(text) => self.styled(quoted(text), Style::Text),
+            Value::Null => Entry { text: self.bold("null"), width: 4 },
+            Value::Numbers(values) if values.is_empty() => plain("[]".to_owned()),
             Value::Array(values) if values.is_empty() => plain("[]".to_owned()),
             Value::Object(values) if values.is_empty() => plain("{}".to_owned()),
-            Value::Array(_) if depth > self.options.depth => {
+            Value::Array(_) | Value::Numbers(_) if depth > self.options.depth => {
                 self.styled("[Array]".to_owned(), Style::Special)
             }
             Value::Object(_) if depth > self.options.depth => {
                 self.styled("[Object]".to_owned(), Style::Special)
             }
-            Value::Array(values) => self.array(values, depth),
+            Value::Array(values) => {
+                let shown = &values[..values.len().min(ARRAY_LENGTH_MAX)];
+                self.array(shown, values.len(), depth)
+            }
+            Value::Numbers(values) => {
+                let shown = values.iter().take(ARRAY_LENGTH_MAX).copied().map(Value::Number);
+                self.array(&shown.collect::<Vec<_>>(), values.len(), depth)
+            }
             Value::Object(values) => self.object(values, depth),
         }
     }
 
-    fn array(&mut self, values: &[Value], depth: usize) -> Entry {
+    fn array(&mut self, shown: &[Value], length: usize, depth: usize) -> Entry {
         self.depth_last = depth;
-        let shown = values.iter().take(ARRAY_LENGTH_MAX);
-        let mut entries: Vec<_> = shown.map(|value| self.nested(value, depth)).collect();
-        let rest = values.len().saturating_sub(ARRAY_LENGTH_MAX);
+        let mut entries: Vec<_> = shown.iter().map(|value| self.nested(value, depth)).collect();
+        let rest = length - shown.len();
         if rest > 0 {
             let plural = if rest == 1 { "" } else { "s" };
             entries.push(plain(format!("... {rest} more item{plural}")));
         }
         let count = entries.len();
         if count > 6 {
-            entries = self.columns(entries, values);
+            entries = self.columns(entries, shown);
         }
         // Entries in columns are lines already.
         let whole = entries.len() == count;
@@ -208,6 +212,13 @@ impl Writer {
             .collect();
         lines.extend(entries.into_iter().skip(grouped));
         lines
+    }
+
+    fn bold(&self, text: &str) -> String {
+        match self.options.colors {
+            true => format!("\x1b[1m{text}\x1b[22m"),
+            false => text.to_owned(),
+        }
     }
 
     fn styled(&self, text: String, style: Style) -> Entry {

@@ -107,6 +107,9 @@ pub struct Console {
 pub struct File {
     /// Where.
     pub path: PathBuf,
+    /// Begin each line with the flush's second.
+    #[serde(default)]
+    pub timestamps: bool,
 }
 
 /// Every packet as it came, to another server.

@@ -1,0 +1,218 @@
+//! A file with one line per value, as the Perl server's file backend was meant to write it.
+//!
+//! ```text
+//! c<TAB>api.hits<TAB>30                 counter: the sum of the interval
+//! t<TAB>api.latency<TAB>12.000000       timer: one line for each sample, ascending
+//! g<TAB>pool.size<TAB>-2.500000         gauge
+//! s<TAB>users<TAB>anna;bob              set: its members
+//! ```
+//!
+//! A timer of too many samples to keep has a line for each of its statistics,
+//! `t<TAB>api.latency.upper_90<TAB>…`. With `timestamps`, each line begins with the flush's second and
+//! a tab. In a member, `\`, `;` and control characters are written `\\`, `\;`, `\t`, `\n`, `\xNN`.
+//!
+//! Lines are appended, flush by flush. A file that was moved away or removed is made anew, so that
+//! the usual log rotation works without a signal.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{self, BufWriter, Write as _},
+    os::unix::fs::MetadataExt as _,
+    sync::Arc,
+};
+
+use super::{Backend, BackendError, Status};
+use crate::{
+    flush::{Samples, Snapshot},
+    js::Number,
+    settings,
+};
+
+/// Appends snapshots to a file.
+#[derive(Debug)]
+pub struct File {
+    settings: settings::File,
+    open: Option<fs::File>,
+    status: Status,
+}
+
+impl File {
+    /// A backend for these settings. The file is opened by the first flush.
+    #[must_use]
+    pub fn new(settings: settings::File) -> Self {
+        Self { settings, open: None, status: Status::default() }
+    }
+
+    /// The file at the path, opened again if what we hold is not it any more.
+    fn file(&mut self) -> io::Result<&fs::File> {
+        let path = &self.settings.path;
+        let held = self.open.as_ref().and_then(|file| identity(file.metadata()));
+        if held.is_none() || held != identity(fs::metadata(path)) {
+            self.open = None;
+        }
+        match &mut self.open {
+            Some(file) => Ok(file),
+            none => {
+                let file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+                Ok(none.insert(file))
+            }
+        }
+    }
+
+    fn append(&mut self, snapshot: &Snapshot) -> io::Result<u64> {
+        let stamp = match self.settings.timestamps {
+            true => format!("{}\t", snapshot.timestamp),
+            false => String::new(),
+        };
+        let mut out = Counted { inner: BufWriter::with_capacity(1 << 16, self.file()?), bytes: 0 };
+        write_lines(&mut out, snapshot, &stamp)?;
+        out.inner.flush()?;
+        Ok(out.bytes)
+    }
+}
+
+fn identity(metadata: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
+    metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+impl Backend for File {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn status(&self) -> Status {
+        self.status.clone()
+    }
+
+    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
+        match self.append(snapshot) {
+            Ok(bytes) => {
+                self.status.set("flush_length", bytes as f64);
+                Ok(())
+            }
+            Err(error) => Err(BackendError {
+                receiver: self.settings.path.display().to_string(),
+                action: "writing",
+                source: error.into(),
+            }),
+        }
+    }
+}
+
+struct Counted<W> {
+    inner: W,
+    bytes: u64,
+}
+
+impl<W: io::Write> io::Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn write_lines(out: &mut impl io::Write, snapshot: &Snapshot, stamp: &str) -> io::Result<()> {
+    for counter in &snapshot.counters {
+        writeln!(out, "{stamp}c\t{}\t{}", counter.name, Number(counter.value))?;
+    }
+    for timer in &snapshot.timers {
+        match &timer.samples {
+            Samples::Exact(values) => {
+                for value in values.iter() {
+                    writeln!(out, "{stamp}t\t{}\t{value:.6}", timer.name)?;
+                }
+            }
+            Samples::Sketched(_) => {
+                for (field, value) in &timer.fields {
+                    let (base, tags) = (timer.name.base(), timer.name.tag_text());
+                    writeln!(out, "{stamp}t\t{base}.{field}{tags}\t{value:.6}")?;
+                }
+            }
+        }
+    }
+    for gauge in &snapshot.gauges {
+        writeln!(out, "{stamp}g\t{}\t{:.6}", gauge.name, gauge.value)?;
+    }
+    let mut members = String::new();
+    for set in &snapshot.sets {
+        members.clear();
+        for (at, member) in set.members.iter().enumerate() {
+            if at > 0 {
+                members.push(';');
+            }
+            escape(member, &mut members);
+        }
+        writeln!(out, "{stamp}s\t{}\t{members}", set.name)?;
+    }
+    Ok(())
+}
+
+fn escape(member: &str, out: &mut String) {
+    for char in member.chars() {
+        // Writing into a String cannot fail.
+        let _ = match char {
+            '\\' => out.write_str("\\\\"),
+            ';' => out.write_str("\\;"),
+            '\t' => out.write_str("\\t"),
+            '\n' => out.write_str("\\n"),
+            char if char.is_control() => write!(out, "\\x{:02x}", char as u32),
+            char => out.write_char(char),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::testing::snapshot;
+
+    #[test]
+    fn each_value_has_a_line_and_a_moved_file_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stats");
+        let settings = settings::File { path: path.clone(), timestamps: false };
+        let mut file = File::new(settings);
+        file.flush(&snapshot()).unwrap();
+        let lines = "c\tapi.hits\t30\nc\tapi.hits;code=500\t2\nc\tstatsd.packets_received\t12\n\
+                     t\tapi.latency\t10.000000\nt\tapi.latency\t20.000000\nt\tapi.latency\t30.000000\n\
+                     g\tpool.size\t-2.500000\ns\tusers\tanna;bob\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), lines);
+        assert_eq!(file.status.get("flush_length"), Some(lines.len() as f64));
+        file.flush(&snapshot()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), lines.repeat(2));
+
+        fs::rename(&path, folder.path().join("stats.1")).unwrap();
+        file.flush(&snapshot()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), lines);
+    }
+
+    #[test]
+    fn lines_can_carry_their_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stats");
+        let settings = settings::File { path: path.clone(), timestamps: true };
+        File::new(settings).flush(&snapshot()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.lines().all(|line| line.starts_with("1772359200\t")), "{text}");
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_an_error_with_its_name() {
+        let settings = settings::File { path: "/nonexistent/stats".into(), timestamps: false };
+        let error = File::new(settings).flush(&snapshot()).unwrap_err();
+        assert_eq!(error.to_string(), "/nonexistent/stats: writing failed");
+    }
+
+    #[test]
+    fn members_cannot_break_a_line() {
+        let mut text = String::new();
+        escape("a;b\\c\td\ne\x01é", &mut text);
+        assert_eq!(text, "a\\;b\\\\c\\td\\ne\\x01é");
+    }
+}

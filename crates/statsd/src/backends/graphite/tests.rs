@@ -1,0 +1,214 @@
+//! Against a listener that takes what comes.
+
+use std::{
+    io::Read as _,
+    net::{TcpListener, TcpStream},
+    thread,
+};
+
+use super::*;
+use crate::backends::testing::{made_at, snapshot};
+
+fn settings(port: u16) -> settings::Graphite {
+    settings::Graphite {
+        host: "127.0.0.1".to_owned(),
+        port,
+        pickle_port: port,
+        ..Default::default()
+    }
+}
+
+fn listen() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+/// Reads one whole connection.
+fn one_connection(listener: TcpListener) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut text = String::new();
+        peer.read_to_string(&mut text).unwrap();
+        text
+    })
+}
+
+/// The lines, without the two that hold times measured here.
+fn lines(text: &str) -> Vec<&str> {
+    assert!(text.ends_with('\n'));
+    text.lines()
+        .filter(|line| !line.contains("calculationtime") && !line.contains("last_flush"))
+        .collect()
+}
+
+#[test]
+fn a_flush_is_one_connection_with_etsys_lines() {
+    let (listener, port) = listen();
+    let reader = one_connection(listener);
+    let mut graphite = Graphite::new(settings(port));
+    let status = graphite.status();
+    graphite.flush(&snapshot()).unwrap();
+    let text = reader.join().unwrap();
+    assert_eq!(status.get("flush_length"), Some(text.len() as f64));
+    let now = text.lines().last().unwrap().rsplit(' ').next().unwrap();
+    assert_eq!(
+        lines(&text),
+        [
+            "stats.api.hits 3 1772359200",
+            "stats_counts.api.hits 30 1772359200",
+            "stats.api.hits;code=500 0.2 1772359200",
+            "stats_counts.api.hits;code=500 2 1772359200",
+            "stats.statsd.packets_received 1.2 1772359200",
+            "stats_counts.statsd.packets_received 12 1772359200",
+            "stats.timers.api.latency.count_90 3 1772359200",
+            "stats.timers.api.latency.mean_90 20 1772359200",
+            "stats.timers.api.latency.upper_90 30 1772359200",
+            "stats.timers.api.latency.sum_90 60 1772359200",
+            "stats.timers.api.latency.sum_squares_90 1400 1772359200",
+            "stats.timers.api.latency.std 8.16496580927726 1772359200",
+            "stats.timers.api.latency.upper 30 1772359200",
+            "stats.timers.api.latency.lower 10 1772359200",
+            "stats.timers.api.latency.count 3 1772359200",
+            "stats.timers.api.latency.count_ps 0.3 1772359200",
+            "stats.timers.api.latency.sum 60 1772359200",
+            "stats.timers.api.latency.sum_squares 1400 1772359200",
+            "stats.timers.api.latency.mean 20 1772359200",
+            "stats.timers.api.latency.median 20 1772359200",
+            "stats.timers.api.latency.histogram.bin_10 1 1772359200",
+            "stats.timers.api.latency.histogram.bin_inf 2 1772359200",
+            "stats.timers.idle.count_ps 0 1772359200",
+            "stats.timers.idle.count 0 1772359200",
+            "stats.gauges.pool.size -2.5 1772359200",
+            "stats.sets.users.count 2 1772359200",
+            "statsd.numStats 7 1772359200",
+            "stats.statsd.processing_time 4 1772359200",
+            &format!("stats.statsd.graphiteStats.last_exception 0 {now}"),
+            &format!("stats.statsd.graphiteStats.flush_time 0 {now}"),
+            &format!("stats.statsd.graphiteStats.flush_length 0 {now}"),
+        ]
+    );
+}
+
+#[test]
+fn the_new_namespace_has_prefixes_and_a_suffix_before_the_tags() {
+    let (listener, port) = listen();
+    let reader = one_connection(listener);
+    let settings = settings::Graphite {
+        legacy_namespace: false,
+        global_prefix: "prod".to_owned(),
+        prefix_timer: String::new(),
+        global_suffix: "web1".to_owned(),
+        flush_counts: false,
+        ..settings(port)
+    };
+    Graphite::new(settings).flush(&snapshot()).unwrap();
+    let text = reader.join().unwrap();
+    let lines = lines(&text);
+    for line in [
+        "prod.counters.api.hits.rate.web1 3 1772359200",
+        "prod.counters.api.hits.rate.web1;code=500 0.2 1772359200",
+        "prod.api.latency.upper_90.web1 30 1772359200",
+        "prod.gauges.pool.size.web1 -2.5 1772359200",
+        "prod.sets.users.count.web1 2 1772359200",
+        "prod.statsd.numStats.web1 7 1772359200",
+        "prod.statsd.processing_time.web1 4 1772359200",
+    ] {
+        assert!(lines.contains(&line), "{line} in {text}");
+    }
+    assert!(!text.contains(".count.web1 30"), "{text}");
+}
+
+#[test]
+fn while_carbon_is_away_values_wait_within_the_bound_and_then_arrive_in_order() {
+    let (listener, port) = listen();
+    drop(listener);
+    let settings = settings::Graphite { spool_bytes: 3 << 10, ..settings(port) };
+    let mut graphite = Graphite::new(settings);
+    let status = graphite.status();
+    // About 1.4 kB each: two fit.
+    let mut results = Vec::new();
+    for flush in 0..4 {
+        results.push(graphite.flush(&Arc::new(made_at(1000 + 10 * flush))).is_ok());
+    }
+    assert_eq!(results, [true, true, false, false]);
+    assert!(status.get("spool_bytes").unwrap() <= 3072.0);
+    let lost = status.get("lost_values").unwrap();
+    assert!(lost > 0.0 && lost % 2.0 == 0.0, "two whole batches: {lost}");
+    assert!(status.get("last_exception").unwrap() > 0.0);
+
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let reader = thread::spawn(move || {
+        let mut times = Vec::new();
+        for peer in listener.incoming().take(2) {
+            let mut text = String::new();
+            peer.unwrap().read_to_string(&mut text).unwrap();
+            times.push(text.lines().next().unwrap().rsplit(' ').next().unwrap().to_owned());
+        }
+        times
+    });
+    graphite.finish(Duration::from_secs(10)).unwrap();
+    assert_eq!(reader.join().unwrap(), ["1020", "1030"]);
+    assert_eq!(status.get("spool_bytes"), Some(0.0));
+    assert_eq!(status.get("lost_values"), Some(lost));
+}
+
+#[test]
+fn a_persistent_connection_is_used_again_and_made_anew_when_it_broke() {
+    let (listener, port) = listen();
+    let settings = settings::Graphite { persistent: true, ..settings(port) };
+    let mut graphite = Graphite::new(settings);
+    let (heard, told) = std::sync::mpsc::channel::<String>();
+    let (hang_up, wait) = std::sync::mpsc::channel::<()>();
+    let reader = thread::spawn(move || {
+        // Two flushes on the first connection, then it is cut; the last is sent again on the next.
+        let read_flush = |peer: &mut TcpStream| {
+            let mut text = Vec::new();
+            let mut buffer = [0; 4096];
+            while !String::from_utf8_lossy(&text).contains("flush_length") || !text.ends_with(b"\n")
+            {
+                let bytes = peer.read(&mut buffer).unwrap();
+                assert!(bytes > 0);
+                text.extend_from_slice(&buffer[..bytes]);
+            }
+            heard.send(String::from_utf8(text).unwrap()).unwrap();
+        };
+        let (mut peer, _) = listener.accept().unwrap();
+        read_flush(&mut peer);
+        read_flush(&mut peer);
+        wait.recv().unwrap();
+        drop(peer);
+        hang_up_done(&wait);
+        let (mut peer, _) = listener.accept().unwrap();
+        read_flush(&mut peer);
+        let mut rest = String::new();
+        peer.read_to_string(&mut rest).unwrap();
+        heard.send(rest).unwrap();
+    });
+    fn hang_up_done(wait: &std::sync::mpsc::Receiver<()>) {
+        wait.recv().unwrap();
+    }
+    for time in [1000, 1010] {
+        graphite.flush(&Arc::new(made_at(time))).unwrap();
+        assert!(told.recv().unwrap().contains(&format!("stats.api.hits 3 {time}\n")));
+    }
+    hang_up.send(()).unwrap();
+    let connection = graphite.link.connection.as_mut().unwrap();
+    while !connection.is_closed() {
+        thread::yield_now();
+    }
+    hang_up.send(()).unwrap();
+    graphite.flush(&Arc::new(made_at(1020))).unwrap();
+    graphite.finish(Duration::from_secs(10)).unwrap();
+    let again = told.recv().unwrap() + &told.recv().unwrap();
+    assert!(again.contains("stats.api.hits 3 1010\n"), "{again}");
+    assert!(again.contains("stats.api.hits 3 1020\n"), "{again}");
+    reader.join().unwrap();
+}
+
+#[test]
+fn without_a_host_nothing_is_sent() {
+    let mut graphite = Graphite::new(settings::Graphite::default());
+    graphite.flush(&snapshot()).unwrap();
+    assert!(graphite.outbox.is_empty());
+}

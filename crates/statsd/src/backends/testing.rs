@@ -1,0 +1,142 @@
+//! A snapshot that the tests of several backends send.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use crate::{
+    Name,
+    flush::{Counter, Gauge, OwnMetrics, Samples, Set, Snapshot, Summary, Timer},
+    grammar::TimingUnit,
+    sketch::Sketch,
+};
+
+/// 2026-03-01 10:00:00 UTC.
+pub(crate) const TIMESTAMP: i64 = 1_772_359_200;
+
+/// Three counters, a timer with samples and an idle one, a gauge, a set.
+pub(crate) fn snapshot() -> Arc<Snapshot> {
+    Arc::new(made_at(TIMESTAMP))
+}
+
+/// The same at another time.
+pub(crate) fn made_at(timestamp: i64) -> Snapshot {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(timestamp.unsigned_abs());
+    let since = time - Duration::from_secs(10);
+    let counter = |name: &str, value: f64| Counter {
+        name: Name::new(name),
+        value,
+        rate: value / 10.0,
+        total: value,
+        since,
+    };
+    Snapshot {
+        timestamp,
+        time,
+        interval: Duration::from_secs(10),
+        counters: vec![
+            counter("api.hits", 30.0),
+            counter("api.hits;code=500", 2.0),
+            counter("statsd.packets_received", 12.0),
+        ],
+        timers: vec![latency(since), idle(since)],
+        gauges: vec![Gauge { name: Name::new("pool.size"), value: -2.5 }],
+        sets: vec![Set {
+            name: Name::new("users"),
+            count: 2,
+            members: ["anna", "bob"].map(Box::from).into(),
+        }],
+        own: OwnMetrics {
+            prefix: "statsd".into(),
+            processing_ms: 4.0,
+            num_stats: 7,
+            ..OwnMetrics::default()
+        },
+        percentiles: [90.0].into(),
+    }
+}
+
+fn latency(since: SystemTime) -> Timer {
+    let fields = [
+        ("count_90", 3.0),
+        ("mean_90", 20.0),
+        ("upper_90", 30.0),
+        ("sum_90", 60.0),
+        ("sum_squares_90", 1400.0),
+        ("std", 8.164_965_809_277_26),
+        ("upper", 30.0),
+        ("lower", 10.0),
+        ("count", 3.0),
+        ("count_ps", 0.3),
+        ("sum", 60.0),
+        ("sum_squares", 1400.0),
+        ("mean", 20.0),
+        ("median", 20.0),
+        ("histogram.bin_10", 1.0),
+        ("histogram.bin_inf", 2.0),
+    ];
+    let mut cumulative = Sketch::default();
+    [0.010, 0.020, 0.030].into_iter().for_each(|value| cumulative.add(value, 1.0));
+    Timer {
+        name: Name::new("api.latency"),
+        unit: TimingUnit::Milliseconds,
+        fields: fields.map(|(name, value)| (name.into(), value)).into(),
+        summary: Some(Summary {
+            samples: 3,
+            count: 3.0,
+            lower: 10.0,
+            upper: 30.0,
+            sum: 60.0,
+            sum_squares: 1400.0,
+            mean: 20.0,
+            median: 20.0,
+            std: 8.164_965_809_277_26,
+            quantiles: vec![(90.0, 30.0)],
+        }),
+        samples: Samples::Exact([10.0, 20.0, 30.0].into()),
+        cumulative: Some(Arc::new(cumulative)),
+        count_total: 3.0,
+        sum_total: 60.0,
+        since,
+    }
+}
+
+fn idle(since: SystemTime) -> Timer {
+    Timer {
+        name: Name::new("idle"),
+        unit: TimingUnit::Milliseconds,
+        fields: [("count_ps", 0.0), ("count", 0.0)]
+            .map(|(name, value)| (name.into(), value))
+            .into(),
+        summary: None,
+        samples: Samples::Exact([].into()),
+        cumulative: None,
+        count_total: 0.0,
+        sum_total: 0.0,
+        since,
+    }
+}
+
+/// A writer whose bytes can be looked at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Shared {
+    /// What was written.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
