@@ -5,6 +5,7 @@ use crate::{
     csv::{Csv, row_begins},
     error::ImportError,
     json::Json,
+    language::Language,
     options::{Format, OptionsError},
     prefix::{Names, Prefix, guess},
     reader::{Closing, Reader},
@@ -103,7 +104,8 @@ impl Wanted {
         let file = place.file.to_owned();
         let (line, excerpt) = (place.line, shorten(first));
         if let Some(line_text) = sample.lines().find(|line| is_translated(line)) {
-            return ImportError::Translated { file, line, excerpt: shorten(line_text) };
+            let (excerpt, language) = (shorten(line_text), Language::of_line(line_text));
+            return ImportError::Translated { file, line, excerpt, language };
         }
         match (self.format, &self.prefix) {
             (Some(format @ (Format::Csv | Format::Json)), _) => {

@@ -1,6 +1,6 @@
 //! Inputs that cannot be imported at all.
 
-use crate::options::Format;
+use crate::{language::Language, options::Format};
 
 /// The input is hopeless: reading on would give nothing. The person has to change the options, or
 /// give another file.
@@ -51,8 +51,9 @@ pub enum ImportError {
     },
     /// The server wrote its messages in another language than English.
     #[error(
-        "{file}:{line}: the log is translated ({excerpt:?}); statements can only be told in a log \
-         written with lc_messages = 'C'"
+        "{file}:{line}: the log is {} ({excerpt:?}); statements can only be told in a log \
+         written with lc_messages = 'C'",
+        language.map_or("translated".to_owned(), |language| format!("in {language}"))
     )]
     Translated {
         /// Name of the file.
@@ -61,6 +62,8 @@ pub enum ImportError {
         line: u64,
         /// A translated line, shortened.
         excerpt: String,
+        /// The language, if it is known.
+        language: Option<Language>,
     },
     /// The input is not text.
     #[error("{file}: not text{}", if *compressed { "; it looks compressed: decompress it first" } else { "" })]

@@ -7,6 +7,7 @@ use crate::{
     clock::{Assumption, Clock},
     detect::{SAMPLE_BYTES, Wanted},
     error::ImportError,
+    language::Language,
     options::{Format, Options, OptionsError},
     reader::{Closing, Reader, Step},
     summary::{Origin, Place, Prefix, Reason, Summary, shorten},
@@ -236,7 +237,8 @@ impl Importer {
             return Ok(());
         }
         let (file, line, excerpt) = (self.file.clone(), *line, excerpt.clone());
-        Err(ImportError::Translated { file, line, excerpt })
+        let language = Language::of_line(excerpt.as_bytes());
+        Err(ImportError::Translated { file, line, excerpt, language })
     }
 
     /// Finds the reader for the file; false while there is too little of it.

@@ -34,6 +34,7 @@
 
 mod buffer;
 mod clock;
+mod completeness;
 mod csv;
 mod detect;
 mod error;
@@ -41,6 +42,7 @@ mod files;
 mod importer;
 mod intern;
 mod json;
+mod language;
 mod message;
 mod names;
 mod options;
@@ -55,9 +57,11 @@ mod stream;
 mod summary;
 mod tracker;
 
+pub use completeness::{Completeness, Gap, Lack};
 pub use error::ImportError;
 pub use files::{Progress, ReadFilesError, read_files};
 pub use importer::Importer;
+pub use language::Language;
 pub use options::{Emit, Format, Options, OptionsError};
 pub use record::Severity;
 pub use stream::{LogStream, NotTaken};

@@ -6,6 +6,8 @@
 
 use memchr::memmem;
 
+use crate::language::Language;
+
 /// A message, sorted by what it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
@@ -25,8 +27,14 @@ pub(crate) enum Message<'a> {
     Restart,
     /// Anything else that an untranslated server says about connections or itself.
     Known,
-    /// Looks like a statement or a duration in another language.
-    Foreign,
+    /// A server process ended without a word of its own: the one with this id.
+    Died(u32),
+    /// A plan that auto_explain logged: about a statement, but not one.
+    Plan,
+    /// What pgaudit logged: about a statement, but not one.
+    Audit,
+    /// Looks like a statement or a duration in another language, if it is known in which.
+    Foreign(Option<Language>),
     /// Anything else.
     Other,
 }
@@ -78,16 +86,26 @@ impl<'a> Message<'a> {
         if RESTARTS.iter().any(|start| text.starts_with(start)) {
             return Self::Restart;
         }
+        if let Some(pid) = died(text) {
+            return Self::Died(pid);
+        }
+        if text.starts_with(b"AUDIT: ") {
+            return Self::Audit;
+        }
         if KNOWN.iter().any(|start| text.starts_with(start)) {
             return Self::Known;
         }
-        if is_foreign(text) { Self::Foreign } else { Self::Other }
+        match Language::of(text) {
+            None if !is_foreign_duration(text) => Self::Other,
+            language => Self::Foreign(language),
+        }
     }
 }
 
 /// Messages after which no session of before is left.
 const RESTARTS: &[&[u8]] = &[
     b"starting PostgreSQL ",
+    b"database system was ",
     b"database system is shut down",
     b"all server processes terminated; reinitializing",
 ];
@@ -116,9 +134,9 @@ fn duration(rest: &[u8]) -> Message<'_> {
     if rest.is_empty() {
         return Message::End { micros, step: None };
     }
-    // auto_explain writes `duration: … ms  plan:`, which is about a statement but ends none.
     match rest.strip_prefix(b"  ").and_then(step) {
         Some(step) => Message::End { micros, step: Some(step) },
+        None if rest.starts_with(b"  plan:") => Message::Plan,
         None => Message::Known,
     }
 }
@@ -205,29 +223,18 @@ fn split<'a>(text: &'a [u8], at: &[u8]) -> (&'a [u8], &'a [u8]) {
     }
 }
 
-/// `statement: ` in the languages that PostgreSQL is translated to. Source: its `po` files.
-const FOREIGN_STATEMENTS: &[&str] = &[
-    "Anweisung: ",
-    "instruction : ",
-    "sentencia: ",
-    "istruzione: ",
-    "comando: ",
-    "оператор: ",
-    "інструкція: ",
-    "sats: ",
-    "ifade: ",
-    "文: ",
-    "명령 구문: ",
-    "语句: ",
-    "陳述式: ",
-];
+/// Reads `server process (PID 4711) was terminated by signal 9: Killed`, or `exited with exit code 1`.
+///
+/// Source: `LogChildExit` in `postmaster.c`.
+fn died(text: &[u8]) -> Option<u32> {
+    let rest = text.strip_prefix(b"server process (PID ")?;
+    let digits = &rest[..memchr::memchr(b')', rest)?];
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
 
-/// Whether a message is one of the statement's, or reads like `Dauer: 0.562 ms`: a word, a colon, a
-/// number with three decimals.
-fn is_foreign(text: &[u8]) -> bool {
-    if FOREIGN_STATEMENTS.iter().any(|start| text.starts_with(start.as_bytes())) {
-        return true;
-    }
+/// Whether a message reads like `Dauer: 0.562 ms`, whatever the language: a word, a colon, a number
+/// with three decimals.
+fn is_foreign_duration(text: &[u8]) -> bool {
     let head = &text[..text.len().min(64)];
     let Some(colon) = memmem::find(head, b": ") else { return false };
     let number = &head[colon + 2..];
@@ -272,11 +279,11 @@ mod tests {
     fn look_alikes_are_nothing() {
         assert_eq!(
             Message::parse(b"duration: 0.070 ms  plan:\nQuery Text: select 1"),
-            Message::Known
+            Message::Plan
         );
         assert_eq!(
             Message::parse(b"AUDIT: SESSION,1,1,READ,SELECT,,,select 1,<none>"),
-            Message::Other
+            Message::Audit
         );
         assert_eq!(Message::parse(b"duration: x ms"), Message::Other);
         assert_eq!(Message::parse(b"duration: 99999999999999999999999.000 ms"), Message::Other);
@@ -317,12 +324,22 @@ mod tests {
 
     #[test]
     fn other_languages_are_noticed() {
-        for text in ["Dauer: 0.562 ms", "durée : 0.562 ms", "продолжительность: 0,562 мс"]
-        {
-            assert_eq!(Message::parse(text.as_bytes()), Message::Foreign, "{text}");
+        for (text, language) in [
+            ("Dauer: 0.562 ms", Some(Language::German)),
+            ("durée : 0.562 ms", Some(Language::French)),
+            ("trvání: 0,562 ms", None),
+            ("Anweisung: select 1", Some(Language::German)),
+        ] {
+            assert_eq!(Message::parse(text.as_bytes()), Message::Foreign(language), "{text}");
         }
-        assert_eq!(Message::parse("Anweisung: select 1".as_bytes()), Message::Foreign);
         assert_eq!(Message::parse(b"some value: 1 of 2"), Message::Other);
+    }
+
+    #[test]
+    fn a_process_that_died_is_named() {
+        let text = b"server process (PID 4711) was terminated by signal 9: Killed";
+        assert_eq!(Message::parse(text), Message::Died(4711));
+        assert_eq!(Message::parse(b"server process (PID x) was"), Message::Other);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What an import read, what it could not read, and what it learnt of the log.
 
-use howdah_traffic::Kind;
+use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Text};
 use serde::{Serialize, Serializer};
 
-use crate::{options::Format, record::Severity};
+use crate::{language::Language, options::Format, record::Severity};
 
 /// Totals of an import, complete after [`finish`](crate::Importer::finish).
 #[derive(Clone, Debug, Default, Serialize)]
@@ -89,8 +89,49 @@ pub struct Facts {
     pub joined_midway: u64,
     /// Of these, sessions that were inside a transaction block at their first record.
     pub joined_in_transaction: u64,
+    /// Of these, sessions of which user or database was not known when they began.
+    pub sessions_without_names: u64,
     /// Lines that the server numbered but the log does not hold.
     pub lost_lines: u64,
+    /// The shortest duration that was logged with its text, in microseconds. With
+    /// `log_min_duration_statement` above 0 it is not below that.
+    pub shortest_logged_us: Option<u64>,
+    /// Executions logged at their end without the Bind that came before, although durations under a
+    /// millisecond are logged: signs of sampling.
+    pub executions_without_bind: u64,
+    /// Executions whose duration and error are both unknown.
+    pub executions_without_outcome: u64,
+    /// Executions and binds whose parameters the log does not hold.
+    pub executions_without_values: u64,
+    /// Executions and binds with parameters that were cut.
+    pub executions_with_cut_values: u64,
+    /// Executions with parameters.
+    pub executions_with_values: u64,
+    /// Executions of the extended protocol whose pipeline is not known.
+    pub executions_of_unknown_pipeline: u64,
+    /// Executions whose text or parameters are not UTF-8.
+    pub executions_not_utf8: u64,
+    /// `COPY … FROM STDIN`.
+    pub copies_in: u64,
+    /// Statements that somebody cancelled.
+    pub cancels: u64,
+    /// Statements that `statement_timeout` ended.
+    pub statement_timeouts: u64,
+    /// Statements that `lock_timeout` ended.
+    pub lock_timeouts: u64,
+    /// Sessions that `idle_session_timeout`, `idle_in_transaction_session_timeout` or
+    /// `transaction_timeout` ended.
+    pub session_timeouts: u64,
+    /// Statements or sessions that a standby ended because recovery needed what they used.
+    pub recovery_conflicts: u64,
+    /// Messages of auto_explain.
+    pub plans: u64,
+    /// Messages of pgaudit.
+    pub audits: u64,
+    /// Statements, durations and the like in another language than English.
+    pub translated_messages: u64,
+    /// The language of the first of them.
+    pub language: Option<Language>,
     /// The line prefix tells neither session nor process, so sessions of one user are one.
     pub sessions_merged: bool,
 }
@@ -195,8 +236,45 @@ impl Summary {
         self.problems.iter().find(|problem| problem.reason == reason).map_or(0, |p| p.count)
     }
 
-    pub(crate) fn count_event(&mut self, kind: Kind) {
+    /// Counts an event, and what can be told of it before its outcome is known.
+    pub(crate) fn count_event(&mut self, event: &Event) {
+        let kind = event.action.kind();
         self.events[kind as usize] += 1;
+        let facts = &mut self.facts;
+        if kind == Kind::Connect {
+            let is_nameless = event.user.is_empty() || event.database.is_empty();
+            facts.sessions_without_names += u64::from(is_nameless);
+        }
+        if !kind.is_execution() && kind != Kind::Bind {
+            return;
+        }
+        let mut is_utf8 = event.action.sql().is_none_or(|sql| sql.to_str().is_some());
+        match &event.action {
+            Action::Copy { direction: CopyDirection::In, .. } => facts.copies_in += 1,
+            Action::Bind(bound) | Action::Execute(bound) => match &bound.parameters {
+                None => facts.executions_without_values += 1,
+                Some(values) => {
+                    let is_cut = |value| matches!(value, &Parameter::Truncated(_));
+                    let has_cut = values.iter().any(is_cut);
+                    facts.executions_with_cut_values += u64::from(has_cut);
+                    is_utf8 &= values.iter().all(is_valid);
+                    let is_execute = kind == Kind::Execute;
+                    facts.executions_with_values += u64::from(is_execute && !values.is_empty());
+                }
+            },
+            _ => {}
+        }
+        let is_extended = matches!(kind, Kind::Execute | Kind::Fetch);
+        let is_unknown = is_extended && event.pipeline.is_none();
+        facts.executions_of_unknown_pipeline += u64::from(is_unknown);
+        facts.executions_not_utf8 += u64::from(!is_utf8 && kind.is_execution());
+    }
+
+    /// Counts what became of an event.
+    pub(crate) fn count_outcome(&mut self, event: &Event) {
+        let is_unknown = event.outcome.duration_us.is_none() && !event.outcome.failed();
+        let is_execution = event.action.kind().is_execution();
+        self.facts.executions_without_outcome += u64::from(is_unknown && is_execution);
     }
 
     pub(crate) fn count_record(&mut self, severity: Severity) {
@@ -227,6 +305,27 @@ impl Summary {
         if let Some(problem) = self.problems.iter_mut().find(|problem| problem.reason == reason) {
             problem.count += count;
         }
+    }
+}
+
+fn is_valid(value: &Parameter) -> bool {
+    match value {
+        Parameter::Null => true,
+        Parameter::Value(text) | Parameter::Truncated(text) => Text::to_str(text).is_some(),
+    }
+}
+
+impl Facts {
+    /// Statements and sessions that any timeout ended.
+    pub fn timeouts(&self) -> u64 {
+        self.statement_timeouts + self.lock_timeouts + self.session_timeouts
+    }
+
+    /// Executions in a log that shows statements only at their end, and none under a millisecond.
+    pub fn only_slow_executions(&self) -> u64 {
+        let is_fast = |us: u64| us < 1000;
+        let is_slow = self.statement_form == 0 && !self.shortest_logged_us.is_none_or(is_fast);
+        if is_slow { self.duration_form } else { 0 }
     }
 }
 

@@ -19,6 +19,7 @@
 
 mod failure;
 mod output;
+mod pipelines;
 mod session;
 mod steps;
 
@@ -150,7 +151,13 @@ impl Tracker {
         let message = Message::parse(record.message);
         match message {
             Message::Other => return,
-            Message::Foreign => self.foreign_messages += 1,
+            Message::Foreign(language) => {
+                self.foreign_messages += 1;
+                summary.facts.translated_messages += 1;
+                summary.facts.language = summary.facts.language.or(language);
+            }
+            Message::Plan => summary.facts.plans += 1,
+            Message::Audit => summary.facts.audits += 1,
             _ => self.known_messages += 1,
         }
         match message {
@@ -164,6 +171,7 @@ impl Tracker {
             }
             Message::Disconnection => self.disconnect(key, record, summary),
             Message::Restart => self.restart(record, summary),
+            Message::Died(pid) => self.remove(&Key::Process(pid), record.time, summary),
             Message::Begin(step) => {
                 if let Some((session, rest)) = self.acting(key, record, record.time, summary) {
                     steps::begin(session, step, record, rest, summary, place);
@@ -181,7 +189,11 @@ impl Tracker {
                     steps::end(session, step, micros, record, rest, summary, place);
                 }
             }
-            Message::Known | Message::Foreign | Message::Other => {}
+            Message::Known
+            | Message::Plan
+            | Message::Audit
+            | Message::Foreign(_)
+            | Message::Other => {}
         }
     }
 
@@ -218,6 +230,7 @@ impl Tracker {
         if !session.is_connected {
             session.is_connected = true;
             summary.facts.joined_midway += 1;
+            session.pipelines.joined_midway();
             if record.tag == b"idle in transaction" {
                 summary.facts.joined_in_transaction += 1;
             }

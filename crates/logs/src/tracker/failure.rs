@@ -12,7 +12,7 @@ use crate::{
     message::without_position,
     parameters::{self, Limit},
     record::{Record, Severity},
-    summary::Summary,
+    summary::{Facts, Summary},
 };
 
 impl Tracker {
@@ -21,10 +21,12 @@ impl Tracker {
         if !is_client(record) || record.statement.is_some_and(is_replication_command) {
             return;
         }
+        let ending = Ending::of(record);
+        ending.count(&mut summary.facts);
         let outcome = outcome(record);
         let is_taken = self.conclude_open(key, record, &outcome, summary)
             || self.fail_alone(key, record, &outcome, summary);
-        if is_cancel(record)
+        if ending == Ending::Cancel
             && let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_connected)
         {
             let event = session.event(record.time, Action::Cancel, Source::Session, record.vxid);
@@ -261,10 +263,49 @@ impl<'a> PortalValues<'a> {
     }
 }
 
-/// Whether somebody cancelled the statement: not a timeout, nor the server itself.
-fn is_cancel(record: &Record<'_>) -> bool {
-    record.severity == Severity::Error
-        && record.message == b"canceling statement due to user request"
+/// Why a statement or a session was ended from outside, if it was.
+///
+/// Source: `ProcessInterrupts` in `postgres.c`. All that end a statement have the SQLSTATE 57014, or
+/// 55P03 for locks, so the text has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Somebody cancelled the statement: a client's doing.
+    Cancel,
+    StatementTimeout,
+    LockTimeout,
+    SessionTimeout,
+    RecoveryConflict,
+    /// It failed by itself, or an administrator ended it.
+    Other,
+}
+
+impl Ending {
+    fn of(record: &Record<'_>) -> Self {
+        let rest = match record.severity {
+            Severity::Error => record.message.strip_prefix(b"canceling statement due to "),
+            _ => record.message.strip_prefix(b"terminating connection due to "),
+        };
+        match (record.severity, rest) {
+            (Severity::Error, Some(b"user request")) => Self::Cancel,
+            (Severity::Error, Some(b"statement timeout")) => Self::StatementTimeout,
+            (Severity::Error, Some(b"lock timeout")) => Self::LockTimeout,
+            (_, Some(b"conflict with recovery")) => Self::RecoveryConflict,
+            (_, Some(why)) if why.ends_with(b" timeout") => Self::SessionTimeout,
+            _ => Self::Other,
+        }
+    }
+
+    fn count(self, facts: &mut Facts) {
+        let count = match self {
+            Self::Cancel => &mut facts.cancels,
+            Self::StatementTimeout => &mut facts.statement_timeouts,
+            Self::LockTimeout => &mut facts.lock_timeouts,
+            Self::SessionTimeout => &mut facts.session_timeouts,
+            Self::RecoveryConflict => &mut facts.recovery_conflicts,
+            Self::Other => return,
+        };
+        *count += 1;
+    }
 }
 
 /// Whether a session was ended that was in order until then.

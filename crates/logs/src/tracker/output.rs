@@ -47,9 +47,9 @@ impl Output {
 
     /// No outcome of the open action will come any more.
     pub(super) fn close(&mut self, session: &mut Session, summary: &mut Summary) {
-        if let Some(event) = session.open.take()
-            && self.emit == Emit::End
-        {
+        let Some(event) = session.open.take() else { return };
+        summary.count_outcome(&event);
+        if self.emit == Emit::End {
             self.push(event, summary);
         }
     }
@@ -62,11 +62,12 @@ impl Output {
         summary: &mut Summary,
     ) {
         self.close(session, summary);
+        summary.count_outcome(&event);
         self.push(event, summary);
     }
 
     fn push(&mut self, event: Event, summary: &mut Summary) {
-        summary.count_event(event.action.kind());
+        summary.count_event(&event);
         self.queue.push_back(event);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use howdah_traffic::{Action, Bound, Event, Outcome, Source, Timestamp};
 
+use super::pipelines::Pipelines;
 use crate::{names::Known, prefix::Names, record::Record};
 
 /// One session of a client.
@@ -33,6 +34,9 @@ pub(super) struct Session {
     pub(super) seen: u64,
     last_line: Option<u64>,
     vxid: Option<Arc<str>>,
+    pub(super) pipelines: Pipelines,
+    /// A Bind of the unnamed portal was logged with its text, and no Execute since.
+    pub(super) is_bind_logged: bool,
 }
 
 /// The last parse or bind step that was logged.
@@ -51,12 +55,14 @@ pub(super) struct Unnamed {
 }
 
 /// A step that is known by its duration only.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct UnnamedStep {
     pub(super) start: Timestamp,
     pub(super) micros: u64,
     /// Whether it is a parse or a bind, if the log says.
     pub(super) kind: Option<StepKind>,
+    /// The transaction it was in: a step with a Sync of its own had one of its own.
+    pub(super) vxid: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +78,7 @@ impl Unnamed {
     }
 
     pub(super) fn push(&mut self, step: UnnamedStep) {
-        self.last = [self.last[1], Some(step)];
+        self.last = [self.last[1].take(), Some(step)];
         self.count += 1;
     }
 
@@ -81,7 +87,8 @@ impl Unnamed {
     /// that are not in the log. `may_parse`: the statement was not parsed before, as far as is known.
     pub(super) fn take(&mut self, may_parse: bool) -> (Option<UnnamedStep>, Option<UnnamedStep>) {
         let Self { last: [first, second], count } = std::mem::take(self);
-        let kinds = (first.and_then(|step| step.kind), second.and_then(|step| step.kind));
+        let kind = |step: &Option<UnnamedStep>| step.as_ref().and_then(|step| step.kind);
+        let kinds = (kind(&first), kind(&second));
         match kinds {
             (Some(StepKind::Parse), Some(StepKind::Bind)) => (first, second),
             (_, Some(StepKind::Bind)) => (None, second),
@@ -137,6 +144,9 @@ impl Session {
             seen,
             last_line: record.lines.map(|(_, last)| last),
             vxid: None,
+            pipelines: Pipelines::default(),
+            // Nothing is known to be missing of what came before.
+            is_bind_logged: true,
         }
     }
 
@@ -153,9 +163,21 @@ impl Session {
         if let (Some(known), Some(start)) = (self.start, record.session_start) {
             return known == start;
         }
+        if self.is_numbered_anew(record) {
+            return false;
+        }
         let same_remote =
             self.remote.is_empty() || record.remote.is_empty() || self.remote == record.remote;
         same_remote && self.user.agrees(record.user) && self.database.agrees(record.database)
+    }
+
+    /// Whether the lines of the process are counted from the beginning again: it is another one that
+    /// has its id.
+    fn is_numbered_anew(&self, record: &Record<'_>) -> bool {
+        match (self.last_line, record.lines) {
+            (Some(last), Some((first, _))) => first <= last,
+            _ => false,
+        }
     }
 
     /// Takes over what a record says of its session.
@@ -187,7 +209,7 @@ impl Session {
         before.map_or(0, |before| first.saturating_sub(before.saturating_add(1)))
     }
 
-    /// An event of this session, without an outcome.
+    /// An event of this session, without an outcome. `vxid` is as logged.
     pub(super) fn event(
         &mut self,
         time: Timestamp,
@@ -195,6 +217,19 @@ impl Session {
         source: Source,
         vxid: &[u8],
     ) -> Event {
+        let vxid = self.vxid(vxid);
+        self.event_in(time, action, source, vxid)
+    }
+
+    /// The same, in a transaction that is known.
+    pub(super) fn event_in(
+        &mut self,
+        time: Timestamp,
+        action: Action,
+        source: Source,
+        vxid: Option<Arc<str>>,
+    ) -> Event {
+        let pipeline = self.pipelines.of(&action, source, vxid.as_ref());
         Event {
             time,
             session: self.id.clone(),
@@ -204,14 +239,14 @@ impl Session {
             action,
             outcome: Outcome::default(),
             source,
-            vxid: self.vxid(vxid),
+            vxid,
             query_id: None,
-            pipeline: None,
+            pipeline,
         }
     }
 
     /// A transaction's id, shared with the event before. `3/0` stands for none.
-    fn vxid(&mut self, logged: &[u8]) -> Option<Arc<str>> {
+    pub(super) fn vxid(&mut self, logged: &[u8]) -> Option<Arc<str>> {
         if logged.is_empty() || logged.ends_with(b"/0") {
             return None;
         }

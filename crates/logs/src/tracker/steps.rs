@@ -5,6 +5,7 @@ use howdah_traffic::{Action, Bound, Event, Outcome, Parameter, Source, Text};
 use super::{
     Rest, Texts,
     output::Output,
+    pipelines::LEAST_THRESHOLD_US,
     session::{Session, Stage, StepKind, UnnamedStep},
 };
 use crate::{
@@ -61,7 +62,8 @@ pub(super) fn end_bare(
     } else if kind.is_some() || !is_other_step(record) {
         let start = session.start_of(record.time, micros);
         output.close(session, summary);
-        session.unnamed.push(UnnamedStep { start, micros, kind });
+        let vxid = session.vxid(record.vxid);
+        session.unnamed.push(UnnamedStep { start, micros, kind, vxid });
     } else {
         // The end of an action that was not logged, and its parse and bind with it.
         session.unnamed.clear();
@@ -86,6 +88,12 @@ pub(super) fn end(
     let Rest { output, texts } = rest;
     let Some(action) = action(session, step, record, texts, summary, place) else { return };
     session.unnamed.clear();
+    session.pipelines.saw_duration(micros);
+    let shortest = summary.facts.shortest_logged_us.map_or(micros, |least| least.min(micros));
+    summary.facts.shortest_logged_us = Some(shortest);
+    if shortest < LEAST_THRESHOLD_US {
+        look_for_bind(session, &action, summary);
+    }
     session.stage = stage(&action);
     let start = session.start_of(record.time, micros);
     let mut event = session.event(start, action, Source::Duration, record.vxid);
@@ -93,6 +101,23 @@ pub(super) fn end(
     event.outcome.duration_us = Some(micros);
     output.emit_whole(session, event, summary);
     session.floor = record.time;
+}
+
+/// Notices when the Bind of an execution is not in the log, though the log holds durations of any
+/// length: the server logs a sample.
+///
+/// Source: `check_log_duration` in `postgres.c`, which decides for each step anew.
+fn look_for_bind(session: &mut Session, action: &Action, summary: &mut Summary) {
+    match action {
+        Action::Bind(bound) if bound.portal.is_empty() => session.is_bind_logged = true,
+        Action::Execute(bound)
+            if bound.portal.is_empty() && !std::mem::take(&mut session.is_bind_logged) =>
+        {
+            summary.facts.executions_without_bind += 1;
+            session.pipelines.missed_one();
+        }
+        _ => {}
+    }
 }
 
 /// The query id, if the server computed one.
@@ -220,7 +245,7 @@ pub(super) fn name_steps(
     let may_parse = bound.statement.is_empty() || session.known.is_new();
     let (parse, bind) = session.unnamed.take(may_parse);
     let mut emit = |step: UnnamedStep, action: Action| {
-        let mut event: Event = session.event(step.start, action, Source::Duration, record.vxid);
+        let mut event: Event = session.event_in(step.start, action, Source::Duration, step.vxid);
         event.outcome.duration_us = Some(step.micros);
         event.query_id = query_id(record);
         output.emit_whole(session, event, summary);

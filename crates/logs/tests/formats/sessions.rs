@@ -259,3 +259,50 @@ fn a_log_whose_prefix_names_no_session_says_so() {
     assert!(summary.facts.sessions_merged);
     assert_eq!(shown(&events), ["connect", "connect", "simple select 1", "simple select 2"]);
 }
+
+#[test]
+fn a_process_whose_lines_are_counted_anew_is_another_session() {
+    let options =
+        Options { prefix: Some("%m [%p]: [%l-1] %u@%d ".to_owned()), ..Options::default() };
+    let line = |number: u32, text: &str| {
+        format!("2026-11-20 12:00:00.000 UTC [7]: [{number}-1] al@shop LOG:  {text}\n")
+    };
+    let log = line(8, "statement: select 1") + &line(9, "statement: select 2");
+    let log = log + &line(2, "statement: select 3") + &line(5, "statement: select 4");
+    let (events, summary) = import_with(log, options);
+    let expected = [
+        "connect",
+        "simple select 1",
+        "simple select 2",
+        "disconnect",
+        "connect",
+        "simple select 3",
+        "simple select 4",
+    ];
+    assert_eq!(shown(&events), expected);
+    assert_eq!(summary.facts.lost_lines, 2);
+}
+
+#[test]
+fn a_process_that_was_killed_ends_its_session_only() {
+    let (events, _) = import(
+        "2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select 1\n\
+         2026-11-20 12:00:00.000 UTC [8] al@shop LOG:  statement: select 2\n\
+         2026-11-20 12:00:01.000 UTC [1] LOG:  server process (PID 7) was terminated by signal 9: Killed\n\
+         2026-11-20 12:00:01.000 UTC [1] DETAIL:  Failed process was running: select 1\n\
+         2026-11-20 12:00:01.000 UTC [1] LOG:  terminating any other active server processes\n\
+         2026-11-20 12:00:01.001 UTC [1] LOG:  all server processes terminated; reinitializing\n",
+    );
+    let ended: Vec<_> = events
+        .iter()
+        .filter(|event| show_is(event, "disconnect"))
+        .map(|event| (event.session.rsplit_once('.').map(|(_, pid)| pid), event.time.to_string()))
+        .collect();
+    assert_eq!(
+        ended,
+        [
+            (Some("7"), "2026-11-20T12:00:01.000000Z".to_owned()),
+            (Some("8"), "2026-11-20T12:00:01.001000Z".to_owned())
+        ]
+    );
+}

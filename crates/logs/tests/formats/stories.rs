@@ -1,6 +1,6 @@
 //! What a statement can look like in a log.
 
-use howdah_logs::Reason;
+use howdah_logs::{Lack, Language, Reason};
 use howdah_traffic::{Kind, Source, SqlState};
 
 use crate::support::{error, events_of, fixture, import, log, shown};
@@ -403,4 +403,108 @@ fn transactions_share_their_vxid_and_a_finished_one_has_none() {
         .iter()
         .find(|e| e.action.sql().is_some_and(|text| text.as_bytes() == b"reset statement_timeout"));
     assert_eq!(finished.expect("the statement").vxid, None);
+}
+
+#[test]
+fn pipelined_statements_share_their_pipeline() {
+    let (events, _) = import(fixture("17", "verbose", "csv"));
+    let pipelined: Vec<_> = events
+        .iter()
+        .filter(|e| e.action.kind() == Kind::Execute && e.vxid.is_some())
+        .map(|e| (e.vxid.clone(), e.pipeline, &e.session))
+        .collect();
+    let shared = |one: &(_, Option<u32>, _)| {
+        pipelined.iter().filter(|other| *other == one && one.1.is_some()).count()
+    };
+    let most = pipelined.iter().map(shared).max();
+    assert_eq!(most, Some(3), "three inserts were sent under one Sync: {pipelined:?}");
+    // The transaction decides, and a pipeline is never more than one.
+    for (vxid, pipeline, session) in &pipelined {
+        let same = pipelined.iter().filter(|(_, p, s)| (p, s) == (pipeline, session));
+        assert!(pipeline.is_none() || same.clone().all(|(v, ..)| v == vxid), "{same:?}");
+    }
+    // The stderr log of the same run has the same, by %v.
+    let pipelines = |format: &str| {
+        let (events, _) = import(fixture("17", "verbose", format));
+        events.iter().map(|event| event.pipeline).collect::<Vec<_>>()
+    };
+    assert_eq!(pipelines("log"), pipelines("csv"));
+}
+
+#[test]
+fn endings_from_outside_are_told_apart() {
+    let (events, summary) = import(log(&[
+        "LOG:  statement: select pg_sleep(1)",
+        "ERROR:  canceling statement due to statement timeout",
+        "LOG:  statement: lock t",
+        "ERROR:  canceling statement due to lock timeout",
+        "LOG:  statement: select pg_sleep(2)",
+        "ERROR:  canceling statement due to user request",
+        "LOG:  statement: select * from big",
+        "ERROR:  canceling statement due to conflict with recovery",
+        "FATAL:  terminating connection due to idle-in-transaction timeout",
+    ]));
+    assert_eq!(events.last().map(|event| event.action.kind()), Some(Kind::Disconnect));
+    let facts = summary.facts;
+    assert_eq!((facts.cancels, facts.statement_timeouts, facts.lock_timeouts), (1, 1, 1));
+    assert_eq!((facts.session_timeouts, facts.recovery_conflicts), (1, 1));
+    let cancels = events.iter().filter(|event| event.action.kind() == Kind::Cancel);
+    assert_eq!(cancels.count(), 1);
+}
+
+#[test]
+fn what_a_log_lacks_is_counted_with_its_meaning() {
+    let (_, summary) = import(fixture("17", "durationonly", "csv"));
+    let count = |lack: Lack| {
+        let gaps = summary.completeness().gaps;
+        gaps.iter().find(|gap| gap.lack == lack).map_or(0, |gap| gap.count)
+    };
+    assert_eq!(count(Lack::LostLines), 0);
+    assert_eq!(count(Lack::CopyRows), 1);
+    assert_eq!(count(Lack::CallArguments), 1);
+    assert_eq!(count(Lack::FetchCounts), 2);
+    assert_eq!(count(Lack::ValuesCut), 4, "two executions, each with its bind");
+    assert!(count(Lack::StartUnknown) > 0, "failed statements leave only their error");
+    assert_eq!(count(Lack::OnlySlow) + count(Lack::Sampled) + count(Lack::Translated), 0);
+}
+
+#[test]
+fn a_threshold_and_a_sample_are_noticed() {
+    let lacks = |lines: &[&str]| {
+        let (_, summary) = import(log(lines));
+        summary.completeness().gaps.iter().map(|gap| gap.lack).collect::<Vec<_>>()
+    };
+    let slow = lacks(&[
+        "LOG:  duration: 250.125 ms  statement: select 1",
+        "LOG:  duration: 1000.000 ms  execute <unnamed>: select 2",
+    ]);
+    assert!(slow.contains(&Lack::OnlySlow) && !slow.contains(&Lack::Sampled), "{slow:?}");
+    let sampled = lacks(&[
+        "LOG:  duration: 0.125 ms  statement: select 1",
+        "LOG:  duration: 0.010 ms  bind S_1: select 2",
+        "LOG:  duration: 0.100 ms  execute S_1: select 2",
+        "LOG:  duration: 0.100 ms  execute S_1: select 2",
+    ]);
+    assert!(sampled.contains(&Lack::Sampled) && !sampled.contains(&Lack::OnlySlow), "{sampled:?}");
+    let whole = lacks(&[
+        "LOG:  duration: 0.010 ms  bind S_1: select 2",
+        "LOG:  duration: 0.100 ms  execute S_1: select 2",
+        "LOG:  duration: 0.010 ms  bind S_1/C_1: select 2",
+        "LOG:  duration: 0.100 ms  execute S_1/C_1: select 2",
+        "LOG:  duration: 0.100 ms  execute fetch from S_1/C_1: select 2",
+    ]);
+    assert!(!whole.contains(&Lack::Sampled) && !whole.contains(&Lack::OnlySlow), "{whole:?}");
+}
+
+#[test]
+fn a_log_that_is_translated_in_part_says_so() {
+    let (_, summary) = import(log(&[
+        "LOG:  statement: set lc_messages = 'de_DE.utf8'",
+        "LOG:  Anweisung: select 1",
+        "LOG:  Dauer: 0.562 ms",
+        "LOG:  statement: select 2",
+    ]));
+    assert_eq!(summary.facts.translated_messages, 2);
+    assert_eq!(summary.facts.language, Some(Language::German));
+    assert_eq!(summary.completeness().gaps[0].lack, Lack::Translated);
 }

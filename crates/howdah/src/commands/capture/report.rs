@@ -24,6 +24,7 @@ pub(super) fn of(summary: &Summary, too_large: u64) -> Value {
         "prefix": summary.prefix,
         "problems": summary.problems.iter().map(problem).collect::<Vec<_>>(),
         "facts": facts,
+        "completeness": summary.completeness(),
     })
 }
 
@@ -45,28 +46,18 @@ pub(super) fn lines(report: &Value) -> Vec<String> {
             lines.push(format!("  {file}:{line}: {}", text(&sample["excerpt"])));
         }
     }
-    for (key, note) in FACTS {
-        match &report["facts"][key] {
-            Value::Number(count) if count.as_u64() != Some(0) => {
-                lines.push(format!("{note}: {count}"));
-            }
-            Value::Bool(true) => lines.push((*note).to_owned()),
-            _ => {}
+    if let Some(count) = report["facts"]["too_large"].as_u64().filter(|count| *count > 0) {
+        lines.push(format!("events too large for a capture, left out: {count}"));
+    }
+    for gap in list(&report["completeness"]) {
+        lines.push(format!("{}: {}", text(&gap["text"]), gap["count"]));
+        lines.push(format!("  {}", text(&gap["meaning"])));
+        if let Some(remedy) = gap["remedy"].as_str() {
+            lines.push(format!("  the server's log would hold it with {remedy}"));
         }
     }
     lines
 }
-
-/// Facts about a log that cost something later.
-const FACTS: &[(&str, &str)] = &[
-    ("too_large", "events too large for a capture, left out"),
-    ("truncated_values", "values cut by log_parameter_max_length, not fit for replay"),
-    ("errors_without_statement", "errors without their statement (log_min_error_statement)"),
-    ("lost_lines", "lines that the server wrote and the log does not hold"),
-    ("joined_midway", "sessions that were open before the log began"),
-    ("joined_in_transaction", "of these, in the middle of a transaction"),
-    ("sessions_merged", "the line prefix tells no session: those of one user are taken as one"),
-];
 
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
@@ -81,20 +72,13 @@ fn a_report_is_said_as_far_as_it_goes() {
     assert_eq!(lines(&Value::Null), Vec::<String>::new());
     assert_eq!(lines(&json!({ "error": "the disk broke" })), ["stopped: the disk broke"]);
     let mut summary = Summary::default();
-    summary.facts.truncated_values = 2;
-    summary.facts.sessions_merged = true;
+    summary.facts.executions_with_cut_values = 2;
     let expected = [
         "events too large for a capture, left out: 1",
-        "values cut by log_parameter_max_length, not fit for replay: 2",
-        "the line prefix tells no session: those of one user are taken as one",
+        "executions with parameters that the server cut: 2",
+        "  they are skipped",
+        "  the server's log would hold it with log_parameter_max_length = -1, \
+         log_parameter_max_length_on_error = -1",
     ];
     assert_eq!(lines(&of(&summary, 1)), expected);
-}
-
-#[test]
-fn every_fact_is_one_that_imports_report() {
-    let report = of(&Summary::default(), 0);
-    for (key, _) in FACTS {
-        assert!(!report["facts"][key].is_null(), "{key}");
-    }
 }

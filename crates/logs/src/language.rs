@@ -1,0 +1,111 @@
+//! Which language a server wrote its messages in.
+//!
+//! `lc_messages` translates the very words that mark statements, durations and severities, and each
+//! version of PostgreSQL translates them a little differently. So a translated log is named, not read.
+//!
+//! Source: the `po` files of PostgreSQL's server.
+
+use std::fmt;
+
+use serde::Serialize;
+
+macro_rules! languages {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal: $($word:literal),+;)*) => {
+        /// A language that PostgreSQL's server messages are translated to.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Language { $($(#[$doc])* $variant,)* }
+
+        impl Language {
+            /// Its name in English.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The language of a message that begins with the words for a statement, a duration or an
+            /// execution, or of a line whose label is a severity in it.
+            pub(crate) fn of(text: &[u8]) -> Option<Self> {
+                $(if [$($word),+].iter().any(|word| text.starts_with(word.as_bytes())) {
+                    return Some(Self::$variant);
+                })*
+                None
+            }
+        }
+    };
+}
+
+languages! {
+    /// `de`.
+    German = "German": "Anweisung: ", "Dauer: ", "Ausführen ", "FEHLER:  ", "FEHLER", "WARNUNG";
+    /// `es`.
+    Spanish = "Spanish": "sentencia: ", "duración: ", "ejecutar ", "ADVERTENCIA";
+    /// `fr`.
+    French = "French": "instruction : ", "durée : ", "exécute ", "ERREUR", "ATTENTION";
+    /// `it`.
+    Italian = "Italian": "istruzione: ", "durata: ", "esecuzione di ", "ERRORE", "FATALE";
+    /// `ja`.
+    Japanese = "Japanese": "文: ", "期間: ", "実行 ";
+    /// `ka`.
+    Georgian = "Georgian": "ოპერატორი: ", "ხანგრძლივობა: ", "გაშვება ", "ჟურნალი", "შეცდომა";
+    /// `ko`.
+    Korean = "Korean": "명령 구문: ", "실행시간: ", "쿼리실행 ", "로그", "오류";
+    /// `pl`.
+    Polish = "Polish": "wyrażenie: ", "czas trwania: ", "DZIENNIK", "BŁĄD";
+    /// `pt_BR`.
+    Portuguese = "Portuguese": "comando: ", "duração: ", "ERRO:", "AVISO";
+    /// `ru`.
+    Russian = "Russian": "продолжительность: ", "выполнение ", "СООБЩЕНИЕ", "ОШИБКА", "ВАЖНО";
+    /// `sv`.
+    Swedish = "Swedish": "sats: ", "varaktighet", "kör ", "LOGG:", "FEL:", "FATALT";
+    /// `tr`.
+    Turkish = "Turkish": "ifade: ", "süre: ", "HATA", "UYARI";
+    /// `uk`. Its word for a statement is also Russian.
+    Ukrainian = "Ukrainian": "тривалість: ", "інструкція: ", "виконувати ", "ЗАПИСУВАННЯ", "ПОМИЛКА";
+    /// `zh_CN`.
+    Chinese = "Chinese": "语句: ", "执行时间: ", "执行 ", "日志", "错误", "陳述式: ";
+}
+
+impl Language {
+    /// The language of a line of a log that could not be read: of its severity, or of its message.
+    pub(crate) fn of_line(line: &[u8]) -> Option<Self> {
+        let line = &line[..line.len().min(LINE_BYTES)];
+        let starts = memchr::memchr3_iter(b' ', b',', b'|', line).map(|at| at + 1);
+        std::iter::once(0).chain(starts).find_map(|at| {
+            let word = line[at..].strip_prefix(b"\"").unwrap_or(&line[at..]);
+            Self::of(word)
+        })
+    }
+}
+
+/// Farthest that a word is looked for.
+const LINE_BYTES: usize = 512;
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+#[test]
+fn words_of_real_servers_name_their_language() {
+    // As PostgreSQL 15 has them.
+    for (text, language) in [
+        ("Dauer: 0.562 ms", Language::German),
+        ("durée : 0.562 ms, instruction : select 1", Language::French),
+        ("продолжительность: 0.562 мс, оператор: select 1", Language::Russian),
+        ("тривалість: 0.562 мс", Language::Ukrainian),
+        ("期間: 0.562 ミリ秒  文: select 1", Language::Japanese),
+        ("varaktighet 0.562 ms", Language::Swedish),
+        ("执行时间: 0.562 ms 语句: select 1", Language::Chinese),
+        ("실행시간: 0.562 ms", Language::Korean),
+    ] {
+        assert_eq!(Language::of(text.as_bytes()), Some(language), "{text}");
+    }
+    assert_eq!(Language::of(b"duration: 0.562 ms"), None);
+    let line = "2026-11-20 12:43:20.896 UTC [7] al@shop ОШИБКА:  деление на ноль";
+    assert_eq!(Language::of_line(line.as_bytes()), Some(Language::Russian));
+    let row = "2026-11-20 12:43:19.577 UTC,\"al\",\"shop\",1,,,1,,,,,\"FEHLER\",22012,x";
+    assert_eq!(Language::of_line(row.as_bytes()), Some(Language::German));
+    assert_eq!(Language::of_line(b"2026-11-20 12:43:20.896 UTC [7] LOG:  statement: x"), None);
+}
