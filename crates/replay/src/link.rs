@@ -191,6 +191,8 @@ fn hear(client: &mut Client, heard: &mut impl FnMut(&mut Client, Reply)) -> Resu
             Event::ParseComplete => Reply::Parsed,
             Event::BindComplete => Reply::Bound,
             Event::CommandComplete(tag) => Reply::Rows(tag.rows().unwrap_or(0)),
+            // An Execute is done with these as well.
+            Event::PortalSuspended | Event::EmptyQuery => Reply::Rows(0),
             Event::CopyIn => Reply::CopyIn,
             Event::Error(error) => Reply::Failed(Failure {
                 sqlstate: SqlState::new(error.sqlstate()),

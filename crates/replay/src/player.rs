@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_session::{Client, EncodeError, TransactionStatus};
+use howdah_session::{Client, EncodeError, RequestId, TransactionStatus};
 use howdah_sql::{Command, Lexer, split_statements};
 use howdah_traffic::{
     Action, Bound, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text,
@@ -30,6 +30,9 @@ pub(crate) struct Finished {
     pub(crate) item: Item,
     /// When it was sent, if it was.
     pub(crate) sent: Option<Instant>,
+    /// When the server could begin with it, if it was sent: then, or when the statement before it in
+    /// its pipeline was done.
+    pub(crate) begun: Option<Instant>,
     /// When its answer was complete.
     pub(crate) ended: Instant,
     /// From when its session could have sent it.
@@ -142,14 +145,16 @@ pub(crate) struct Player {
 struct Flight {
     parts: Vec<Part>,
     sent: Instant,
-    rows: u64,
     failure: Option<Failure>,
 }
 
 struct Part {
     item: Item,
-    /// Its own completion has arrived.
-    complete: bool,
+    /// The message whose answer completes it.
+    request: Option<RequestId>,
+    /// When that answer arrived.
+    completed: Option<Instant>,
+    rows: u64,
 }
 
 /// How far apart, in captured time, a Parse, its Bind and its Execute may be and still have come in
@@ -306,55 +311,84 @@ impl Player {
             Kind::Disconnect => return Step::Hangup(self.pop()),
             _ => {}
         }
-        let mut parts = vec![self.pop()];
+        let mut parts = vec![Part::new(self.pop())];
         while let Some(next) = self.queue.front() {
             let last = parts.last().expect("it began with one");
-            if !continues(&last.event, &next.event) || self.reason_to_skip(&next.event).is_some() {
+            if !continues(&last.item.event, &next.event) || self.reason_to_part(&parts, next) {
                 break;
             }
-            parts.push(self.pop());
+            parts.push(Part::new(self.pop()));
         }
-        if self.transaction_lost && begins(&parts[0].event.action) {
+        if self.transaction_lost && begins(&parts[0].item.event.action) {
             self.transaction_lost = false;
         }
         // What cannot be written fails with all that stands behind it in its batch. What stands
         // before it is queued by then, and nobody answers that without a Sync.
-        let failure = self.queue_messages(&parts, client).err().map(|reason| {
+        let failure = self.queue_messages(&mut parts, client).err().map(|reason| {
             client.sync();
             unwritable(&reason)
         });
-        let parts = parts.into_iter().map(|item| Part { item, complete: false }).collect();
-        self.flight = Some(Flight { parts, sent: now, rows: 0, failure });
+        self.flight = Some(Flight { parts, sent: now, failure });
         Step::Send
     }
 
+    /// Whether `next` cannot go out with `parts`, although it belongs to them.
+    fn reason_to_part(&self, parts: &[Part], next: &Item) -> bool {
+        let is_opened = |portal: &Text| {
+            parts.iter().any(|part| {
+                matches!(&part.item.event.action, Action::Execute(bound) if bound.portal == *portal)
+            })
+        };
+        match &next.event.action {
+            Action::Fetch(bound) if is_opened(&bound.portal) => false,
+            _ => self.reason_to_skip(&next.event).is_some(),
+        }
+    }
+
     /// Puts the messages of one batch into the client.
-    fn queue_messages(&mut self, parts: &[Item], client: &mut Client) -> Result<(), EncodeError> {
-        let fresh = parts.iter().any(|part| part.event.action.kind() == Kind::Parse);
-        for (at, part) in parts.iter().enumerate() {
-            let last = at + 1 == parts.len();
-            match &part.event.action {
+    fn queue_messages(
+        &mut self,
+        parts: &mut [Part],
+        client: &mut Client,
+    ) -> Result<(), EncodeError> {
+        for at in 0..parts.len() {
+            let (before, rest) = parts.split_at_mut(at);
+            let (this, behind) = rest.split_first_mut().expect("at is inside");
+            let mut behind = behind.iter().map(|part| &part.item.event.action);
+            let request = match &this.item.event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.forget_deallocated(sql);
                     return client.query(sql.as_bytes()).map(drop);
                 }
                 Action::Parse { statement, sql } => self.parse(statement, sql, client)?,
                 // Its Execute binds; a Bind that nothing executes is sent for its own sake.
-                Action::Bind(bound) if last => self.bind(bound, fresh, client)?,
-                Action::Bind(_) => {}
+                Action::Bind(bound) => match behind.next() {
+                    Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
+                    _ => self.bind(bound, client)?,
+                },
                 Action::Execute(bound) => {
-                    self.bind(bound, fresh, client)?;
-                    let rows_max = if self.will_fetch(bound) { self.fetch_rows } else { 0 };
-                    client.execute(bound.portal.as_bytes(), rows_max)?;
+                    let bind = self.bind(bound, client)?;
+                    if let Some(last) = before.last_mut()
+                        && last.item.event.action.kind() == Kind::Bind
+                    {
+                        last.request.get_or_insert(bind);
+                    }
+                    let will_fetch = self.will_fetch(bound, behind.clone());
+                    let rows_max = if will_fetch { self.fetch_rows } else { 0 };
+                    let request = client.execute(bound.portal.as_bytes(), rows_max)?;
                     self.forget_deallocated(&bound.sql);
+                    if behind.next().is_some() {
+                        // So that the answer comes when the statement is done, to be timed by.
+                        client.flush();
+                    }
+                    request
                 }
-                Action::Fetch(bound) => {
-                    client.execute(bound.portal.as_bytes(), self.fetch_rows)?;
-                }
+                Action::Fetch(bound) => client.execute(bound.portal.as_bytes(), self.fetch_rows)?,
                 Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {
                     unreachable!("these are not sent as messages of a session")
                 }
-            }
+            };
+            this.request = Some(request);
         }
         client.sync();
         Ok(())
@@ -378,35 +412,30 @@ impl Player {
         statement: &Text,
         sql: &Text,
         client: &mut Client,
-    ) -> Result<(), EncodeError> {
+    ) -> Result<RequestId, EncodeError> {
         if !statement.is_empty() {
             // The capture does not hold Close messages. To close what does not exist is no error.
             client.close_statement(statement.as_bytes())?;
         }
-        client.parse(statement.as_bytes(), sql.as_bytes(), &[])?;
+        let request = client.parse(statement.as_bytes(), sql.as_bytes(), &[])?;
         self.statements.insert(statement.clone(), sql.clone());
-        Ok(())
+        Ok(request)
     }
 
     /// Binds, after preparing if the server has not this text under this name.
-    fn bind(
-        &mut self,
-        bound: &Bound,
-        parsed_in_batch: bool,
-        client: &mut Client,
-    ) -> Result<(), EncodeError> {
+    fn bind(&mut self, bound: &Bound, client: &mut Client) -> Result<RequestId, EncodeError> {
         let known = self.statements.get(&bound.statement) == Some(&bound.sql);
         // A client that uses the unnamed statement parses it each time, unless the capture shows
         // its Parse messages and has none here.
         let anew = bound.statement.is_empty() && !self.parses_captured;
-        if !parsed_in_batch && (!known || anew) {
+        if !known || anew {
             self.parse(&bound.statement, &bound.sql, client)?;
         }
         if !bound.portal.is_empty() {
             client.close_portal(bound.portal.as_bytes())?;
         }
         let values = bound.parameters.as_deref().unwrap_or_default();
-        client.bind(
+        let request = client.bind(
             bound.portal.as_bytes(),
             bound.statement.as_bytes(),
             values.iter().map(|value| match value {
@@ -415,20 +444,22 @@ impl Player {
             }),
         )?;
         self.portals.insert(bound.portal.clone());
-        Ok(())
+        Ok(request)
     }
 
     /// Whether the client will take the rows of this portal in parts. Logs do not hold the row
     /// limit of an Execute: a named portal inside a transaction is there to be fetched from, and
-    /// of the unnamed one the next event tells.
-    fn will_fetch(&self, bound: &Bound) -> bool {
+    /// of the unnamed one the next event tells. `behind`: what is sent in the same batch.
+    fn will_fetch<'a>(&self, bound: &Bound, mut behind: impl Iterator<Item = &'a Action>) -> bool {
+        let fetches = |action: &Action| matches!(action, Action::Fetch(fetched) if fetched.portal == bound.portal);
+        if behind.any(fetches) {
+            return true;
+        }
         if self.transaction != TransactionStatus::InTransaction {
             return false;
         }
         !bound.portal.is_empty()
-            || self.queue.front().is_some_and(|next| {
-                matches!(&next.event.action, Action::Fetch(fetched) if fetched.portal == bound.portal)
-            })
+            || self.queue.front().is_some_and(|next| fetches(&next.event.action))
     }
 
     /// Takes in what the server said. `Some` when that ends what was in flight.
@@ -453,9 +484,8 @@ impl Player {
         }
         let Some(flight) = &mut self.flight else { return Vec::new() };
         match reply {
-            Reply::Parsed => flight.complete(Kind::Parse),
-            Reply::Bound => flight.complete(Kind::Bind),
-            Reply::Rows(rows) => flight.rows += rows,
+            Reply::Parsed | Reply::Bound => flight.complete(client.answered(), 0, now),
+            Reply::Rows(rows) => flight.complete(client.answered(), rows, now),
             Reply::Failed(failure) => {
                 // 26000: the name is not known there; prepare again before the next use.
                 if failure.sqlstate == SqlState::new(b"26000") {
@@ -492,7 +522,7 @@ impl Player {
         let Some(flight) = self.flight.take() else { return Vec::new() };
         if flight.failure.is_some() {
             // Whether the failed batch prepared anything is not worth knowing: do it again.
-            for part in flight.parts.iter().filter(|part| !part.complete) {
+            for part in flight.parts.iter().filter(|part| part.completed.is_none()) {
                 if let Action::Parse { statement, .. } = &part.item.event.action {
                     self.statements.remove(statement);
                 }
@@ -525,7 +555,15 @@ impl Player {
     pub(crate) fn refuse_head(&mut self, failure: &Failure, now: Instant) -> Option<Finished> {
         let item = self.queue.pop_front()?;
         let end = End::Failed(failure.clone());
-        Some(Finished { item, sent: None, ended: now, free: self.free, rows: None, end })
+        Some(Finished {
+            item,
+            sent: None,
+            begun: None,
+            ended: now,
+            free: self.free,
+            rows: None,
+            end,
+        })
     }
 
     /// Takes back the Connect event of a connection that could not be had, to try again.
@@ -559,6 +597,7 @@ impl Player {
             .map(|(item, sent)| Finished {
                 item,
                 sent,
+                begun: sent,
                 ended: now,
                 free,
                 rows: None,
@@ -580,32 +619,57 @@ impl Flight {
         cancel.due.max(self.sent + gap.max(CANCEL_GAP_MIN))
     }
 
-    fn complete(&mut self, kind: Kind) {
-        let waiting = |part: &&mut Part| part.item.event.action.kind() == kind && !part.complete;
-        if let Some(part) = self.parts.iter_mut().find(waiting) {
-            part.complete = true;
+    /// Takes the answer to a request, and the rows it told of.
+    fn complete(&mut self, request: Option<RequestId>, rows: u64, now: Instant) {
+        if let [Part { item, rows: sum, .. }] = &mut self.parts[..]
+            && matches!(item.event.action.kind(), Kind::Simple | Kind::Copy)
+        {
+            // One of several statements, perhaps: ReadyForQuery tells when all are done.
+            *sum += rows;
+            return;
+        }
+        let answered = |part: &&mut Part| part.request == request && request.is_some();
+        if let Some(part) = self.parts.iter_mut().find(answered) {
+            part.rows += rows;
+            part.completed = Some(now);
         }
     }
 
     fn finish(self, now: Instant, free: Instant) -> Vec<Finished> {
-        let Self { parts, sent, rows, failure } = self;
-        parts
-            .into_iter()
-            .map(|part| {
-                let execution = part.item.event.action.kind().is_execution();
-                Finished {
-                    item: part.item,
-                    sent: Some(sent),
-                    ended: now,
-                    free,
-                    rows: (execution && failure.is_none()).then_some(rows),
-                    end: match &failure {
-                        Some(failure) if !part.complete => End::Failed(failure.clone()),
-                        _ => End::Done,
-                    },
-                }
-            })
-            .collect()
+        let Self { parts, sent, failure } = self;
+        let executes = |part: &Part| part.item.event.action.kind().is_execution();
+        let last = parts.iter().rposition(executes);
+        let mut begun = sent;
+        let mut finished = Vec::with_capacity(parts.len());
+        for (at, part) in parts.into_iter().enumerate() {
+            let execution = executes(&part);
+            let is_done = part.completed.is_some() || failure.is_none();
+            // The answer to the last is complete when the server is ready for more.
+            let is_early = execution && last.is_some_and(|last| at < last);
+            let ended = part.completed.filter(|_| is_early).unwrap_or(now);
+            finished.push(Finished {
+                sent: Some(sent),
+                begun: Some(begun),
+                ended,
+                free,
+                rows: (execution && is_done).then_some(part.rows),
+                end: match &failure {
+                    Some(failure) if !is_done => End::Failed(failure.clone()),
+                    _ => End::Done,
+                },
+                item: part.item,
+            });
+            if is_early {
+                begun = ended;
+            }
+        }
+        finished
+    }
+}
+
+impl Part {
+    fn new(item: Item) -> Self {
+        Self { item, request: None, completed: None, rows: 0 }
     }
 }
 
@@ -620,8 +684,15 @@ fn unusable(parameters: Option<&[Parameter]>) -> Option<Skip> {
     }
 }
 
-/// Whether `next` came in the same batch of messages as `last`, as far as a log can tell.
+/// Whether `next` came in the same batch of messages as `last`, as far as the capture can tell.
 fn continues(last: &Event, next: &Event) -> bool {
+    if let (Some(pipeline), Some(next_pipeline)) = (last.pipeline, next.pipeline) {
+        // While it waits for the rows of a COPY, a server ignores the Sync behind it.
+        let copies = |event: &Event| {
+            event.action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Copy)
+        };
+        return pipeline == next_pipeline && !copies(last) && !copies(next);
+    }
     let (Some(name), Some(next_name)) = (statement(&last.action), statement(&next.action)) else {
         return false;
     };

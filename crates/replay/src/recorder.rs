@@ -185,7 +185,7 @@ impl Recorder {
             fingerprint: None,
             due_us: since_start(one.item.due),
             sent_us: one.sent.map(since_start),
-            service_us: one.sent.map(|sent| micros(one.ended.saturating_duration_since(sent))),
+            service_us: one.begun.map(|begun| micros(one.ended.saturating_duration_since(begun))),
             schedule_error_us: one.sent.filter(|_| paced).map(late),
             dependency_lag_us: one.sent.filter(|_| paced).map(|_| lag),
             rows: one.rows,

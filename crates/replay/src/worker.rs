@@ -339,6 +339,7 @@ impl Worker {
                     self.end(Finished {
                         item,
                         sent: Some(now),
+                        begun: Some(now),
                         ended: Instant::now(),
                         free,
                         rows: None,
@@ -402,7 +403,15 @@ impl Worker {
             if let Some(Cancel { item, sent, failure }) = self.cancels.advance(ready.token) {
                 let ended = Instant::now();
                 let end = failure.map_or(End::Done, End::Failed);
-                self.end(Finished { item, sent: Some(sent), ended, free: sent, rows: None, end });
+                self.end(Finished {
+                    item,
+                    sent: Some(sent),
+                    begun: Some(sent),
+                    ended,
+                    free: sent,
+                    rows: None,
+                    end,
+                });
             }
             return;
         }
@@ -467,6 +476,7 @@ impl Worker {
             self.end(Finished {
                 item,
                 sent: Some(since),
+                begun: Some(since),
                 ended: now,
                 free: since,
                 rows: None,
@@ -497,7 +507,15 @@ impl Worker {
             Some((Some(item), _)) if waits => player.put_back(item),
             Some((Some(item), since)) => {
                 let (sent, end) = (Some(since), End::Failed(failure.clone()));
-                ended.push(Finished { item, sent, ended: now, free: since, rows: None, end });
+                ended.push(Finished {
+                    item,
+                    sent,
+                    begun: sent,
+                    ended: now,
+                    free: since,
+                    rows: None,
+                    end,
+                });
             }
             // The event that wanted this connection does not get another.
             _ if !was_here && !waits => ended.extend(player.refuse_head(&failure, now)),
@@ -587,6 +605,7 @@ impl Worker {
                 self.ended.push(Finished {
                     item,
                     sent: Some(since),
+                    begun: Some(since),
                     ended: now,
                     free: since,
                     rows: None,
@@ -602,6 +621,7 @@ impl Worker {
             self.ended.push(Finished {
                 item,
                 sent: Some(sent),
+                begun: Some(sent),
                 ended: now,
                 free: sent,
                 rows: None,
@@ -629,5 +649,5 @@ fn lookahead(backlog_bytes: usize, limits: Limits) -> Duration {
 }
 
 fn unsent(item: Item, end: End, now: Instant, free: Instant) -> Finished {
-    Finished { item, sent: None, ended: now, free, rows: None, end }
+    Finished { item, sent: None, begun: None, ended: now, free, rows: None, end }
 }

@@ -43,6 +43,11 @@ impl Scene {
 
     /// Gives the player an event due `millis` after the start.
     fn event(&mut self, millis: u64, action: Action) {
+        self.event_of(None, millis, action);
+    }
+
+    /// The same, of a pipeline.
+    fn event_of(&mut self, pipeline: Option<u32>, millis: u64, action: Action) {
         let item = Item {
             due: self.start + Duration::from_millis(millis),
             bytes: 1,
@@ -57,7 +62,7 @@ impl Scene {
                 source: Source::Statement,
                 vxid: None,
                 query_id: None,
-                pipeline: None,
+                pipeline,
             },
         };
         self.player.push(item);
@@ -93,6 +98,7 @@ impl Scene {
                 Some(Said::ParseComplete) => Reply::Parsed,
                 Some(Said::BindComplete) => Reply::Bound,
                 Some(Said::CommandComplete(tag)) => Reply::Rows(tag.rows().unwrap_or(0)),
+                Some(Said::PortalSuspended) => Reply::Rows(0),
                 Some(Said::CopyIn) => Reply::CopyIn,
                 Some(Said::Ready(status)) => Reply::Ready(status),
                 Some(Said::Error(error)) => Reply::Failed(Failure {
@@ -121,6 +127,7 @@ fn word(frame: Frame<'_>) -> String {
         Message::Close(Target::Portal(name)) => format!("close-portal({})", text(name)),
         Message::CopyFail { .. } => "copy-fail".to_owned(),
         Message::Sync => "sync".to_owned(),
+        Message::Flush => "flush".to_owned(),
         Message::Terminate => "terminate".to_owned(),
         other => format!("{:?}", other.kind()),
     }
@@ -521,4 +528,81 @@ fn without_due_times_events_wait_for_the_server_but_not_for_ever() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn a_pipeline_goes_out_under_one_sync_and_each_statement_has_its_own_time() {
+    let mut scene = Scene::connected();
+    for (millis, sql) in [(0, "insert 1"), (1, "insert 2"), (2, "insert 3")] {
+        scene.event_of(Some(7), millis, Action::Bind(bound("s1", "", sql, &[])));
+        scene.event_of(Some(7), millis, Action::Execute(bound("s1", "", sql, &[])));
+    }
+    scene.event_of(Some(8), 3, Action::Execute(bound("s1", "", "insert 3", &[])));
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(
+        scene.sent(),
+        "close-statement(s1) parse(s1:insert 1) bind(s1/:) execute(:0) flush \
+         close-statement(s1) parse(s1:insert 2) bind(s1/:) execute(:0) flush \
+         close-statement(s1) parse(s1:insert 3) bind(s1/:) execute(:0) sync"
+    );
+    let answer = |scene: &mut Scene, millis, rows: &[u8], ready: &[u8]| {
+        scene.now = Duration::from_millis(millis);
+        let mut complete = Vec::new();
+        say::command_complete(&mut complete, rows).unwrap();
+        scene.server(&[CLOSED, PARSED, BOUND, &complete, ready].concat())
+    };
+    assert!(answer(&mut scene, 10, b"INSERT 0 1", b"").is_empty());
+    assert!(answer(&mut scene, 30, b"INSERT 0 2", b"").is_empty());
+    let finished = answer(&mut scene, 60, b"INSERT 0 3", &ready(TransactionStatus::Idle));
+    assert_eq!(finished.len(), 6);
+    let took = |one: &Finished| one.ended - one.begun.expect("it was sent");
+    let executed = finished.iter().filter(|one| one.rows.is_some());
+    let told: Vec<_> = executed.map(|one| (one.rows, took(one).as_millis())).collect();
+    assert_eq!(told, [(Some(1), 10), (Some(2), 20), (Some(3), 30)]);
+    assert!(matches!(scene.at(60), Step::Send));
+    assert_eq!(scene.sent(), "bind(s1/:) execute(:0) sync");
+}
+
+#[test]
+fn an_error_in_a_pipeline_fails_the_statements_behind_it() {
+    let mut scene = Scene::connected();
+    for sql in ["select 1", "select 1/0", "select 3"] {
+        scene.event_of(Some(1), 0, Action::Execute(bound("", "", sql, &[])));
+    }
+    scene.at(0);
+    scene.sent();
+    let mut answer = [PARSED, BOUND].concat();
+    say::command_complete(&mut answer, b"SELECT 1").unwrap();
+    answer.extend([PARSED, BOUND].concat());
+    let fields: [(u8, &[u8]); 3] =
+        [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"division by zero")];
+    say::error_response(&mut answer, fields).unwrap();
+    answer.extend(ready(TransactionStatus::Idle));
+    let finished = scene.server(&answer);
+    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, End::Done)).collect();
+    assert_eq!(ends, [true, false, false]);
+    assert_eq!(finished[0].rows, Some(1));
+}
+
+#[test]
+fn a_portal_fetched_from_in_its_own_pipeline_is_opened_with_a_row_limit() {
+    let mut scene = Scene::connected();
+    scene.event_of(Some(1), 0, Action::Execute(bound("", "", "select 1", &[])));
+    scene.event_of(Some(1), 0, Action::Fetch(bound("", "", "select 1", &[])));
+    scene.at(0);
+    assert_eq!(scene.sent(), "parse(:select 1) bind(/:) execute(:100) flush execute(:100) sync");
+    let suspended = [PARSED, BOUND, b"s\0\0\0\x04"].concat();
+    let finished = scene.server(&[suspended, done(b"SELECT 5", TransactionStatus::Idle)].concat());
+    let rows: Vec<_> = finished.iter().map(|one| one.rows).collect();
+    assert_eq!(rows, [Some(0), Some(5)]);
+}
+
+#[test]
+fn a_copy_is_never_pipelined_with_others() {
+    let mut scene = Scene::connected();
+    for sql in ["select 1", "copy t from stdin", "select 3"] {
+        scene.event_of(Some(1), 0, Action::Execute(bound("", "", sql, &[])));
+    }
+    scene.at(0);
+    assert_eq!(scene.sent(), "parse(:select 1) bind(/:) execute(:0) sync");
 }
