@@ -124,7 +124,7 @@ fn what_is_no_log_is_named_and_leaves_nothing() {
     fs::create_dir(folder.path().join("logs")).unwrap();
     let cases: [(&[&str], i32, &[&str]); 7] = [
         (&["missing.log"], 1, &["missing.log", "No such file"]),
-        (&["logs"], 1, &["logs is a directory"]),
+        (&["logs"], 1, &["logs holds no files"]),
         (&["empty.log"], 1, &["empty.log is empty"]),
         (&["junk.log"], 1, &["junk.log: not text"]),
         (&["poem.txt"], 1, &["poem.txt:2", "Tyger Tyger", "log_line_prefix"]),

@@ -83,6 +83,11 @@ lacks! {
         "records or lines that could not be read",
         "whatever they said is not replayed",
         None;
+    /// Items of pgreplay-go, replay files of pgreplay.
+    OtherCapture, |s: &Summary| s.inputs.other_captures(),
+        "files that another replay tool made, not the server",
+        "they hold no durations and no errors; what that tool could not read is missing without a trace",
+        None;
     /// Messages in another language.
     Translated, |s: &Summary| s.facts.translated_messages,
         "messages about statements in another language than English",

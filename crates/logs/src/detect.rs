@@ -32,6 +32,12 @@ impl Wanted {
         Ok(Self { format, prefix, max_record_bytes })
     }
 
+    /// Expects another prefix.
+    pub(crate) fn expect_prefix(&mut self, prefix: &str) -> Result<(), OptionsError> {
+        self.prefix = Some(Prefix::compile(prefix)?);
+        Ok(())
+    }
+
     /// The reader for an input that begins with `input`, or `None` while there is too little of it.
     ///
     /// # Errors

@@ -1,22 +1,19 @@
 //! The loop that reads files and pipes into an [`Importer`].
 
 use std::{
-    fs::File,
-    io::{self, Read},
+    io,
     ops::ControlFlow,
-    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use howdah_traffic::Event;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     error::ImportError,
     importer::Importer,
+    input::{Got, Input, Inputs, LogFile, Plan, PlanError},
     options::{Options, OptionsError},
-    summary::Summary,
+    summary::{Reason, Summary},
 };
 
 /// How far [`read_files`] has come.
@@ -38,20 +35,9 @@ pub enum ReadFilesError<E> {
     /// The input is no log.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A file cannot be opened: missing, say, or not permitted.
-    #[error("cannot open {}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A directory was given. Its files have to be named, in the order of writing.
-    #[error("{} is a directory: name the log files in it, oldest first", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-    },
+    /// What was named cannot be read, or not be told apart.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// None of the files holds a byte.
     #[error("{} is empty", path.display())]
     Empty {
@@ -74,11 +60,14 @@ pub enum ReadFilesError<E> {
     Sink(#[source] E),
 }
 
-/// Reads log files one after another and hands their events to `sink`; `-` is standard input.
+/// Reads logs one after another and hands their events to `sink`; `-` is standard input.
 ///
-/// Files are read as given: name rotated files oldest first. From a pipe, events are handed on
-/// as soon as nothing more comes, and end of file ends the input. `progress` is called after each piece
-/// of up to 256 KiB, and ten times a second while a pipe is silent; it can end the reading.
+/// A path may be a file, a pipe, a directory of logs, or a pattern such as `log/*.csv`. Archives are
+/// unpacked, and what services wrap around logs is taken off. Several files are read in the order of the
+/// first time in each, and the same log in two formats once; [`Summary::inputs`] tells what was done.
+/// With a pipe among them they are read as given. From a pipe, events are handed on as soon as nothing
+/// more comes, and end of file ends the input. `progress` is called after each piece of up to 256 KiB,
+/// and ten times a second while a pipe is silent; it can end the reading.
 ///
 /// # Errors
 ///
@@ -87,56 +76,110 @@ pub enum ReadFilesError<E> {
 pub fn read_files<E>(
     paths: &[PathBuf],
     options: Options,
-    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
-    mut sink: impl FnMut(Event) -> Result<(), E>,
+    progress: impl FnMut(Progress) -> ControlFlow<()>,
+    sink: impl FnMut(Event) -> Result<(), E>,
 ) -> Result<Summary, ReadFilesError<E>> {
-    let mut importer = Importer::new(options)?;
-    let bytes_total = check(paths)?;
-    let mut buffer = vec![0; PIECE_BYTES];
-    for path in paths {
-        let mut input = Input::open(path)?;
-        importer.begin_file(&path.to_string_lossy());
-        loop {
-            let got = input
-                .read(&mut buffer)
-                .map_err(|source| ReadFilesError::Read { path: path.clone(), source })?;
-            let result = match got {
-                Got::End => break,
-                Got::Silence => {
-                    importer.idle();
-                    Ok(())
-                }
-                Got::Bytes(bytes) => importer.feed(&buffer[..bytes]),
-            };
-            drain(&mut importer, &mut sink)?;
-            result?;
-            let reached = Progress { bytes: importer.summary().bytes, bytes_total };
-            if progress(reached).is_break() {
-                let ended = importer.end_file().and_then(|()| importer.finish());
-                drain(&mut importer, &mut sink)?;
-                ended?;
-                return Err(ReadFilesError::Stopped);
-            }
-        }
-        let result = importer.end_file();
-        drain(&mut importer, &mut sink)?;
-        result?;
+    options.check()?;
+    let plan = Plan::make(paths, &options)?;
+    let given_prefix = options.prefix.clone();
+    let record_bytes_max = options.max_record_bytes;
+    // A prefix without a time is right for syslog, which is only known when its file is read.
+    let importer = Importer::new(Options { prefix: None, ..options })?;
+    let inputs = Inputs { order: plan.order, files: Vec::new(), left_out: plan.left_out };
+    let bytes_total = plan.bytes_total;
+    let mut reading =
+        Reading { importer, inputs, given_prefix, bytes_before: 0, bytes_total, progress, sink };
+    for path in &plan.files {
+        let open = |source| PlanError::Open { path: path.clone(), source };
+        let input = Input::open(path, record_bytes_max).map_err(open)?;
+        reading.file(path, input)?;
     }
+    let Reading { mut importer, inputs, mut sink, .. } = reading;
     if importer.summary().bytes == 0 {
-        let path = paths.first().cloned().unwrap_or_default();
-        return Err(ReadFilesError::Empty { path });
+        let path = plan.files.first().cloned().unwrap_or_default();
+        let damaged = importer.summary().problems.iter().find(|p| p.reason == Reason::Damaged);
+        let Some(sample) = damaged.and_then(|problem| problem.samples.first()) else {
+            return Err(ReadFilesError::Empty { path });
+        };
+        let why = io::Error::new(io::ErrorKind::InvalidData, sample.excerpt.clone());
+        return Err(ReadFilesError::Read { path: PathBuf::from(&sample.file), source: why });
     }
     let result = importer.finish();
     drain(&mut importer, &mut sink)?;
     result?;
-    Ok(importer.summary().clone())
+    let mut summary = importer.summary().clone();
+    summary.inputs = inputs;
+    Ok(summary)
 }
 
-/// Bytes that are read at once.
-const PIECE_BYTES: usize = 256 << 10;
+/// Files on their way into an importer.
+struct Reading<P, S> {
+    importer: Importer,
+    inputs: Inputs,
+    given_prefix: Option<String>,
+    /// Bytes of the files that were read to their end.
+    bytes_before: u64,
+    bytes_total: Option<u64>,
+    progress: P,
+    sink: S,
+}
 
-/// How long a pipe may be silent before a complete last record is taken as such.
-const IDLE: Duration = Duration::from_millis(100);
+impl<P, S, E> Reading<P, S>
+where
+    P: FnMut(Progress) -> ControlFlow<()>,
+    S: FnMut(Event) -> Result<(), E>,
+{
+    /// Reads one file to its end.
+    fn file(&mut self, path: &Path, mut input: Input) -> Result<(), ReadFilesError<E>> {
+        self.importer.begin_file(&path.to_string_lossy());
+        let mut is_begun = false;
+        loop {
+            let read = |source| ReadFilesError::Read { path: path.to_owned(), source };
+            let got = input.read().map_err(read)?;
+            for met in input.take_problems() {
+                self.importer.note(&met);
+            }
+            let result = match got {
+                Got::End => break,
+                Got::Silence => {
+                    self.importer.idle();
+                    Ok(())
+                }
+                Got::Bytes => {
+                    if !std::mem::replace(&mut is_begun, true) {
+                        self.settle_prefix(&input)?;
+                    }
+                    self.importer.feed(input.bytes())
+                }
+            };
+            drain(&mut self.importer, &mut self.sink)?;
+            result?;
+            let bytes = self.bytes_before + input.read_bytes();
+            if (self.progress)(Progress { bytes, bytes_total: self.bytes_total }).is_break() {
+                let ended = self.importer.end_file().and_then(|()| self.importer.finish());
+                drain(&mut self.importer, &mut self.sink)?;
+                ended?;
+                return Err(ReadFilesError::Stopped);
+            }
+        }
+        self.bytes_before += input.read_bytes();
+        self.inputs.files.push(LogFile {
+            name: path.to_string_lossy().into_owned(),
+            compression: input.compression(),
+            wrappings: input.wrappings().to_vec(),
+        });
+        let result = self.importer.end_file();
+        drain(&mut self.importer, &mut self.sink)?;
+        Ok(result?)
+    }
+
+    /// Expects the prefix that was given, behind what was put in front of it.
+    fn settle_prefix(&mut self, input: &Input) -> Result<(), OptionsError> {
+        let Some(given) = &self.given_prefix else { return Ok(()) };
+        let added = input.added_prefix().unwrap_or_default();
+        self.importer.expect_prefix(&format!("{added}{given}"))
+    }
+}
 
 fn drain<E>(
     importer: &mut Importer,
@@ -146,90 +189,4 @@ fn drain<E>(
         sink(event).map_err(ReadFilesError::Sink)?;
     }
     Ok(())
-}
-
-/// Opens every file once; gives their size together, if all have one.
-fn check<E>(paths: &[PathBuf]) -> Result<Option<u64>, ReadFilesError<E>> {
-    let mut total = Some(0_u64);
-    for path in paths.iter().filter(|path| !is_stdin(path)) {
-        // A pipe is not opened twice: its writer would take the first close for the end.
-        let open = |source| ReadFilesError::Open { path: path.clone(), source };
-        let metadata = std::fs::metadata(path).map_err(open)?;
-        if metadata.is_dir() {
-            return Err(ReadFilesError::Directory { path: path.clone() });
-        }
-        if metadata.is_file() {
-            File::open(path).map_err(open)?;
-            total = total.map(|sum| sum + metadata.len());
-        } else {
-            total = None;
-        }
-    }
-    Ok(total.filter(|_| !paths.iter().any(|path| is_stdin(path))))
-}
-
-fn is_stdin(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// A file, or a pipe that may be silent.
-enum Input {
-    File(File),
-    Pipe(File),
-    Stdin(io::Stdin),
-}
-
-impl Input {
-    fn open<E>(path: &Path) -> Result<Self, ReadFilesError<E>> {
-        if is_stdin(path) {
-            return Ok(Self::Stdin(io::stdin()));
-        }
-        let open = |source| ReadFilesError::Open { path: path.to_owned(), source };
-        let file = File::open(path).map_err(open)?;
-        let is_file = file.metadata().map_err(open)?.is_file();
-        Ok(if is_file { Self::File(file) } else { Self::Pipe(file) })
-    }
-
-    /// Reads a piece, or notices that a pipe has nothing for now.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<Got> {
-        let silent = match self {
-            Self::File(_) => false,
-            Self::Pipe(file) => !is_readable(file.as_fd())?,
-            Self::Stdin(stdin) => !is_readable(stdin.as_fd())?,
-        };
-        if silent {
-            return Ok(Got::Silence);
-        }
-        loop {
-            let result = match self {
-                Self::File(file) | Self::Pipe(file) => file.read(buffer),
-                // Nothing else reads standard input, so the lock's own buffer holds nothing back.
-                Self::Stdin(stdin) => stdin.lock().read(buffer),
-            };
-            match result {
-                Ok(0) => return Ok(Got::End),
-                Ok(bytes) => return Ok(Got::Bytes(bytes)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-/// What a read brought.
-enum Got {
-    Bytes(usize),
-    Silence,
-    End,
-}
-
-/// Waits a while for input.
-fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    let timeout = Timespec::try_from(IDLE).map_err(|_| io::ErrorKind::InvalidInput)?;
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(ready) => Ok(ready > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }

@@ -7,6 +7,7 @@ use crate::{
     clock::{Assumption, Clock},
     detect::{SAMPLE_BYTES, Wanted},
     error::ImportError,
+    input::Met,
     language::Language,
     options::{Format, Options, OptionsError},
     reader::{Closing, Reader, Step},
@@ -85,6 +86,23 @@ impl Importer {
         self.failed = ended.err();
         name.clone_into(&mut self.file);
         self.summary.files += 1;
+    }
+
+    /// Expects another prefix of stderr logs from now on.
+    ///
+    /// # Errors
+    ///
+    /// It has no time or is not one.
+    pub(crate) fn expect_prefix(&mut self, prefix: &str) -> Result<(), OptionsError> {
+        self.wanted.expect_prefix(prefix)
+    }
+
+    /// Counts what was met around the log.
+    pub(crate) fn note(&mut self, met: &Met) {
+        let Met { reason, count, line, excerpt } = met;
+        let place = Place { file: &self.file, line: *line };
+        self.summary.note(*reason, place, excerpt.as_bytes());
+        self.summary.note_more(*reason, count - 1);
     }
 
     /// Takes the next bytes of the file.

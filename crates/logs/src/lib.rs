@@ -10,10 +10,12 @@
 //!          by the line prefix                       message      names, outcomes
 //! ```
 //!
+//! [`read_files`] takes archives, and what services wrap around a log, off before that.
+//!
 //! Bad data never stops an import: what cannot be read is counted by [`Reason`] with samples in the
 //! [`Summary`]. Only an input that is no log at all, or in a shape nobody described, is an error.
 //!
-//! Logs of PostgreSQL 14 to 18 are read. This crate does not store events, nor judge SQL.
+//! Logs of PostgreSQL 12 to 18 are read. This crate does not store events, nor judge SQL.
 //!
 //! # Example
 //!
@@ -40,6 +42,7 @@ mod detect;
 mod error;
 mod files;
 mod importer;
+mod input;
 mod intern;
 mod json;
 mod language;
@@ -61,6 +64,7 @@ pub use completeness::{Completeness, Gap, Lack};
 pub use error::ImportError;
 pub use files::{Progress, ReadFilesError, read_files};
 pub use importer::Importer;
+pub use input::{Compression, Inputs, LeftOut, LogFile, Order, PlanError, Wrapping};
 pub use language::Language;
 pub use options::{Emit, Format, Options, OptionsError};
 pub use record::Severity;

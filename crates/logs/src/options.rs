@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::{clock::Clock, prefix::Prefix};
+
 /// How to read a log. [`Options::default`] guesses everything that can be guessed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -26,6 +28,22 @@ impl Default for Options {
             timezone: None,
             emit: Emit::End,
             max_record_bytes: 128 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// Whether the options can be acted on. A prefix may lack the time: in a log that comes through
+    /// syslog or the journal, they have it.
+    ///
+    /// # Errors
+    ///
+    /// The prefix is not one, or the time zone is not known.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        Clock::new(self.timezone.as_deref())?;
+        match self.prefix.as_deref().map(Prefix::compile) {
+            Some(Err(error @ OptionsError::PrefixCutShort { .. })) => Err(error),
+            _ => Ok(()),
         }
     }
 }
@@ -68,7 +86,7 @@ pub enum Emit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Without a time there is nothing to replay by.
+    /// Without a time there is nothing to replay by. Only syslog and the journal have one beside it.
     #[error("log_line_prefix {prefix:?} has no time: it needs %m, %t or %n")]
     PrefixWithoutTime {
         /// The prefix as given.

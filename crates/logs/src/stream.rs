@@ -5,7 +5,7 @@
 
 use std::{
     ops::ControlFlow,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::Duration,
@@ -15,6 +15,7 @@ use howdah_traffic::{Event, Reorder, Source, Timestamp};
 
 use crate::{
     files::{ReadFilesError, read_files},
+    input::is_stdin,
     options::{Emit, Options},
     summary::Summary,
 };
@@ -72,7 +73,11 @@ impl LogStream {
     /// The system gives no thread.
     pub fn open(paths: Vec<PathBuf>, mut options: Options) -> std::io::Result<Self> {
         options.emit = Emit::Start;
-        let is_live = !paths.iter().all(|path| Path::is_file(path));
+        // What is there and is neither a file nor a folder of files is a pipe.
+        let is_pipe = |path: &PathBuf| {
+            is_stdin(path) || path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir())
+        };
+        let is_live = paths.iter().any(is_pipe);
         let (sender, events) = mpsc::sync_channel(AHEAD);
         thread::Builder::new().name("log-reader".to_owned()).spawn(move || {
             let sink = |event| sender.send(Item::Event(event)).map_err(|_| NotTaken);

@@ -3,7 +3,7 @@
 use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Text};
 use serde::{Serialize, Serializer};
 
-use crate::{language::Language, options::Format, record::Severity};
+use crate::{input::Inputs, language::Language, options::Format, record::Severity};
 
 /// Totals of an import, complete after [`finish`](crate::Importer::finish).
 #[derive(Clone, Debug, Default, Serialize)]
@@ -12,6 +12,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Files begun.
     pub files: u64,
+    /// Which files were read and what they were; only of [`read_files`](crate::read_files).
+    pub inputs: Inputs,
     /// Server messages understood as such.
     pub records: u64,
     /// The format that was given or recognised; of the latest file where they differ.
@@ -204,6 +206,18 @@ reasons! {
     BadStep, true, "execute, parse or bind messages without a name";
     /// The parameter list is broken; the event is kept without values.
     BadParameters, false, "parameter lists that could not be read";
+    /// An archive is cut short or damaged, or a replay file of pgreplay is.
+    Damaged, true, "files that are cut short or damaged; what comes before that was read";
+    /// A line or object without the wrapping that those around it have.
+    BadWrapping, true, "lines or objects without the wrapping of the others";
+    /// Syslog lost a part of a message, so the message was left out.
+    LostParts, true, "messages of which syslog lost a part";
+    /// Entries run from new to old.
+    Backwards, false, "files whose entries run from new to old: export them oldest first";
+    /// Messages of several hosts are mixed in one log.
+    SeveralServers, false, "messages of another host than the first: give the log of one server";
+    /// A line of a log that several programs share.
+    OtherProgram, false, "lines of other programs, left out";
     /// The zone is not known and was taken as UTC.
     UnknownZone, false, "times in an unknown zone, taken as UTC";
     /// The zone's abbreviation has several meanings; PostgreSQL's default was taken.

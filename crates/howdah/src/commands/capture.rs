@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use howdah_dataset::{Capture, ReadError};
-use howdah_logs::{Importer, Options};
+use howdah_logs::Options;
 
 pub(crate) use self::import::LogFormat;
 use crate::{
@@ -68,8 +68,8 @@ impl LogArgs {
             timezone: self.timezone.clone(),
             ..Options::default()
         };
-        match Importer::new(options.clone()) {
-            Ok(_) => Ok(options),
+        match options.check() {
+            Ok(()) => Ok(options),
             Err(error) => Err(errors::wrong_usage(error)),
         }
     }

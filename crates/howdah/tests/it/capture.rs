@@ -179,7 +179,7 @@ fn what_cannot_be_read_is_named_and_leaves_nothing() {
     fs::create_dir(folder.path().join("logs")).unwrap();
     let cases: [(&[&str], i32, &str); 7] = [
         (&["missing.log"], 1, "missing.log"),
-        (&["logs"], 1, "logs is a directory"),
+        (&["logs"], 1, "logs holds no files"),
         (&["empty.log"], 1, "empty.log is empty"),
         (&["junk.log"], 1, "junk.log"),
         (&["server.log", "--prefix", "%m|%u|%d|"], 1, "server.log:1"),

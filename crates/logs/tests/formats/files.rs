@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, io::Write, ops::ControlFlow, os::fd::AsRawFd, path::PathBuf};
 
-use howdah_logs::{Emit, Options, ReadFilesError, Summary, read_files};
+use howdah_logs::{Emit, Options, PlanError, ReadFilesError, Summary, read_files};
 use howdah_traffic::Event;
 
 use crate::support::{fixture, fixture_path, import};
@@ -58,11 +58,16 @@ fn progress_reaches_the_total() {
 fn what_cannot_be_read_is_named() {
     let missing = PathBuf::from("/nonexistent/postgresql.log");
     let error = read(&[fixture_path("17", "prod", "csv"), missing.clone()]).expect_err("missing");
-    assert!(matches!(&error, ReadFilesError::Open { path, .. } if *path == missing));
+    assert!(
+        matches!(&error, ReadFilesError::Plan(PlanError::Open { path, .. }) if *path == missing)
+    );
     assert_eq!(error.to_string(), "cannot open /nonexistent/postgresql.log");
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let error = read(std::slice::from_ref(&directory)).expect_err("a directory");
-    assert!(matches!(&error, ReadFilesError::Directory { path } if *path == directory));
+    let ReadFilesError::Plan(PlanError::NotOnlyLogs { path, .. }) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((path, error.to_string().contains("Cargo.toml")), (&directory, true));
     let empty = temporary("empty.log", b"");
     let error = read(std::slice::from_ref(&empty)).expect_err("empty");
     assert!(matches!(&error, ReadFilesError::Empty { path } if *path == empty));

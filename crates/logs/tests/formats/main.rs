@@ -5,6 +5,8 @@ mod files;
 mod ordered;
 mod same_events;
 mod sessions;
+mod sources;
 mod stories;
 mod streaming;
 mod support;
+mod wrap;

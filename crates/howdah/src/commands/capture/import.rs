@@ -22,11 +22,12 @@ use crate::{
 
 /// Make a capture from the logs of a PostgreSQL server.
 ///
-/// Reads the stderr, csvlog and jsonlog formats of PostgreSQL 14 to 18 and says what it took them
-/// for. Records that cannot be read are counted and shown, and never stop the import.
+/// Reads the stderr, csvlog and jsonlog formats of PostgreSQL 12 to 18, packed or not, out of syslog,
+/// the journal, containers and clouds, and says what it took them for. Records that cannot be read are
+/// counted and shown, and never stop the import.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Log files in the order they were written; - is standard input
+    /// Logs: files, folders or patterns, in any order; - is standard input
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// Folder for the capture
@@ -213,6 +214,9 @@ fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary
         };
         format!(", log_line_prefix '{}' ({origin})", prefix.text)
     });
+    for line in summary.inputs.lines() {
+        ctx.say(line);
+    }
     ctx.say(format_args!("read {} records in {format} format{prefix}", summary.records));
     let span = match (manifest.first, manifest.last) {
         (Some(first), Some(last)) => format!(", {first} to {last}"),

@@ -43,7 +43,10 @@ pub(super) fn lines(report: &Value) -> Vec<String> {
         lines.push(format!("{}: {}", text(&problem["text"]), problem["count"]));
         for sample in list(&problem["samples"]) {
             let (file, line) = (text(&sample["file"]), &sample["line"]);
-            lines.push(format!("  {file}:{line}: {}", text(&sample["excerpt"])));
+            // Of an archive there is no line.
+            let line = line.as_u64().filter(|line| *line > 0).map(|line| format!(":{line}"));
+            let line = line.unwrap_or_default();
+            lines.push(format!("  {file}{line}: {}", text(&sample["excerpt"])));
         }
     }
     if let Some(count) = report["facts"]["too_large"].as_u64().filter(|count| *count > 0) {

@@ -1,0 +1,301 @@
+//! JSON objects around lines of a log: what container runtimes, clouds and operators make of it.
+//!
+//! | envelope | from | the log is at |
+//! |---|---|---|
+//! | `{"log":"…\n","stream":"stderr","time":"…"}` | Docker's json-file, Fluent Bit | `log` |
+//! | `{"textPayload":"…","timestamp":"…","logName":"…"}` | Google Cloud Logging | `textPayload`, or an object at `jsonPayload` |
+//! | `{"message":"…","ingestionTime":…}` | CloudWatch: `filter-log-events`, subscriptions | `message` |
+//! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties.message` |
+//! | `{"logger":"postgres","msg":"record","record":{…}}` | CloudNativePG | `record`: csvlog's columns by name |
+//!
+//! Envelopes may be in lines, in an array, or in an array of a document, and may be mixed.
+
+use super::{
+    json::{self, Objects, members},
+    layer::{Found, Layer, push_entry},
+};
+use crate::summary::Reason;
+
+/// Takes envelopes off.
+#[derive(Debug)]
+pub(super) struct Envelopes {
+    objects: Objects,
+    opener: Opener,
+}
+
+impl Envelopes {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { objects: Objects::new(bytes_max), opener: Opener::default() }
+    }
+}
+
+impl Layer for Envelopes {
+    fn feed(&mut self, bytes: &[u8], found: &mut Found) {
+        let Self { objects, opener } = self;
+        objects.feed(bytes, |object, line| opener.take(object, line, found));
+    }
+
+    fn finish(&mut self, found: &mut Found) {
+        let rest = self.objects.rest().to_vec();
+        self.objects.finish(|reason, line| {
+            if let Err(reason) = reason {
+                found.problem(reason, line, &rest);
+            }
+        });
+    }
+}
+
+/// What is known from one envelope to the next.
+#[derive(Debug, Default)]
+struct Opener {
+    /// Time of the entry before.
+    time: Vec<u8>,
+    /// Steps forwards in time, less those backwards.
+    balance: i32,
+    steps: u32,
+}
+
+impl Opener {
+    fn take(&mut self, object: Result<&[u8], Reason>, line: u64, found: &mut Found) {
+        let object = match object {
+            Ok(object) => object,
+            Err(reason) => return found.problem(reason, line, b""),
+        };
+        let inside = open(object, 0, &mut found.inside);
+        match inside {
+            Some(Opened::Log { time }) => {
+                if self.is_backwards(time) {
+                    found.problem(Reason::Backwards, line, object);
+                }
+            }
+            Some(Opened::Other) => found.problem(Reason::OtherProgram, line, object),
+            None => found.problem(Reason::BadWrapping, line, object),
+        }
+    }
+
+    /// Whether entries run from new to old, as `gcloud logging read` gives them: told once.
+    fn is_backwards(&mut self, time: &[u8]) -> bool {
+        if self.steps > STEPS || time.is_empty() || time == self.time {
+            return false;
+        }
+        if !self.time.is_empty() {
+            self.steps += 1;
+            self.balance += if time > self.time.as_slice() { 1 } else { -1 };
+        }
+        self.time = time.to_vec();
+        self.steps == STEPS && self.balance < 0
+    }
+}
+
+/// Steps in time after which the direction is clear.
+const STEPS: u32 = 3;
+
+/// What was in an envelope.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Opened<'a> {
+    /// A part of a log, whose entry has this time.
+    Log { time: &'a [u8] },
+    /// Something of another program.
+    Other,
+}
+
+/// Appends the log that is in an envelope to `inside`; `None` if it is no envelope that we know.
+pub(super) fn open<'a>(object: &'a [u8], depth: u32, inside: &mut Vec<u8>) -> Option<Opened<'a>> {
+    let mut values = [None; NAMES.len()];
+    for (name, value) in members(object) {
+        if let Some(at) = NAMES.iter().position(|known| known.as_bytes() == name) {
+            values[at] = Some(value);
+        }
+    }
+    let [
+        time,
+        log,
+        logger,
+        record,
+        text,
+        payload,
+        name,
+        events,
+        ingested,
+        id,
+        message,
+        category,
+        properties,
+    ] = values;
+    let time = time.unwrap_or_default();
+    if let Some(log) = log.and_then(json::string) {
+        push_stream(&log, inside);
+        return Some(Opened::Log { time: b"" });
+    }
+    if let Some(logger) = logger {
+        return open_operator(logger, record, inside);
+    }
+    if let Some(text) = text.and_then(json::string) {
+        push_entry(&text, inside);
+        return Some(Opened::Log { time });
+    }
+    if let Some(payload) = payload.filter(|_| depth < DEPTH_MAX) {
+        return Some(match open(payload, depth + 1, inside) {
+            Some(Opened::Log { .. }) => Opened::Log { time },
+            Some(Opened::Other) => Opened::Other,
+            None => open_payload(payload, time, inside),
+        });
+    }
+    if name.is_some() {
+        // An entry of an audit: it is no part of the server's log.
+        return Some(Opened::Other);
+    }
+    if let Some(events) = events {
+        push_events(events, inside);
+        return Some(Opened::Log { time: b"" });
+    }
+    if ingested.or(id).is_some() {
+        push_entry(&message.and_then(json::string)?, inside);
+        return Some(Opened::Log { time });
+    }
+    if let Some(category) = category {
+        let is_log = category == b"\"PostgreSQLLogs\"";
+        let properties = properties.filter(|_| is_log);
+        let Some(properties) = properties else { return Some(Opened::Other) };
+        let message = members(properties).find(|(name, _)| *name == b"message")?.1;
+        push_entry(&json::string(message)?, inside);
+        return Some(Opened::Log { time: b"" });
+    }
+    None
+}
+
+/// Members that tell what an envelope is, and what is in it.
+const NAMES: [&str; 13] = [
+    "timestamp",
+    "log",
+    "logger",
+    "record",
+    "textPayload",
+    "jsonPayload",
+    "logName",
+    "logEvents",
+    "ingestionTime",
+    "eventId",
+    "message",
+    "category",
+    "properties",
+];
+
+/// Envelopes within envelopes that are opened.
+const DEPTH_MAX: u32 = 2;
+
+/// An object of CloudNativePG: only what the server wrote counts, pgaudit's own records do not.
+fn open_operator<'a>(
+    logger: &[u8],
+    record: Option<&[u8]>,
+    inside: &mut Vec<u8>,
+) -> Option<Opened<'a>> {
+    let record = record.filter(|record| logger == b"\"postgres\"" && record.starts_with(b"{"));
+    let Some(record) = record else { return Some(Opened::Other) };
+    // Raw newlines stand between the members only; a record must be one line.
+    inside.extend(record.iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }));
+    inside.push(b'\n');
+    Some(Opened::Log { time: b"" })
+}
+
+/// An object that a logging agent made of a line: of a jsonlog, or with the text at `message`.
+fn open_payload<'a>(payload: &[u8], time: &'a [u8], inside: &mut Vec<u8>) -> Opened<'a> {
+    let member = |name: &[u8]| members(payload).find(|(n, _)| *n == name).map(|(_, value)| value);
+    if member(b"error_severity").is_some() {
+        inside.extend(payload.iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }));
+        inside.push(b'\n');
+        return Opened::Log { time };
+    }
+    match member(b"message").and_then(json::string) {
+        Some(message) => {
+            push_entry(&message, inside);
+            Opened::Log { time }
+        }
+        None => Opened::Other,
+    }
+}
+
+/// Appends a piece of a container's stream. Docker cuts long lines into pieces of 16 KiB, of which
+/// only the last has a newline; agents take the newline off all.
+fn push_stream(text: &[u8], inside: &mut Vec<u8>) {
+    inside.extend_from_slice(text);
+    if !text.ends_with(b"\n") && text.len() < DOCKER_PIECE_BYTES {
+        inside.push(b'\n');
+    }
+}
+
+const DOCKER_PIECE_BYTES: usize = 16 << 10;
+
+/// Appends the messages of an array of events.
+fn push_events(events: &[u8], inside: &mut Vec<u8>) {
+    let mut objects = Objects::new(events.len());
+    objects.feed(events, |event, _| {
+        let message = event.ok().and_then(|event| {
+            members(event).find(|(name, _)| *name == b"message").and_then(|(_, v)| json::string(v))
+        });
+        if let Some(message) = message {
+            push_entry(&message, inside);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unwrap(text: &str) -> (String, Vec<Reason>) {
+        let mut layer = Envelopes::new(100_000);
+        let mut found = Found::default();
+        layer.feed(text.as_bytes(), &mut found);
+        layer.finish(&mut found);
+        let reasons = found.problems.iter().map(|met| met.reason).collect();
+        (String::from_utf8_lossy(&found.inside).into_owned(), reasons)
+    }
+
+    #[test]
+    fn docker_cuts_long_lines() {
+        let long = "x".repeat(DOCKER_PIECE_BYTES);
+        let text = format!(
+            "{{\"log\":\"{long}\",\"stream\":\"stderr\",\"time\":\"t\"}}\n\
+             {{\"log\":\"y\\n\",\"stream\":\"stderr\",\"time\":\"t\"}}\n{{\"log\":\"z\"}}\n"
+        );
+        assert_eq!(unwrap(&text), (format!("{long}y\nz\n"), vec![]));
+    }
+
+    #[test]
+    fn what_others_wrote_is_left_out() {
+        let text = r#"{"level":"info","logger":"postgres","msg":"record","record":{"a":"b"}}
+            {"level":"info","logger":"pgaudit","msg":"record","record":{"a":"c"}}
+            {"level":"info","logger":"instance-manager","msg":"hello"}
+            {"protoPayload":{},"logName":"x"}
+            {"category":"PostgreSQLFlexSessions","properties":{}}
+            {"what":"is this"}"#;
+        let (inside, reasons) = unwrap(text);
+        assert_eq!(inside, "{\"a\":\"b\"}\n");
+        let other = Reason::OtherProgram;
+        assert_eq!(reasons, [other, other, other, Reason::BadWrapping]);
+    }
+
+    #[test]
+    fn entries_of_clouds() {
+        for text in [
+            r#"[{"textPayload": "LOG:  a\n\tb", "timestamp": "1", "logName": "x"}]"#,
+            r#"{"jsonPayload":{"message":"LOG:  a\n\tb"},"logName":"x"}"#,
+            r#"{"events":[{"message":"LOG:  a\n\tb","ingestionTime":1,"eventId":"2"}],"token":""}"#,
+            r#"{"messageType":"DATA_MESSAGE","logEvents":[{"id":"1","message":"LOG:  a\n\tb"}]}"#,
+            r#"{"category":"PostgreSQLLogs","properties":{"message":"LOG:  a\n\tb","x":1}}"#,
+        ] {
+            assert_eq!(unwrap(text), ("LOG:  a\n\tb\n".to_owned(), vec![]), "{text}");
+        }
+        let nested = r#"{"jsonPayload":{"logger":"postgres","record":{"a":"b"}},"logName":"x"}"#;
+        assert_eq!(unwrap(nested).0, "{\"a\":\"b\"}\n");
+    }
+
+    #[test]
+    fn entries_that_run_backwards_are_told_once() {
+        let entry = |time: u32| format!("{{\"textPayload\":\"x\",\"timestamp\":\"{time}\"}},\n");
+        let text = |times: &mut dyn Iterator<Item = u32>| times.map(entry).collect::<String>();
+        assert_eq!(unwrap(&text(&mut (10..30).rev())).1, [Reason::Backwards]);
+        assert_eq!(unwrap(&text(&mut (10..30))).1, []);
+    }
+}

@@ -1,0 +1,550 @@
+//! One log, wrapped as services wrap it, gives the same events as the plain log.
+
+use std::{convert::Infallible, io::Write as _, ops::ControlFlow, os::fd::AsRawFd, path::PathBuf};
+
+use howdah_logs::{Compression, Emit, Lack, Options, Order, Reason, Summary, Wrapping, read_files};
+use howdah_traffic::{Action, Bound, Event, Parameter, Source};
+
+use crate::{
+    support::{MAJORS, SETTINGS, fixture, import, shown},
+    wrap,
+};
+
+/// A new folder for the files of a test.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sources").join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a writable directory");
+    path
+}
+
+fn write(folder: &std::path::Path, name: &str, content: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, content).expect("a writable directory");
+    path
+}
+
+pub(crate) fn read_with(paths: &[PathBuf], options: Options) -> (Vec<Event>, Summary) {
+    let mut events = Vec::new();
+    let sink = |event| {
+        events.push(event);
+        Ok::<(), Infallible>(())
+    };
+    let summary = read_files(paths, options, |_| ControlFlow::Continue(()), sink).expect("a log");
+    (events, summary)
+}
+
+/// Reads one file; its name tells nothing.
+fn read(name: &str, content: &[u8]) -> (Vec<Event>, Summary) {
+    let path = write(&folder(name), "input", content);
+    read_with(&[path], Options::default())
+}
+
+/// Asserts that a wrapped log gives the events of the plain one.
+fn same(name: &str, plain: &[u8], wrapped: &[u8], wrappings: &[Wrapping]) -> Summary {
+    let expected = import(plain).0;
+    assert!(expected.len() > 80);
+    let (events, summary) = read(name, wrapped);
+    assert_eq!(summary.inputs.files[0].wrappings, wrappings, "{name}");
+    assert_eq!(summary.rejected(), 0, "{name}: {:?}", summary.problems);
+    for (number, (got, expected)) in events.iter().zip(&expected).enumerate() {
+        assert_eq!(got, expected, "{name}, event {number}");
+    }
+    assert_eq!(events.len(), expected.len(), "{name}");
+    summary
+}
+
+/// Every fixture in the stderr format, and its name.
+fn stderr_fixtures() -> impl Iterator<Item = (String, Vec<u8>)> {
+    MAJORS.into_iter().flat_map(|major| {
+        SETTINGS.map(|setting| (format!("{major}-{setting}"), fixture(major, setting, "log")))
+    })
+}
+
+#[test]
+fn logs_of_containers() {
+    for (name, log) in stderr_fixtures() {
+        for part in [9, 16_384] {
+            let wrapped = wrap::cri(&log, part);
+            same(&format!("cri-{part}-{name}"), &log, &wrapped, &[Wrapping::Cri]);
+        }
+        same(&format!("docker-{name}"), &log, &wrap::docker(&log), &[Wrapping::Json]);
+        let wrapped = wrap::timestamps(&log);
+        same(&format!("timestamps-{name}"), &log, &wrapped, &[Wrapping::Timestamps]);
+    }
+    for format in ["csv", "json"] {
+        let log = fixture("17", "prod", format);
+        same(&format!("cri-{format}"), &log, &wrap::cri(&log, 500), &[Wrapping::Cri]);
+        same(&format!("docker-{format}"), &log, &wrap::docker(&log), &[Wrapping::Json]);
+    }
+}
+
+#[test]
+fn logs_of_clouds() {
+    for (name, log) in stderr_fixtures() {
+        for (kind, wrapped) in [
+            ("cloud-sql", wrap::cloud_sql(&log)),
+            ("cloud-sql-array", wrap::cloud_sql_array(&log)),
+            ("cloudwatch", wrap::cloudwatch(&log)),
+        ] {
+            same(&format!("{kind}-{name}"), &log, &wrapped, &[Wrapping::Json]);
+        }
+    }
+}
+
+#[test]
+fn logs_of_cloud_native_pg() {
+    for major in MAJORS {
+        for setting in SETTINGS {
+            let csv = fixture(major, setting, "csv");
+            let wrapped = wrap::cloud_native_pg(&csv);
+            let name = format!("cnpg-{major}-{setting}");
+            let summary = same(&name, &csv, &wrapped, &[Wrapping::Json]);
+            assert_eq!(summary.count_of(Reason::OtherProgram), 1);
+            let nested = wrap::cri(&wrapped, 16_384);
+            same(&format!("cri-{name}"), &csv, &nested, &[Wrapping::Cri, Wrapping::Json]);
+        }
+    }
+}
+
+/// A header for each piece of each message.
+fn syslog(log: &[u8], header: impl Fn(&[u8], usize) -> String, escape: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (number, message) in (1..).zip(wrap::messages(log)) {
+        for piece in wrap::pieces(&message, number) {
+            out.extend(header(&message, number).bytes());
+            out.extend(if escape { wrap::escaped(&piece) } else { piece });
+            out.push(b'\n');
+        }
+    }
+    out
+}
+
+#[test]
+fn logs_of_syslog_with_a_prefix_of_their_own() {
+    for (name, log) in stderr_fixtures() {
+        // A prefix that holds white space at its end would lose it, so `verbose` is cut elsewhere.
+        for (kind, header) in [
+            ("3164", "Nov 20 12:43:19 db postgres[18146]: "),
+            ("priority", "<134>Nov 20 12:43:19 db postgres[18146]: "),
+            ("iso", "2026-11-20T12:43:19.577123+01:00 db postgres[18146]: "),
+            ("5424", "<134>1 2026-11-20T12:43:19.577Z db postgres 18146 - - "),
+            ("full", "Fri 2026-11-20 12:43:19 UTC db postgres[18146]: "),
+        ] {
+            for escape in [false, true] {
+                let wrapped = syslog(&log, |_, _| header.to_owned(), escape);
+                let name = format!("syslog-{kind}-{escape}-{name}");
+                same(&name, &log, &wrapped, &[Wrapping::Syslog]);
+            }
+        }
+    }
+}
+
+/// Splits the time and the process off the prefix of `durationonly`: `%m [%p] `.
+fn without_time(log: &[u8]) -> Vec<(String, String, Vec<u8>)> {
+    let mut messages = Vec::new();
+    for message in wrap::messages(log) {
+        let text = String::from_utf8(message).expect("text");
+        let head = text.find("] ").expect("a process") + 2;
+        let (time, pid) = text[..head].split_once(" [").expect("a process");
+        let rest = text.replace(&text[..head], "");
+        messages.push((time.to_owned(), pid[..pid.len() - 2].to_owned(), rest.into_bytes()));
+    }
+    messages
+}
+
+#[test]
+fn logs_of_syslog_whose_prefix_has_no_time() {
+    for major in MAJORS {
+        let log = fixture(major, "durationonly", "log");
+        let (mut iso, mut json, mut export) = (String::new(), String::new(), Vec::new());
+        for (number, (time, pid, message)) in (1..).zip(without_time(&log)) {
+            let iso_time = time.replacen(' ', "T", 1).replace(" UTC", "Z");
+            let at: howdah_traffic::Timestamp = iso_time.parse().expect("a time");
+            let micros = at.as_micros();
+            for piece in wrap::pieces(&message, number) {
+                let text = String::from_utf8(piece).expect("text");
+                iso += &format!("{iso_time} db postgres[{pid}]: {}\n", {
+                    String::from_utf8(wrap::escaped(text.as_bytes())).expect("text")
+                });
+                json += &format!(
+                    "{{\"__REALTIME_TIMESTAMP\":\"{micros}\",\"_PID\":\"1\",\"SYSLOG_PID\":\"{pid}\",\
+                     \"SYSLOG_IDENTIFIER\":\"postgres\",\"MESSAGE\":{}}}\n",
+                    wrap::json_text(&text)
+                );
+                export.extend(
+                    format!(
+                        "__REALTIME_TIMESTAMP={micros}\nSYSLOG_PID={pid}\n_COMM=postgres\nMESSAGE\n"
+                    )
+                    .bytes(),
+                );
+                export.extend((text.len() as u64).to_le_bytes());
+                export.extend(text.bytes());
+                export.extend(b"\n\n");
+            }
+        }
+        for (kind, wrapped, wrapping) in [
+            ("iso", iso.into_bytes(), Wrapping::Syslog),
+            ("json", json.into_bytes(), Wrapping::JournalJson),
+            ("export", export, Wrapping::JournalExport),
+        ] {
+            let name = format!("no-time-{kind}-{major}");
+            let summary = same(&name, &log, &wrapped, &[wrapping]);
+            let prefix = summary.prefix.expect("a prefix").text;
+            assert_eq!(prefix, "%m [%p] %q%u@%d/%a ");
+            // Given as the server has it, without a time.
+            let path = folder(&format!("given-{name}")).join("input");
+            std::fs::write(&path, wrapped).expect("a file");
+            let given = Some("%q%u@%d/%a ".to_owned());
+            let options = Options { prefix: given, ..Options::default() };
+            assert_eq!(read_with(&[path], options).0, import(&log).0);
+        }
+    }
+}
+
+#[test]
+fn a_prefix_without_a_time_is_refused_where_nothing_else_has_one() {
+    let path = write(&folder("timeless"), "input", &fixture("17", "prod", "log"));
+    let options = Options { prefix: Some("%u|%d|".to_owned()), ..Options::default() };
+    let sink = |_| Ok::<(), Infallible>(());
+    let error = read_files(&[path], options, |_| ControlFlow::Continue(()), sink);
+    assert!(error.expect_err("no time").to_string().contains("has no time"));
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("memory")
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    // With a checksum, as the command writes it.
+    let mut encoder = zstd::Encoder::new(Vec::new(), 1).expect("memory");
+    encoder.include_checksum(true).expect("a setting");
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("memory")
+}
+
+fn bzip2(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("memory")
+}
+
+type Pack = fn(&[u8]) -> Vec<u8>;
+
+const PACKERS: [(Compression, Pack); 3] =
+    [(Compression::Gzip, gzip), (Compression::Zstd, zstd), (Compression::Bzip2, bzip2)];
+
+#[test]
+fn archives_of_several_members() {
+    let log = fixture("17", "prod", "csv");
+    let expected = import(&log).0;
+    for (compression, pack) in PACKERS {
+        let (one, other) = log.split_at(log.len() / 3);
+        let packed = [pack(one), pack(other)].concat();
+        let (events, summary) = read(&format!("packed-{}", compression.as_str()), &packed);
+        assert_eq!(events, expected);
+        assert_eq!(summary.inputs.files[0].compression, Some(compression));
+        assert_eq!((summary.bytes, summary.rejected()), (log.len() as u64, 0));
+    }
+}
+
+#[test]
+fn archives_around_wrappings() {
+    let log = fixture("17", "prod", "log");
+    let packed = zstd(&wrap::docker(&log));
+    let (events, summary) = read("packed-docker", &packed);
+    assert_eq!(events, import(&log).0);
+    assert_eq!(summary.inputs.files[0].wrappings, [Wrapping::Json]);
+}
+
+/// A log of many records, which packs badly.
+fn long_log() -> Vec<u8> {
+    let mut random = 1_u64;
+    let mut log = String::new();
+    for number in 0..20_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (second, milli) = (number / 1000, number % 1000);
+        log += &format!(
+            "2026-11-20 12:00:{second:02}.{milli:03} UTC [7] al@shop LOG:  statement: select {random}\n"
+        );
+    }
+    log.into_bytes()
+}
+
+#[test]
+fn archives_that_are_cut_short_give_what_is_before() {
+    let log = long_log();
+    let all = import(&log).0;
+    for (compression, pack) in PACKERS {
+        let packed = pack(&log);
+        for (kept, least) in [(packed.len() - 3, 15_000), (packed.len() * 2 / 3, 5000)] {
+            let name = format!("cut-{}-{kept}", compression.as_str());
+            let (events, summary) = read(&name, &packed[..kept]);
+            assert_eq!(summary.count_of(Reason::Damaged), 1, "{name}");
+            assert!(events.len() >= least, "{name}: {}", events.len());
+            assert_eq!(shown(&events), shown(&all[..events.len()]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn damaged_archives_are_told() {
+    let log = long_log();
+    for (compression, pack) in PACKERS {
+        let mut packed = pack(&log);
+        let middle = packed.len() / 2;
+        packed[middle..middle + 8].fill(0x55);
+        let (events, summary) = read(&format!("damaged-{}", compression.as_str()), &packed);
+        assert_eq!(summary.count_of(Reason::Damaged), 1, "{compression:?}");
+        assert!(events.len() > 5000, "{compression:?}: {}", events.len());
+        // Nothing of it at all is an error.
+        let path = write(&folder("hopeless"), "input", &packed[..11]);
+        let sink = |_| Ok::<(), Infallible>(());
+        let error = read_files(&[path], Options::default(), |_| ControlFlow::Continue(()), sink);
+        assert!(error.expect_err("nothing").to_string().contains("cannot read"));
+    }
+}
+
+#[test]
+fn an_archive_of_one_endless_line_is_read_in_pieces() {
+    let mut log = fixture("17", "prod", "log");
+    log.extend(std::iter::repeat_n(b'x', 64 << 20));
+    log.push(b'\n');
+    let path = write(&folder("bomb"), "input", &gzip(&log));
+    let options = Options { max_record_bytes: 1 << 20, ..Options::default() };
+    let (events, summary) = read_with(&[path], options);
+    assert_eq!(events.len(), import(fixture("17", "prod", "log")).0.len());
+    assert_eq!(summary.bytes, log.len() as u64);
+    assert!(summary.rejected() > 0);
+}
+
+#[test]
+fn rotated_files_are_read_in_the_order_of_their_times() {
+    let log = fixture("17", "prod", "log");
+    let messages = wrap::messages(&log);
+    let parts: Vec<Vec<u8>> = messages.chunks(40).map(<[Vec<u8>]>::concat).collect();
+    let folder = folder("rotated");
+    // As logrotate calls them: the newest has no number.
+    let last = parts.len() - 1;
+    for (number, part) in parts.iter().enumerate() {
+        match last - number {
+            0 => write(&folder, "postgresql.log", part),
+            1 => write(&folder, "postgresql.log.1", part),
+            age => write(&folder, &format!("postgresql.log.{age}.gz"), &gzip(part)),
+        };
+    }
+    let expected = import(&log).0;
+    for paths in [vec![folder.clone()], vec![folder.join("postgresql.log*")]] {
+        let (events, summary) = read_with(&paths, Options::default());
+        assert_eq!(events, expected, "{paths:?}");
+        assert_eq!(summary.inputs.order, Order::ByFirstTime);
+        assert_eq!(summary.inputs.files.len(), parts.len());
+        assert!(summary.inputs.files[last].name.ends_with("postgresql.log"));
+    }
+    // Named twice, read once.
+    let paths = vec![folder.join("postgresql.log*"), folder.join("postgresql.log")];
+    let (events, summary) = read_with(&paths, Options::default());
+    assert_eq!((events, summary.inputs.left_out.len()), (expected, 1));
+}
+
+#[test]
+fn the_same_log_in_several_formats_is_read_once() {
+    let folder = folder("twins");
+    for format in ["log", "csv", "json"] {
+        write(&folder, &format!("postgresql-Fri.{format}"), &fixture("17", "prod", format));
+    }
+    let (events, summary) = read_with(std::slice::from_ref(&folder), Options::default());
+    assert_eq!(events, import(fixture("17", "prod", "json")).0);
+    let left_out: Vec<_> = summary.inputs.left_out.iter().map(|left| &left.instead).collect();
+    assert_eq!(left_out.len(), 2);
+    assert!(left_out.iter().all(|name| name.ends_with("postgresql-Fri.json")));
+    // The format that was asked for is the one that is read.
+    let options = Options { format: Some(howdah_logs::Format::Csv), ..Options::default() };
+    let (_, summary) = read_with(std::slice::from_ref(&folder), options);
+    assert!(summary.inputs.files[0].name.ends_with("postgresql-Fri.csv"));
+    assert_eq!(summary.inputs.files.len(), 1);
+}
+
+#[test]
+fn logs_of_two_servers_are_no_twins() {
+    let folder = folder("no-twins");
+    write(&folder, "a.log", &fixture("17", "prod", "log"));
+    write(&folder, "b.csv", &fixture("15", "prod", "csv"));
+    let (events, summary) = read_with(std::slice::from_ref(&folder), Options::default());
+    assert_eq!((summary.inputs.files.len(), summary.inputs.left_out.len()), (2, 0));
+    let both =
+        import(fixture("17", "prod", "log")).0.len() + import(fixture("15", "prod", "csv")).0.len();
+    assert_eq!(events.len(), both);
+}
+
+/// A pipe whose other end has not been closed gives what came through it.
+fn live(name: &str, pieces: &[Vec<u8>]) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+    let (sender, events) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        let options = Options { emit: Emit::Start, ..Options::default() };
+        let sink = |event: Event| sender.send(event).map_err(|_| "gone");
+        read_files(&[path], options, |_| ControlFlow::Continue(()), sink).map(|s| s.records)
+    });
+    for (number, piece) in pieces.iter().enumerate() {
+        writer.write_all(piece).expect("an open pipe");
+        // Nothing more is written until the statement has come out.
+        let sql = format!("select {number}");
+        let is_it = |event: &Event| event.action.sql().is_some_and(|text| text.to_string() == sql);
+        assert!(events.iter().any(|event| is_it(&event)), "{name} {number}");
+    }
+    drop((writer, reader));
+    assert_eq!(reading.join().expect("no panic").expect("a log"), pieces.len() as u64);
+}
+
+#[test]
+fn pipes_stay_live() {
+    let line = |number| {
+        format!("2026-11-20 12:00:00.000 UTC [7] al@shop LOG:  statement: select {number}\n")
+            .into_bytes()
+    };
+    live("plain", &[line(0), line(1)]);
+    live("cri", &[wrap::cri(&line(0), 500), wrap::cri(&line(1), 500)]);
+    live("docker", &[wrap::docker(&line(0)), wrap::docker(&line(1))]);
+    let header = |_: &[u8], _| "Nov 20 12:00:00 db postgres[7]: ".to_owned();
+    live("syslog", &[syslog(&line(0), header, true), syslog(&line(1), header, true)]);
+    live("gzip", &[gzip(&line(0)), gzip(&line(1))]);
+    live("zstd", &[zstd(&line(0)), zstd(&line(1))]);
+}
+
+/// What other tools made of a run: what they keep of an event.
+fn kept(events: &[Event]) -> Vec<&Event> {
+    let is_kept = |event: &&Event| {
+        let is_bound = match &event.action {
+            Action::Execute(bound) => {
+                let values = bound.parameters.as_deref().unwrap_or_default();
+                !values.iter().any(|value| matches!(value, Parameter::Truncated(_)))
+            }
+            Action::Connect | Action::Disconnect | Action::Simple { .. } => true,
+            _ => false,
+        };
+        is_bound && event.source != Source::Inferred
+    };
+    events.iter().filter(is_kept).collect()
+}
+
+fn values(bound: &Bound) -> Vec<Option<String>> {
+    let value = |value: &Parameter| match value {
+        Parameter::Null => None,
+        Parameter::Value(text) | Parameter::Truncated(text) => Some(text.to_string()),
+    };
+    bound.parameters.iter().flatten().map(value).collect()
+}
+
+/// Session, time, names and action, without the names of statements and portals.
+fn essence(event: &Event) -> String {
+    let action = match &event.action {
+        Action::Execute(bound) => format!("execute {} {:?}", bound.sql, values(bound)),
+        _ => crate::support::show(event),
+    };
+    format!("{} {} {}@{} {action}", event.time, event.session, event.user, event.database)
+}
+
+fn same_essence(name: &str, expected: &[&Event], made: &[u8], wrapping: Wrapping) {
+    let path = write(&folder(name), "input", made);
+    let options = Options { timezone: Some("UTC".to_owned()), ..Options::default() };
+    let (events, summary) = read_with(&[path], options);
+    assert_eq!(summary.inputs.files[0].wrappings, [wrapping]);
+    assert_eq!(summary.problems, []);
+    // Without durations actions end with the next of their session: only within one is the order kept.
+    let mut got = kept(&events);
+    got.sort_by_key(|event| &event.session);
+    let mut expected = expected.to_vec();
+    expected.sort_by_key(|event| &event.session);
+    for (number, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        assert_eq!(essence(got), essence(expected), "{name}, event {number}");
+    }
+    assert_eq!(got.len(), expected.len(), "{name}");
+    assert!(events.iter().all(|event| event.outcome.duration_us.is_none()));
+    let gaps = summary.completeness().gaps;
+    assert!(gaps.iter().any(|gap| gap.lack == Lack::OtherCapture && gap.count == 1));
+}
+
+#[test]
+fn items_of_pgreplay_go() {
+    let (events, _) = import(fixture("17", "prod", "csv"));
+    let expected = kept(&events);
+    let mut made = String::new();
+    for event in &expected {
+        let (kind, more) = match &event.action {
+            Action::Connect => ("Connect", String::new()),
+            Action::Disconnect => ("Disconnect", String::new()),
+            Action::Execute(bound) => {
+                let value = |value: Option<String>| {
+                    value.map_or("null".to_owned(), |v| wrap::json_text(&v))
+                };
+                let list: Vec<_> = values(bound).into_iter().map(value).collect();
+                let sql = wrap::json_text(&bound.sql.to_string());
+                ("BoundExecute", format!(",\"query\":{sql},\"parameters\":[{}]", list.join(",")))
+            }
+            action => {
+                let sql = action.sql().map(ToString::to_string).unwrap_or_default();
+                ("Statement", format!(",\"query\":{}", wrap::json_text(&sql)))
+            }
+        };
+        made += &format!(
+            "{{\"type\":\"{kind}\",\"item\":{{\"timestamp\":\"{}\",\"session_id\":\"{}\",\"user\":{},\"database\":{}{more}}}}}\n",
+            event.time,
+            event.session,
+            wrap::json_text(&event.user),
+            wrap::json_text(&event.database),
+        );
+    }
+    same_essence("pgreplay-go", &expected, made.as_bytes(), Wrapping::PgreplayGo);
+}
+
+#[test]
+fn a_replay_file_of_pgreplay() {
+    let (events, _) = import(fixture("17", "prod", "csv"));
+    let expected = kept(&events);
+    let mut made = Vec::new();
+    let string = |text: Option<&str>, made: &mut Vec<u8>| match text {
+        None => made.extend(0x8000_0000_u32.to_be_bytes()),
+        Some(text) => {
+            made.extend(u32::try_from(text.len()).expect("short").to_be_bytes());
+            made.extend(text.bytes());
+        }
+    };
+    for (number, event) in expected.iter().enumerate() {
+        let micros = event.time.as_micros() - 946_684_800_000_000;
+        let (start, pid) = event.session.split_once('.').expect("an id");
+        let [start, pid] = [start, pid].map(|part| u64::from_str_radix(part, 16).expect("hex"));
+        let item = |kind: u8, made: &mut Vec<u8>| {
+            made.extend(u32::try_from(micros / 1_000_000).expect("seconds").to_be_bytes());
+            made.extend(u32::try_from(micros % 1_000_000).expect("micros").to_be_bytes());
+            made.extend((start << 32 | pid).to_be_bytes());
+            made.push(kind);
+        };
+        match &event.action {
+            Action::Connect => {
+                item(0, &mut made);
+                string(Some(&event.user), &mut made);
+                string(Some(&event.database), &mut made);
+            }
+            Action::Disconnect => item(1, &mut made),
+            Action::Execute(bound) => {
+                let name = format!("s{number}");
+                item(3, &mut made);
+                string(Some(&bound.sql.to_string()), &mut made);
+                string(Some(&name), &mut made);
+                made.push(b'\n');
+                item(4, &mut made);
+                string(Some(&name), &mut made);
+                let values = values(bound);
+                made.extend(u16::try_from(values.len()).expect("few").to_be_bytes());
+                values.iter().for_each(|value| string(value.as_deref(), &mut made));
+            }
+            action => {
+                item(2, &mut made);
+                string(Some(&action.sql().map(ToString::to_string).unwrap_or_default()), &mut made);
+            }
+        }
+        made.push(b'\n');
+    }
+    same_essence("pgreplay", &expected, &made, Wrapping::Pgreplay);
+}
