@@ -43,18 +43,23 @@ impl Sketch {
 
     /// Adds all that `other` holds.
     pub fn merge(&mut self, other: &Self) {
-        self.count += other.count;
-        self.sum += other.sum;
-        self.zeros += other.zeros;
+        self.merge_weighted(other, 1.0);
+    }
+
+    /// Adds all that `other` holds, as if each of its samples were `weight` of them.
+    pub fn merge_weighted(&mut self, other: &Self, weight: f64) {
+        self.count += other.count * weight;
+        self.sum += other.sum * weight;
+        self.zeros += other.zeros * weight;
         self.range = match (self.range, other.range) {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
             (one, another) => one.or(another),
         };
         for (index, count) in &other.positive {
-            *self.positive.entry(*index).or_default() += count;
+            *self.positive.entry(*index).or_default() += count * weight;
         }
         for (index, count) in &other.negative {
-            *self.negative.entry(*index).or_default() += count;
+            *self.negative.entry(*index).or_default() += count * weight;
         }
     }
 
@@ -63,15 +68,43 @@ impl Sketch {
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let (lower, upper) = self.range?;
         let mut left = q * self.count;
-        let negative = self.negative.iter().rev().map(|(index, count)| (-middle(*index), *count));
-        let positive = self.positive.iter().map(|(index, count)| (middle(*index), *count));
-        for (value, count) in negative.chain([(0.0, self.zeros)]).chain(positive) {
+        for (value, count) in self.ascending() {
             left -= count;
             if left <= 0.0 && count > 0.0 {
                 return Some(value.clamp(lower, upper));
             }
         }
         Some(upper)
+    }
+
+    /// About the sum, and the sum of squares, of the `samples` smallest.
+    #[must_use]
+    pub fn lowest(&self, samples: f64) -> (f64, f64) {
+        let mut left = samples;
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for (value, count) in self.ascending() {
+            let taken = count.min(left);
+            sum += value * taken;
+            squares += value * value * taken;
+            left -= taken;
+            if left <= 0.0 {
+                break;
+            }
+        }
+        (sum, squares)
+    }
+
+    /// About how many samples are below `bound`.
+    #[must_use]
+    pub fn below(&self, bound: f64) -> f64 {
+        self.ascending().take_while(|(value, _)| *value < bound).map(|(_, count)| count).sum()
+    }
+
+    /// A value of each bucket with its count, from the smallest on.
+    fn ascending(&self) -> impl Iterator<Item = (f64, f64)> {
+        let negative = self.negative.iter().rev().map(|(index, count)| (-middle(*index), *count));
+        let positive = self.positive.iter().map(|(index, count)| (middle(*index), *count));
+        negative.chain([(0.0, self.zeros)]).chain(positive)
     }
 
     /// Samples, by weight.

@@ -4,12 +4,22 @@
 //! each metric twice: as etsy's server names it (`count_90`, `upper_90`), for the graphs people have,
 //! and as typed numbers with running totals, for receivers that keep rates themselves.
 
+mod names;
+mod registry;
+mod statistics;
+mod table;
+#[cfg(test)]
+mod tests;
+
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use crate::{Name, grammar::TimingUnit, ledger::Account, sketch::Sketch};
+
+pub use self::registry::{FlushTime, Registry, Totals};
+pub(crate) use self::{registry::Deleted, table::Table};
 
 /// One interval. Every list is sorted by name's key, bytewise.
 #[derive(Clone, Debug)]

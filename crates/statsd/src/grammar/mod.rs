@@ -17,6 +17,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::number::number;
 pub use self::parse::packet;
 
 /// What is done with what a packet says. Calls come in the order of the bytes.
