@@ -51,6 +51,26 @@ pub enum Listen {
     },
 }
 
+impl Listen {
+    /// UDP at an address, with the defaults for the rest.
+    #[must_use]
+    pub fn udp(address: SocketAddr) -> Self {
+        Self::Udp { address, readers: one(), buffer_bytes: buffer() }
+    }
+
+    /// TCP at an address, with the defaults for the rest.
+    #[must_use]
+    pub fn tcp(address: SocketAddr) -> Self {
+        Self::Tcp { address, connections: connections() }
+    }
+
+    /// A unix stream socket, with the defaults for the rest.
+    #[must_use]
+    pub fn unix(path: PathBuf, mode: Option<u32>) -> Self {
+        Self::Unix { path, mode, connections: connections() }
+    }
+}
+
 impl Default for Listen {
     fn default() -> Self {
         Self::Udp { address: everywhere(), readers: one(), buffer_bytes: buffer() }

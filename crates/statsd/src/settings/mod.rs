@@ -6,7 +6,10 @@
 //! aggregation's and the management port's.
 
 mod backends;
+mod file;
+mod foreign;
 mod listen;
+mod literal;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -17,6 +20,7 @@ pub use self::{
         Backends, Console, File, Graphite, GraphiteProtocol, Influx, Otlp, Postgres, Prometheus,
         Proxy, ProxyNode, Repeater, RepeaterProtocol,
     },
+    file::{Form, Read, Remark, Wrong},
     listen::Listen,
 };
 

@@ -1,0 +1,538 @@
+//! The keys of etsy's server and of the Perl server, into our settings.
+//!
+//! Each key is one arm of [`Reader::key`]. A key that neither server knows is an error; one that they
+//! know and that has no use here is a warning that says why.
+//!
+//! Sources: `exampleConfig.js` of statsd 0.9, `bin/localConfig.js` of Net::Statsd::Server.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use super::{
+    Bin, Console, Graphite, GraphiteProtocol, HistogramRule, Listen, Repeater, RepeaterProtocol,
+    Settings,
+    file::{Form, Read, Remark, Wrong},
+    literal::{self, Entry, Literal, Node},
+};
+use crate::js::Number;
+
+/// Reads a whole file.
+pub(super) fn read(text: &str, host: &str) -> Result<Read, Wrong> {
+    let root = literal::parse(text, host).map_err(|error| {
+        Wrong(vec![Remark { line: error.line, key: String::new(), text: error.why }])
+    })?;
+    let Literal::Object(entries) = &root.value else {
+        let text = "the settings must be one object { … }".to_owned();
+        return Err(Wrong(vec![Remark { line: root.line, key: String::new(), text }]));
+    };
+    let mut reader = Reader::default();
+    for entry in entries {
+        reader.entry(entry);
+    }
+    reader.finish();
+    if !reader.wrong.is_empty() {
+        return Err(Wrong(reader.wrong));
+    }
+    let config_lines = config_lines(entries);
+    Ok(Read {
+        settings: reader.settings,
+        form: Form::Literal,
+        warnings: reader.warnings,
+        config_lines,
+    })
+}
+
+/// What is wrong with a value.
+type Why = String;
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+struct Address {
+    ip: IpAddr,
+    port: u16,
+}
+
+impl Default for Address {
+    fn default() -> Self {
+        Self { ip: Ipv4Addr::UNSPECIFIED.into(), port: 8125 }
+    }
+}
+
+/// The settings so far, with what decides only at the end.
+#[derive(Default)]
+struct Reader {
+    settings: Settings,
+    warnings: Vec<Remark>,
+    wrong: Vec<Remark>,
+    listen: Server,
+    servers: Option<Vec<Listen>>,
+    management: (Option<IpAddr>, Option<u16>),
+    graphite: Graphite,
+    console: Console,
+    file: Option<PathBuf>,
+    backends: Option<Vec<(usize, String)>>,
+    repeaters: Vec<(String, u16)>,
+    repeater_protocol: RepeaterProtocol,
+    delete_idle: bool,
+    /// Counters, timers, sets, gauges.
+    delete: [Option<bool>; 4],
+}
+
+/// One element of `servers`, or the top level.
+#[derive(Clone, Debug, Default)]
+struct Server {
+    tcp: bool,
+    address: Address,
+    socket: Option<PathBuf>,
+    mode: Option<u32>,
+}
+
+impl Reader {
+    fn entry(&mut self, entry: &Entry) {
+        let remark = |text: String| Remark { line: entry.line, key: entry.key.clone(), text };
+        if entry.value.value == Literal::Null {
+            return;
+        }
+        match self.key(&entry.key, &entry.value) {
+            Ok(None) => {}
+            Ok(Some(warning)) => self.warnings.push(remark(warning.to_owned())),
+            Err(why) => self.wrong.push(remark(why)),
+        }
+    }
+
+    /// Takes one key. `Some` is what is not done about it.
+    fn key(&mut self, key: &str, value: &Node) -> Result<Option<&'static str>, Why> {
+        let settings = &mut self.settings;
+        let rules = &mut settings.aggregation;
+        match key {
+            "port" | "address" | "host" | "server" | "socket" | "socket_mod" | "address_ipv6" => {
+                self.listen.key(key, value)?;
+            }
+            "servers" => self.servers = Some(servers(value)?),
+            "mgmt_port" => self.management.1 = Some(port(value)?),
+            "mgmt_address" => self.management.0 = Some(ip(value)?),
+            "backends" => self.backends = Some(backends(value)?),
+            "graphiteHost" => self.graphite.host = text(value)?,
+            "graphitePort" => self.graphite.port = port(value)?,
+            "graphitePicklePort" => self.graphite.pickle_port = port(value)?,
+            "graphiteProtocol" => {
+                self.graphite.protocol = match text(value)?.as_str() {
+                    "text" => GraphiteProtocol::Text,
+                    "pickle" => GraphiteProtocol::Pickle,
+                    other => return Err(format!("{other:?} is neither text nor pickle")),
+                }
+            }
+            "graphite" => return self.object(key, value, Self::graphite),
+            "flush_counts" => self.graphite.flush_counts = truthy(value),
+            "flushInterval" => settings.flush_interval = milliseconds(value)?,
+            "percentThreshold" => {
+                rules.percentiles = match &value.value {
+                    Literal::List(values) => values.iter().map(number).collect::<Result<_, _>>()?,
+                    // There 0 is "not set".
+                    _ => vec![number(value)?].into_iter().filter(|p| *p != 0.0).collect(),
+                };
+                if rules.percentiles.is_empty() && !matches!(value.value, Literal::List(_)) {
+                    rules.percentiles = vec![90.0];
+                }
+            }
+            "keyFlush" => return self.object(key, value, Self::key_flush),
+            "deleteIdleStats" => self.delete_idle = truthy(value),
+            "deleteCounters" => self.delete[0] = Some(truthy(value)),
+            "deleteTimers" => self.delete[1] = Some(truthy(value)),
+            "deleteSets" => self.delete[2] = Some(truthy(value)),
+            "deleteGauges" => self.delete[3] = Some(truthy(value)),
+            "gaugesMaxTTL" => rules.gauge_ttl = ttl(number(value)?),
+            "prefixStats" => rules.prefix = text(value)?,
+            "keyNameSanitize" => rules.sanitise = truthy(value),
+            "calculatedTimerMetrics" => {
+                rules.calculated = list(value)?.iter().map(text).collect::<Result<_, _>>()?;
+            }
+            "histogram" => {
+                rules.histogram = list(value)?.iter().map(histogram).collect::<Result<_, _>>()?;
+            }
+            "console" => return self.object(key, value, Self::console),
+            "file" => return self.object(key, value, Self::file),
+            "repeater" => {
+                self.repeaters =
+                    list(value)?.iter().map(host_and_port).collect::<Result<_, _>>()?;
+            }
+            "repeaterProtocol" => {
+                self.repeater_protocol = match text(value)?.as_str() {
+                    "udp4" => RepeaterProtocol::Udp4,
+                    "udp6" => RepeaterProtocol::Udp6,
+                    "tcp" => RepeaterProtocol::Tcp,
+                    other => return Err(format!("{other:?} is none of udp4, udp6, tcp")),
+                }
+            }
+            "healthStatus" => settings.healthy = text(value)? != "down",
+            "dumpMessages" => settings.dump_messages = truthy(value),
+            "log" => {
+                return Ok(Some("where and how much to log: use --log-level and --log-format"));
+            }
+            "debug" if !truthy(value) => {}
+            "debug" | "debugInterval" => return Ok(Some("use --log-level debug instead")),
+            "title" => return Ok(Some("the process keeps its name")),
+            "automaticConfigReload" if !truthy(value) => {}
+            "automaticConfigReload" => {
+                return Ok(Some("the file is read again at SIGHUP, not by itself"));
+            }
+            "nodes" | "forkCount" | "checkInterval" | "cacheSize" | "udp_version" => {
+                return Err("belongs to a proxy: write a howdah.toml with [statsd.proxy]".into());
+            }
+            _ => return Err(unknown(key)),
+        }
+        Ok(None)
+    }
+
+    /// Takes the keys of a nested object.
+    fn object(
+        &mut self,
+        path: &str,
+        value: &Node,
+        take: fn(&mut Self, &str, &Node) -> Result<(), Why>,
+    ) -> Result<Option<&'static str>, Why> {
+        for entry in object(value)? {
+            if entry.value.value == Literal::Null {
+                continue;
+            }
+            if let Err(text) = take(self, &entry.key, &entry.value) {
+                let key = format!("{path}.{}", entry.key);
+                self.wrong.push(Remark { line: entry.line, key, text });
+            }
+        }
+        Ok(None)
+    }
+
+    fn graphite(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+        let graphite = &mut self.graphite;
+        match key {
+            "legacyNamespace" => graphite.legacy_namespace = truthy(value),
+            "globalPrefix" => graphite.global_prefix = text(value)?,
+            "prefixCounter" => graphite.prefix_counter = text(value)?,
+            "prefixTimer" => graphite.prefix_timer = text(value)?,
+            "prefixGauge" => graphite.prefix_gauge = text(value)?,
+            "prefixSet" => graphite.prefix_set = text(value)?,
+            "globalSuffix" => graphite.global_suffix = text(value)?,
+            _ => return Err("no such key".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn key_flush(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+        let settings = &mut self.settings.key_flush;
+        match key {
+            "interval" => settings.interval = milliseconds(value)?,
+            "percent" => settings.percent = number(value)?,
+            "log" => settings.log = Some(text(value)?.into()),
+            _ => return Err("no such key".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn console(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+        match key {
+            "prettyprint" => self.console.pretty = truthy(value),
+            _ => return Err("no such key".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+        match key {
+            "name" => self.file = Some(text(value)?.into()),
+            _ => return Err("no such key".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// What can be told only when all keys are known.
+    fn finish(&mut self) {
+        let rules = &mut self.settings.aggregation;
+        let [counters, timers, sets, gauges] =
+            self.delete.map(|own| own.unwrap_or(self.delete_idle));
+        rules.delete_idle_counters = counters;
+        rules.delete_idle_timers = timers;
+        rules.delete_idle_sets = sets;
+        rules.delete_idle_gauges = gauges;
+        // Who comes with etsy's file expects etsy's metrics and not one more.
+        rules.extra_metrics = false;
+        self.settings.listen = match self.servers.take() {
+            Some(servers) => servers,
+            None => vec![self.listen.clone().listen()],
+        };
+        let ip = self.management.0.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        self.settings.management = Some(SocketAddr::new(ip, self.management.1.unwrap_or(8126)));
+        let chosen = self.backends.take().unwrap_or_else(|| vec![(0, "graphite".to_owned())]);
+        for (line, name) in chosen {
+            self.backend(line, &name);
+        }
+    }
+
+    fn backend(&mut self, line: usize, name: &str) {
+        let backends = &mut self.settings.backends;
+        // `./backends/graphite`, and `Graphite` as the Perl server says it.
+        let word = name.rsplit('/').next().unwrap_or_default().to_lowercase();
+        match word.trim_end_matches(".js") {
+            "graphite" => backends.graphite.push(self.graphite.clone()),
+            "console" => backends.console = Some(self.console.clone()),
+            "repeater" => {
+                let protocol = self.repeater_protocol;
+                let repeaters = std::mem::take(&mut self.repeaters).into_iter();
+                backends.repeater =
+                    repeaters.map(|(host, port)| Repeater { host, port, protocol }).collect();
+            }
+            "file" => match self.file.take() {
+                Some(path) => backends.file = Some(super::File { path, timestamps: false }),
+                None => self.wrong.push(Remark {
+                    line,
+                    key: "backends".to_owned(),
+                    text: "the file backend needs file: { name: … }".to_owned(),
+                }),
+            },
+            _ => self.wrong.push(Remark {
+                line,
+                key: "backends".to_owned(),
+                text: format!(
+                    "{name:?} is not here: graphite, console, repeater and file are, and more in a \
+                     howdah.toml"
+                ),
+            }),
+        }
+    }
+}
+
+impl Server {
+    fn key(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+        match key {
+            "port" => self.address.port = port(value)?,
+            // `host` is in much-copied examples, where neither server reads it.
+            "address" | "host" => self.address.ip = ip(value)?,
+            "address_ipv6" if truthy(value) && self.address.ip.is_unspecified() => {
+                self.address.ip = std::net::Ipv6Addr::UNSPECIFIED.into();
+            }
+            "address_ipv6" => {}
+            "server" => {
+                self.tcp = match text(value)?.rsplit('/').next().unwrap_or_default() {
+                    "udp" => false,
+                    "tcp" => true,
+                    other => return Err(format!("{other:?} is neither udp nor tcp")),
+                }
+            }
+            "socket" => self.socket = Some(text(value)?.into()),
+            "socket_mod" => {
+                let mode = match &value.value {
+                    Literal::Text(digits) => u32::from_str_radix(digits, 8).ok(),
+                    _ => {
+                        whole(number(value)?, u32::MAX.into()).and_then(|mode| mode.try_into().ok())
+                    }
+                };
+                self.mode = Some(mode.ok_or("must be a mode such as '0660'")?);
+            }
+            _ => return Err("no such key".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn listen(self) -> Listen {
+        let address = SocketAddr::new(self.address.ip, self.address.port);
+        match (self.tcp, self.socket) {
+            (false, _) => Listen::udp(address),
+            (true, None) => Listen::tcp(address),
+            (true, Some(path)) => Listen::unix(path, self.mode),
+        }
+    }
+}
+
+fn servers(value: &Node) -> Result<Vec<Listen>, Why> {
+    let one = |value: &Node| {
+        let mut server = Server::default();
+        for Entry { key, line, value } in object(value)? {
+            server.key(key, value).map_err(|why| format!("{key} in line {line}: {why}"))?;
+        }
+        Ok(server.listen())
+    };
+    list(value)?.iter().map(one).collect()
+}
+
+fn backends(value: &Node) -> Result<Vec<(usize, String)>, Why> {
+    list(value)?.iter().map(|name| Ok((name.line, text(name)?))).collect()
+}
+
+fn histogram(value: &Node) -> Result<HistogramRule, Why> {
+    let mut rule = HistogramRule { metric: String::new(), bins: Vec::new() };
+    for entry in object(value)? {
+        match entry.key.as_str() {
+            "metric" => rule.metric = text(&entry.value)?,
+            "bins" => rule.bins = list(&entry.value)?.iter().map(bin).collect::<Result<_, _>>()?,
+            other => return Err(format!("{other:?} is neither metric nor bins")),
+        }
+    }
+    Ok(rule)
+}
+
+fn bin(value: &Node) -> Result<Bin, Why> {
+    match &value.value {
+        Literal::Text(text) if text == "inf" => Ok(Bin::Infinite),
+        _ => number(value).map(Bin::Below),
+    }
+}
+
+fn host_and_port(value: &Node) -> Result<(String, u16), Why> {
+    let (mut host, mut at) = (None, None);
+    for entry in object(value)? {
+        match entry.key.as_str() {
+            "host" => host = Some(text(&entry.value)?),
+            "port" => at = Some(port(&entry.value)?),
+            other => return Err(format!("{other:?} is neither host nor port")),
+        }
+    }
+    host.zip(at).ok_or_else(|| "needs host and port".to_owned())
+}
+
+fn object(value: &Node) -> Result<&[Entry], Why> {
+    match &value.value {
+        Literal::Object(entries) => Ok(entries),
+        _ => Err("must be an object { … }".to_owned()),
+    }
+}
+
+fn list(value: &Node) -> Result<&[Node], Why> {
+    match &value.value {
+        Literal::List(values) => Ok(values),
+        _ => Err("must be a list [ … ]".to_owned()),
+    }
+}
+
+fn text(value: &Node) -> Result<String, Why> {
+    match &value.value {
+        Literal::Text(text) => Ok(text.clone()),
+        _ => Err("must be a string".to_owned()),
+    }
+}
+
+/// A number, or a string that is one.
+fn number(value: &Node) -> Result<f64, Why> {
+    match &value.value {
+        Literal::Number(number) => Ok(*number),
+        Literal::Text(text) => {
+            crate::grammar::number(text.as_bytes()).map_err(|_| format!("{text:?} is no number"))
+        }
+        _ => Err("must be a number".to_owned()),
+    }
+}
+
+/// A whole number from 0 to `max`.
+fn whole(number: f64, max: u64) -> Option<u64> {
+    (number.fract() == 0.0 && number >= 0.0 && number <= max as f64).then_some(number as u64)
+}
+
+fn port(value: &Node) -> Result<u16, Why> {
+    let port = whole(number(value)?, u16::MAX.into()).and_then(|port| port.try_into().ok());
+    port.ok_or_else(|| "must be a port from 0 to 65535".to_owned())
+}
+
+fn ip(value: &Node) -> Result<IpAddr, Why> {
+    match text(value)?.as_str() {
+        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        text => text.parse().map_err(|_| format!("{text:?} is no IP address")),
+    }
+}
+
+fn milliseconds(value: &Node) -> Result<Duration, Why> {
+    let ms = number(value)?;
+    Duration::try_from_secs_f64(ms / 1000.0).map_err(|_| "must be milliseconds from 0".to_owned())
+}
+
+/// Etsy's rule: a whole number above 1, else 1.
+fn ttl(flushes: f64) -> u32 {
+    whole(flushes, u32::MAX.into()).and_then(|ttl| ttl.try_into().ok()).unwrap_or(1).max(1)
+}
+
+fn truthy(value: &Node) -> bool {
+    match &value.value {
+        Literal::Null => false,
+        Literal::Bool(value) => *value,
+        Literal::Number(number) => *number != 0.0,
+        Literal::Text(text) => !text.is_empty(),
+        Literal::List(_) | Literal::Object(_) => true,
+    }
+}
+
+fn unknown(key: &str) -> Why {
+    let known = [
+        "port",
+        "address",
+        "servers",
+        "mgmt_port",
+        "mgmt_address",
+        "backends",
+        "graphiteHost",
+        "graphitePort",
+        "graphite",
+        "flushInterval",
+        "percentThreshold",
+        "flush_counts",
+        "keyFlush",
+        "deleteIdleStats",
+        "deleteCounters",
+        "deleteTimers",
+        "deleteSets",
+        "deleteGauges",
+        "gaugesMaxTTL",
+        "prefixStats",
+        "keyNameSanitize",
+        "calculatedTimerMetrics",
+        "histogram",
+        "console",
+        "repeater",
+        "repeaterProtocol",
+        "healthStatus",
+        "dumpMessages",
+        "file",
+    ];
+    let nearest = known.iter().find(|known| known.eq_ignore_ascii_case(key));
+    match nearest {
+        Some(known) => format!("no such key: did you mean {known}?"),
+        None => "no such key".to_owned(),
+    }
+}
+
+/// `key: value`, and one level of `key > key: value`, as etsy's management port has it.
+fn config_lines(entries: &[Entry]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for Entry { key, value, .. } in entries {
+        match &value.value {
+            Literal::Null => {}
+            Literal::List(values) => {
+                let one = |(at, value)| format!("{key} > {at}: {}", coerced(value));
+                lines.extend(values.iter().enumerate().map(one));
+            }
+            Literal::Object(entries) => {
+                let one =
+                    |entry: &Entry| format!("{key} > {}: {}", entry.key, coerced(&entry.value));
+                lines.extend(entries.iter().map(one));
+            }
+            _ => lines.push(format!("{key}: {}", coerced(value))),
+        }
+    }
+    lines
+}
+
+/// A value as JavaScript makes it a string.
+fn coerced(value: &Node) -> String {
+    match &value.value {
+        Literal::Null => "null".to_owned(),
+        Literal::Bool(value) => value.to_string(),
+        Literal::Number(number) => Number(*number).to_string(),
+        Literal::Text(text) => text.clone(),
+        Literal::List(values) => values.iter().map(coerced).collect::<Vec<_>>().join(","),
+        Literal::Object(_) => "[object Object]".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "foreign/tests.rs"]
+mod tests;

@@ -1,0 +1,144 @@
+//! Files that people have.
+
+use super::*;
+use crate::settings::Aggregation;
+
+fn read(text: &str) -> Result<Read, String> {
+    Settings::read(text, "db1.example.org").map_err(|wrong| wrong.to_string())
+}
+
+#[test]
+fn the_seed_of_it_all() {
+    let etsy = r#"
+{ graphitePort: 2003
+, graphiteHost: "graphite.localdomain"
+, host: "0.0.0.0"
+, port: 8125
+, backends: [ "./backends/graphite", "./backends/console" ]
+, mgmt_address: "0.0.0.0"
+, mgmt_port: 8126
+}"#;
+    let perl = r#"
+{ "graphitePort": 2003,
+  "graphiteHost": "graphite.localdomain",
+  "host" : "0.0.0.0",
+  "port": 8125,
+  "mgmt_address" : "0.0.0.0",
+  "mgmt_port": 8126,
+  "backends": [ "Graphite", "Console" ],
+  "log" : {
+    "backend" : "stdout",
+    "level" : "LOG_WARN",
+  }
+}"#;
+    let (etsy, perl) = (read(etsy).unwrap(), read(perl).unwrap());
+    assert_eq!(etsy.settings, perl.settings);
+    assert_eq!(etsy.form, Form::Literal);
+    assert_eq!(etsy.warnings, []);
+    assert_eq!(
+        perl.warnings[0].to_string(),
+        "line 9: log: where and how much to log: use --log-level and --log-format"
+    );
+    assert_eq!(etsy.settings.backends.graphite[0].host, "graphite.localdomain");
+    assert!(etsy.settings.backends.console.is_some());
+    assert_eq!(etsy.config_lines[4], "backends > 0: ./backends/graphite");
+    assert_eq!(etsy.settings.listen, Settings::default().listen);
+}
+
+#[test]
+fn every_key_of_etsys_example() {
+    let config = r#"
+{
+  port: 8125, mgmt_port: 8127, address: '127.0.0.1', address_ipv6: false, server: './servers/udp',
+  mgmt_address: "127.0.0.1", title: 'statsd', healthStatus: 'down', dumpMessages: true,
+  flushInterval: 1000, percentThreshold: [50, 99.9, -10], flush_counts: false,
+  keyFlush: { interval: 5000, percent: 20, log: '/var/log/keys' },
+  deleteIdleStats: true, deleteGauges: false, gaugesMaxTTL: 3,
+  prefixStats: 'me', keyNameSanitize: false, automaticConfigReload: false, debug: false,
+  calculatedTimerMetrics: ['count', 'upper_percent'],
+  console: { prettyprint: true },
+  graphiteHost: 'g', graphitePort: 1, graphitePicklePort: 2, graphiteProtocol: 'pickle',
+  graphite: { legacyNamespace: false, globalPrefix: 'p', prefixCounter: 'c', prefixTimer: 't',
+    prefixGauge: 'g', prefixSet: 's', globalSuffix: require('os').hostname().split('.')[0] },
+  repeater: [ { host: '10.10.10.10', port: 8125 }, { host: 'observer', port: 8125 } ],
+  repeaterProtocol: 'tcp',
+  histogram: [ { metric: 'foo', bins: [] }, { metric: '', bins: [ 0.5, 5, 'inf' ] } ],
+  backends: [ './backends/graphite', './backends/repeater' ]
+}"#;
+    let Read { settings, warnings, .. } = read(config).unwrap();
+    assert_eq!(warnings.iter().map(|warning| &*warning.key).collect::<Vec<_>>(), ["title"]);
+    assert_eq!(settings.flush_interval, Duration::from_secs(1));
+    assert_eq!(settings.management, Some("127.0.0.1:8127".parse().unwrap()));
+    assert_eq!(settings.listen, [Listen::udp("127.0.0.1:8125".parse().unwrap())]);
+    assert!(!settings.healthy && settings.dump_messages);
+    let expected = Aggregation {
+        percentiles: vec![50.0, 99.9, -10.0],
+        histogram: vec![
+            HistogramRule { metric: "foo".to_owned(), bins: vec![] },
+            HistogramRule {
+                metric: String::new(),
+                bins: vec![Bin::Below(0.5), Bin::Below(5.0), Bin::Infinite],
+            },
+        ],
+        calculated: vec!["count".to_owned(), "upper_percent".to_owned()],
+        delete_idle_counters: true,
+        delete_idle_timers: true,
+        delete_idle_sets: true,
+        delete_idle_gauges: false,
+        gauge_ttl: 3,
+        sanitise: false,
+        prefix: "me".to_owned(),
+        extra_metrics: false,
+    };
+    assert_eq!(settings.aggregation, expected);
+    let graphite = &settings.backends.graphite[0];
+    assert_eq!(graphite.global_suffix, "db1");
+    assert_eq!((graphite.flush_counts, graphite.protocol), (false, GraphiteProtocol::Pickle));
+    assert_eq!(settings.backends.repeater.len(), 2);
+    assert_eq!(settings.backends.repeater[1].protocol, RepeaterProtocol::Tcp);
+    assert_eq!(settings.backends.console, None, "not among the backends");
+    assert_eq!(settings.key_flush.log.as_deref(), Some("/var/log/keys".as_ref()));
+}
+
+#[test]
+fn several_servers() {
+    let config = "{ servers: [ { server: './servers/tcp', address: '::1', port: 9 },
+        { server: './servers/tcp', socket: '/run/s', socket_mod: '0660' }, { port: 10 } ] }";
+    let expected = [
+        Listen::tcp("[::1]:9".parse().unwrap()),
+        Listen::unix("/run/s".into(), Some(0o660)),
+        Listen::udp("0.0.0.0:10".parse().unwrap()),
+    ];
+    assert_eq!(read(config).unwrap().settings.listen, expected);
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_with_line_and_key() {
+    let config = "{\n prot: 1,\n flushinterval: 2,\n port: 70000,\n graphite: {\n  prefix: 1 },\n \
+                  backends: ['./backends/mongo'],\n nodes: [] }";
+    assert_eq!(
+        read(config).unwrap_err(),
+        "line 2: prot: no such key\n\
+         line 3: flushinterval: no such key: did you mean flushInterval?\n\
+         line 4: port: must be a port from 0 to 65535\n\
+         line 6: graphite.prefix: no such key\n\
+         line 8: nodes: belongs to a proxy: write a howdah.toml with [statsd.proxy]\n\
+         line 7: backends: \"./backends/mongo\" is not here: graphite, console, repeater and file \
+         are, and more in a howdah.toml"
+    );
+}
+
+#[test]
+fn a_howdah_toml_tells_line_and_key_too() {
+    let toml = "[replay]\nrate = 2\n[statsd]\nflush-interval = '1s'\nflush-intervall = 1\n";
+    let error = read(toml).unwrap_err();
+    assert!(error.starts_with("line 5: unknown field `flush-intervall`"), "{error}");
+    let settings = read("[statsd]\nflush-interval = '1s'").unwrap();
+    assert_eq!(settings.form, Form::Howdah);
+    assert_eq!(settings.config_lines, ["flush-interval: 1s"]);
+    assert!(read("[replay]\nrate = 2").unwrap_err().contains("no [statsd] section"));
+    assert_eq!(
+        read("[statsd.limits]\nkey-bytes = 100000").unwrap_err(),
+        "limits.key-bytes: must be between 1 and 65535"
+    );
+}
