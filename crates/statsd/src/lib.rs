@@ -19,6 +19,8 @@
 //!   [`aggregate::Interval`] by a swap between two batches, so receiving never waits for statistics.
 //! - [`flush`]: intervals of all shards into one [`flush::Snapshot`], with etsy's statistics.
 //! - [`backends`]: a [`backends::Backend`] takes snapshots somewhere, each on its own thread.
+//! - [`server`]: the threads, the flush clock, start and end. [`management`]: the port that people
+//!   and scripts ask.
 //! - [`settings`]: what a person can set, whatever file it was written in.
 //! - [`js`]: numbers, dates and objects as JavaScript writes them, which is etsy's output.
 //! - [`ledger`]: what was lost and where: *sent = delivered + socket drops + backlog drops + unread*.
@@ -32,7 +34,9 @@ pub mod grammar;
 pub mod intake;
 pub mod js;
 pub mod ledger;
+pub mod management;
 pub mod name;
+pub mod server;
 pub mod settings;
 pub mod sketch;
 

@@ -19,6 +19,12 @@ impl Date {
         self.format("%a %b %e %H:%M:%S %Y", &TimeZone::system())
     }
 
+    /// To be sorted as text: `2026-03-01 10:00:00`.
+    #[must_use]
+    pub fn sortable(self) -> String {
+        self.format("%Y-%m-%d %H:%M:%S", &TimeZone::system())
+    }
+
     fn format(self, format: &str, zone: &TimeZone) -> String {
         // Out of range is beyond the year 9999, where a clock is wrong anyway.
         let timestamp = Timestamp::from_second(self.0).unwrap_or(Timestamp::UNIX_EPOCH);

@@ -1,0 +1,333 @@
+//! Commands to replies.
+
+use std::{
+    fmt::Write as _,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    aggregate::Kind,
+    flush::{Deleted, Registry, Table},
+    grammar::Reason,
+    js::{self, Inspect, Number, Value},
+    server::Core,
+    settings::Dialect,
+};
+
+/// What one connection has asked for.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    json: bool,
+}
+
+/// What goes back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Text; the connection stays.
+    Reply(String),
+    /// Text, and the end of the connection.
+    Close(String),
+}
+
+/// Answers one command line, newline or not.
+pub(super) fn answer(core: &Core, session: &mut Session, line: &str) -> Answer {
+    let settings = core.settings();
+    let perl = settings.dialect == Dialect::Perl;
+    // Etsy's server splits at each single blank, so two make an empty argument there; nothing is
+    // ever called that.
+    let mut words = line.split_whitespace().map(str::to_owned);
+    let command = words.next().unwrap_or_default();
+    let words: Vec<String> = words.collect();
+    Answer::Reply(match command.as_str() {
+        "help" if perl => HELP_PERL.to_owned(),
+        "help" => HELP_ETSY.to_owned(),
+        "quit" if perl => return Answer::Close("\n".to_owned()),
+        "quit" => return Answer::Close(String::new()),
+        "stats" => stats(core, perl),
+        "counters" | "timers" | "gauges" | "sets" => values(core, session, &command, perl),
+        "delcounters" => delete(core, Kind::Counter, &words, perl),
+        "deltimers" => delete(core, Kind::Timer, &words, perl),
+        "delgauges" => delete(core, Kind::Gauge, &words, perl),
+        "delsets" => delete(core, Kind::Set, &words, perl),
+        "health" if !perl => health(core, &words),
+        "config" if !perl => config(core),
+        "format" => format(session, &words),
+        "top" => top(core, session, &words),
+        "drops" => drops(core),
+        "bad" => bad(core),
+        _ => "ERROR\n".to_owned(),
+    })
+}
+
+const HELP_ETSY: &str = "Commands: stats, counters, timers, gauges, delcounters, deltimers, \
+                         delgauges, health, config, quit\n\n";
+const HELP_PERL: &str = "Commands: stats, counters, timers, gauges, delcounters, deltimers, \
+                         delgauges, quit\r\n\r\n";
+const END: &str = "END\n\n";
+
+/// The order in which etsy's Graphite backend tells its account; what it has not comes after.
+const FIRST: [&str; 4] = ["last_flush", "last_exception", "flush_time", "flush_length"];
+
+fn stats(core: &Core, perl: bool) -> String {
+    let now = seconds(SystemTime::now());
+    let registry = core.running_interval();
+    let totals = registry.totals();
+    let last = totals.last_packet.map_or(seconds(core.started()), seconds);
+    let mut text = String::new();
+    let mut row = |group: &str, name: &str, value: f64| {
+        let value = if name.starts_with("last_") { now - value } else { value };
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "{group}.{name}: {}", Number(value));
+    };
+    row("messages", "last_msg_seen", last);
+    row("messages", "bad_lines_seen", totals.rejects.total() as f64);
+    for (name, status) in core.statuses() {
+        let mut values = status.all();
+        values.sort_by_key(|(key, _)| {
+            FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len())
+        });
+        for (key, value) in values {
+            match (*name, key) {
+                // Etsy's console has other names, and never updates the times.
+                ("console", "last_flush") if !perl => {
+                    row(name, "lastFlush", seconds(core.started()));
+                }
+                ("console", "last_exception") if !perl => {
+                    row(name, "lastException", seconds(core.started()));
+                }
+                _ => row(name, key, value),
+            }
+        }
+    }
+    format!("uptime: {}\n{text}{END}", Number(now - seconds(core.started())))
+}
+
+/// The running interval's values of one kind.
+fn values(core: &Core, session: &Session, kind: &str, perl: bool) -> String {
+    let values = {
+        let registry = core.running_interval();
+        match kind {
+            "counters" => counters(&registry),
+            "timers" => timers(&registry),
+            "gauges" => gauges(&registry),
+            _ => sets(&registry),
+        }
+    };
+    match (session.json, perl) {
+        (true, _) => format!("{}\n", json(&values, ",", ":")),
+        (false, true) => format!("{}\n{END}", json(&values, ", ", ": ")),
+        (false, false) => format!("{}\n{END}", js::inspect(&values, Inspect::default())),
+    }
+}
+
+fn counters(registry: &Registry) -> Value {
+    let entries = registry.counters.iter();
+    object(entries.map(|entry| (entry.name.key(), Value::Number(entry.state.value))))
+}
+
+fn gauges(registry: &Registry) -> Value {
+    let entries = registry.gauges.iter();
+    object(entries.map(|entry| (entry.name.key(), Value::Number(entry.state.value()))))
+}
+
+fn timers(registry: &Registry) -> Value {
+    object(registry.timers.iter().map(|entry| {
+        let value = match &entry.state.sketched {
+            Some(sketched) => Value::Text(format!("{} samples, sketched", sketched.samples).into()),
+            None => Value::Numbers(entry.state.samples.as_slice().into()),
+        };
+        (entry.name.key(), value)
+    }))
+}
+
+fn sets(registry: &Registry) -> Value {
+    object(registry.sets.iter().map(|entry| {
+        let text = |member: &[u8]| String::from_utf8_lossy(member).into_owned();
+        let mut members: Vec<String> =
+            entry.state.members.iter().map(|member| text(member)).collect();
+        members.sort_unstable();
+        let members = members.into_iter().map(|member| Value::Text(member.into())).collect();
+        (entry.name.key(), Value::Array(members))
+    }))
+}
+
+/// An object as JavaScript orders its keys: whole numbers first, by size, then as inserted.
+fn object<'k>(entries: impl Iterator<Item = (&'k str, Value)>) -> Value {
+    let mut entries: Vec<(Box<str>, Value)> =
+        entries.map(|(key, value)| (key.into(), value)).collect();
+    let index = |key: &str| {
+        let number: u32 = key.parse().ok()?;
+        (number != u32::MAX && number.to_string() == key).then_some(number)
+    };
+    entries.sort_by_key(|(key, _)| index(key).map_or(u64::from(u32::MAX), u64::from));
+    Value::Object(entries)
+}
+
+fn json(value: &Value, comma: &str, colon: &str) -> String {
+    let list = |values: Vec<String>| values.join(comma);
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Number(number) => Number(*number).to_string(),
+        Value::Numbers(numbers) => {
+            format!(
+                "[{}]",
+                list(numbers.iter().map(|number| Number(*number).to_string()).collect())
+            )
+        }
+        Value::Text(text) => quoted(text),
+        Value::Array(values) => {
+            format!("[{}]", list(values.iter().map(|value| json(value, comma, colon)).collect()))
+        }
+        Value::Object(values) => {
+            let one = |(key, value): &(Box<str>, Value)| {
+                format!("{}{colon}{}", quoted(key), json(value, comma, colon))
+            };
+            format!("{{{}}}", list(values.iter().map(one).collect()))
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for char in text.chars() {
+        match char {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\0'..='\x1f' => {
+                let _ = write!(quoted, "\\u{:04x}", char as u32);
+            }
+            _ => quoted.push(char),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn delete(core: &Core, kind: Kind, words: &[String], perl: bool) -> String {
+    let mut registry = core.running_interval();
+    let deleted = match kind {
+        Kind::Counter => delete_from(&mut registry.counters, words, perl),
+        Kind::Timer => delete_from(&mut registry.timers, words, perl),
+        Kind::Gauge => delete_from(&mut registry.gauges, words, perl),
+        Kind::Set => delete_from(&mut registry.sets, words, perl),
+    };
+    match perl {
+        // It says so of keys that were never there, too, and knows no wildcards.
+        true => {
+            let lines: String = words.iter().map(|key| format!("deleted: {key}\n")).collect();
+            format!("{lines}\n{END}")
+        }
+        false => {
+            let lines: String = deleted
+                .iter()
+                .map(|deleted| match deleted {
+                    Deleted::Key(name) => format!("deleted: {name}\n"),
+                    Deleted::NotFound(key) => format!("metric {key} not found\n"),
+                })
+                .collect();
+            format!("{lines}{END}")
+        }
+    }
+}
+
+fn delete_from<S: Default>(table: &mut Table<S>, words: &[String], perl: bool) -> Vec<Deleted> {
+    table.delete(words, !perl)
+}
+
+fn health(core: &Core, words: &[String]) -> String {
+    match words.first().map(|word| word.to_lowercase()).as_deref() {
+        Some("up") => core.set_healthy(true),
+        Some("down") => core.set_healthy(false),
+        _ => {}
+    }
+    format!("health: {}\n", if core.is_healthy() { "up" } else { "down" })
+}
+
+fn config(core: &Core) -> String {
+    let mut text = "\n".to_owned();
+    for line in core.config_lines() {
+        text += &line;
+        text.push('\n');
+    }
+    text
+}
+
+fn format(session: &mut Session, words: &[String]) -> String {
+    session.json = match words.first().map(String::as_str) {
+        Some("json") => true,
+        Some("text") => false,
+        _ => return "ERROR\n".to_owned(),
+    };
+    format!("format: {}\n", words[0])
+}
+
+/// `top [COUNT]`: samples and key of the busiest metrics in the running interval.
+fn top(core: &Core, session: &Session, words: &[String]) -> String {
+    let count = words.first().map_or(Ok(10), |word| word.parse::<usize>());
+    let Ok(count) = count else { return "ERROR\n".to_owned() };
+    let top = core.running_interval().top(count);
+    let kind = |kind: Kind| match kind {
+        Kind::Counter => "counter",
+        Kind::Timer => "timer",
+        Kind::Gauge => "gauge",
+        Kind::Set => "set",
+    };
+    if session.json {
+        let row = |(of, name, hits): &(Kind, crate::Name, u64)| {
+            Value::Object(vec![
+                ("key".into(), Value::Text(name.key().into())),
+                ("kind".into(), Value::Text(kind(*of).into())),
+                ("samples".into(), Value::Number(*hits as f64)),
+            ])
+        };
+        return format!("{}\n", json(&Value::Array(top.iter().map(row).collect()), ",", ":"));
+    }
+    let mut text = String::new();
+    for (of, name, hits) in top {
+        let _ = writeln!(text, "{hits} {} {name}", kind(of));
+    }
+    text + END
+}
+
+/// `drops`: what each socket got and lost, and what the host lost before.
+fn drops(core: &Core) -> String {
+    let account = core.ledger().read();
+    let mut text = String::new();
+    for socket in &account.sockets {
+        let _ = writeln!(
+            text,
+            "{}: packets {} dropped {} unread_bytes {} buffer_bytes {}",
+            socket.name,
+            socket.packets_total,
+            socket.drops_total,
+            socket.unread_bytes,
+            socket.buffer_bytes
+        );
+    }
+    let _ = writeln!(text, "host backlog: dropped {}", account.backlog_drops_total);
+    text + END
+}
+
+/// `bad`: bad lines by reason, and the last ones with their age in seconds.
+fn bad(core: &Core) -> String {
+    let now = SystemTime::now();
+    let registry = core.running_interval();
+    let rejects = &registry.totals().rejects;
+    let mut text = String::new();
+    for reason in Reason::ALL.into_iter().filter(|reason| rejects.count(*reason) > 0) {
+        let _ = writeln!(text, "{}: {}", reason.as_str(), rejects.count(reason));
+    }
+    for (when, recent) in registry.recent() {
+        let age = now.duration_since(*when).unwrap_or(Duration::ZERO).as_secs();
+        let _ = writeln!(text, "{age} {} {}", recent.reason.as_str(), recent.line);
+    }
+    text + END
+}
+
+/// Seconds since 1970, rounded.
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().round()
+}

@@ -1,0 +1,152 @@
+//! Whole conversations in both dialects, byte for byte.
+
+use std::time::SystemTime;
+
+use super::reply::{Answer, Session, answer};
+use crate::{
+    aggregate::SharedShard,
+    backends::{Needs, Status},
+    flush::Registry,
+    ledger::{Account, Ledger, SocketAccount},
+    server::Core,
+    settings::{Dialect, Settings},
+};
+
+struct Sockets;
+
+impl Ledger for Sockets {
+    fn read(&self) -> Account {
+        let socket = SocketAccount {
+            name: "udp 127.0.0.1:8125".to_owned(),
+            packets_total: 7,
+            bytes_total: 70,
+            drops_total: 2,
+            unread_bytes: 0,
+            buffer_bytes: 425_984,
+            ..SocketAccount::default()
+        };
+        Account { sockets: vec![socket], backlog_drops_total: 1 }
+    }
+}
+
+fn core(dialect: Dialect) -> (Core, SharedShard) {
+    let settings = Settings { dialect, ..Settings::default() };
+    let started = SystemTime::now();
+    let mut registry = Registry::new(&settings, Needs::default(), started);
+    let shard = registry.shard();
+    let graphite = Status::default();
+    let console = Status::default();
+    let since = started.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    for (name, value) in [("flush_time", 12.0), ("flush_length", 345.0), ("spooled", 0.0)] {
+        graphite.set(name, value);
+    }
+    for name in ["last_flush", "last_exception"] {
+        graphite.set(name, since);
+        console.set(name, since);
+    }
+    let statuses = vec![("graphite", graphite), ("console", console)];
+    let lines = ["port: 8125", "backends > 0: ./backends/console"].map(str::to_owned);
+    let ledger = std::sync::Arc::new(Sockets);
+    (Core::new(settings, lines.into(), registry, ledger, statuses, started), shard)
+}
+
+/// What the port and a person say to each other. Ages and control characters are made visible.
+fn transcript(core: &Core, commands: &[&str]) -> String {
+    let mut session = Session::default();
+    let mut transcript = String::new();
+    for command in commands {
+        let (reply, end) = match answer(core, &mut session, &format!("{command}\r\n")) {
+            Answer::Reply(reply) => (reply, ""),
+            Answer::Close(reply) => (reply, "(closed)\n"),
+        };
+        transcript += &format!("> {command}\n");
+        for line in reply.split_inclusive('\n') {
+            let aged = line.starts_with("uptime: ") || line.contains(".last");
+            let line = match line.split_once(": ") {
+                Some((name, _)) if aged => format!("{name}: AGE\n"),
+                _ => line.replace('\r', "\\r"),
+            };
+            transcript += &line;
+        }
+        transcript += end;
+    }
+    transcript
+}
+
+const TRAFFIC: &[u8] =
+    b"a.b:1.5|c\na.b:1|c|@0.5\n7:1|c\nt:3|ms\nt:1|ms\nlong.timer:1:2:3:4:5:6:7|ms\n\
+    temp.x:1|g\ntemp.y:2|g\nother:-3|g\nusers:ann|s\nusers:bob|s\nnonsense\nx:1_0|c\n_sc|db|0";
+
+const COMMON: [&str; 21] = [
+    "help",
+    "stats",
+    "counters",
+    "timers",
+    "gauges",
+    "sets",
+    "delcounters a.b never.seen",
+    "delgauges temp.*",
+    "deltimers",
+    "counters",
+    "gauges",
+    "health",
+    "health DOWN",
+    "health sideways",
+    "config",
+    "",
+    "what is this",
+    "top 2",
+    "drops",
+    "bad",
+    "quit",
+];
+
+#[test]
+fn etsys_transcript() {
+    let (core, shard) = core(Dialect::Etsy);
+    shard.lock().apply_packet(TRAFFIC);
+    insta::assert_snapshot!(transcript(&core, &COMMON));
+    assert!(!core.is_healthy());
+}
+
+#[test]
+fn the_perl_servers_transcript() {
+    let (core, shard) = core(Dialect::Perl);
+    shard.lock().apply_packet(TRAFFIC);
+    insta::assert_snapshot!(transcript(&core, &COMMON));
+    assert!(core.is_healthy());
+}
+
+#[test]
+fn json_is_one_document_per_line() {
+    let (core, shard) = core(Dialect::Etsy);
+    shard.lock().apply_packet(TRAFFIC);
+    shard.lock().apply_packet(b"quote\"d:1|s");
+    let mut session = Session::default();
+    let mut ask = |command: &str| match answer(&core, &mut session, command) {
+        Answer::Reply(reply) => reply,
+        Answer::Close(reply) => reply,
+    };
+    assert_eq!(ask("format json"), "format: json\n");
+    for command in ["counters", "timers", "gauges", "sets", "top"] {
+        let reply = ask(command);
+        assert_eq!(reply.matches('\n').count(), 1, "{reply}");
+        serde_json::from_str::<serde_json::Value>(&reply).unwrap();
+    }
+    let counters: serde_json::Value = serde_json::from_str(&ask("counters")).unwrap();
+    assert_eq!(counters["a.b"], 3.5);
+    assert_eq!(ask("format text"), "format: text\n");
+    assert_eq!(ask("format yaml"), "ERROR\n");
+}
+
+#[test]
+fn the_running_interval_is_shown_without_ending_it() {
+    let (core, shard) = core(Dialect::Etsy);
+    let mut session = Session::default();
+    shard.lock().apply_packet(b"t:1|ms");
+    let timers = "{ t: [ 1 ] }\nEND\n\n".to_owned();
+    assert_eq!(answer(&core, &mut session, "timers"), Answer::Reply(timers));
+    shard.lock().apply_packet(b"t:2|ms");
+    let timers = "{ t: [ 1, 2 ] }\nEND\n\n".to_owned();
+    assert_eq!(answer(&core, &mut session, "timers"), Answer::Reply(timers));
+}

@@ -1,0 +1,118 @@
+//! What the threads of a server share.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
+
+use crate::{backends::Status, flush::Registry, ledger::Ledger, settings::Settings};
+
+/// Shared by the flush thread, the management port and the health endpoint.
+pub(crate) struct Core {
+    settings: RwLock<Arc<Settings>>,
+    config_lines: RwLock<Vec<String>>,
+    registry: Mutex<Registry>,
+    ledger: Arc<dyn Ledger>,
+    statuses: Vec<(&'static str, Status)>,
+    healthy: AtomicBool,
+    started: SystemTime,
+}
+
+impl Core {
+    pub(crate) fn new(
+        settings: Settings,
+        config_lines: Vec<String>,
+        registry: Registry,
+        ledger: Arc<dyn Ledger>,
+        statuses: Vec<(&'static str, Status)>,
+        started: SystemTime,
+    ) -> Self {
+        Self {
+            healthy: AtomicBool::new(settings.healthy),
+            settings: RwLock::new(Arc::new(settings)),
+            config_lines: RwLock::new(config_lines),
+            registry: Mutex::new(registry),
+            ledger,
+            statuses,
+            started,
+        }
+    }
+
+    /// The settings of the moment.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What `config` shows.
+    pub(crate) fn config_lines(&self) -> Vec<String> {
+        self.config_lines.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The registry, locked. Not to be held while writing to anybody.
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The registry with all that has arrived so far, locked.
+    pub(crate) fn running_interval(&self) -> MutexGuard<'_, Registry> {
+        let mut registry = self.registry();
+        registry.collect(SystemTime::now());
+        registry
+    }
+
+    pub(crate) fn ledger(&self) -> &dyn Ledger {
+        &*self.ledger
+    }
+
+    /// The backends' accounts, in the order of the settings.
+    pub(crate) fn statuses(&self) -> &[(&'static str, Status)] {
+        &self.statuses
+    }
+
+    pub(crate) fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// See [`super::Server::reload`].
+    pub(crate) fn reload(&self, new: &Settings, config_lines: Vec<String>) -> Vec<&'static str> {
+        let old = self.settings();
+        let restart = [
+            ("dialect", old.dialect != new.dialect),
+            ("listen", old.listen != new.listen),
+            ("management", old.management != new.management),
+            ("health", old.health != new.health),
+            ("flush-interval", old.flush_interval != new.flush_interval),
+            ("limits", old.limits != new.limits),
+            ("dump-messages", old.dump_messages != new.dump_messages),
+            ("backends", old.backends != new.backends),
+            ("proxy", old.proxy != new.proxy),
+        ];
+        let live = Settings {
+            aggregation: new.aggregation.clone(),
+            key_flush: new.key_flush.clone(),
+            shutdown_patience: new.shutdown_patience,
+            ..Settings::clone(&old)
+        };
+        self.registry().reload(&live.aggregation, SystemTime::now());
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+        *self.config_lines.write().unwrap_or_else(PoisonError::into_inner) = config_lines;
+        restart.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("started", &self.started).finish_non_exhaustive()
+    }
+}

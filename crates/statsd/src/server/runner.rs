@@ -1,0 +1,156 @@
+//! A backend with its thread and its queue.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    backends::{Backend, BackendError, Status},
+    flush::Snapshot,
+};
+
+/// Snapshots that wait for a busy backend.
+const QUEUE_MAX: usize = 2;
+
+/// A backend that runs.
+#[derive(Debug)]
+pub(super) struct Runner {
+    name: &'static str,
+    status: Status,
+    jobs: Sender<Job>,
+    /// Intervals that wait.
+    waiting: Arc<AtomicUsize>,
+    ended: Receiver<Result<(), String>>,
+}
+
+#[derive(Debug)]
+enum Job {
+    Flush(Arc<Snapshot>),
+    Finish(Arc<Snapshot>, Instant),
+}
+
+/// A backend that is to end.
+#[derive(Debug)]
+pub(super) struct Finishing {
+    name: &'static str,
+    ended: Option<Receiver<Result<(), String>>>,
+}
+
+impl Runner {
+    pub(super) fn start(backend: Box<dyn Backend>, started: SystemTime) -> io::Result<Self> {
+        let (name, status) = (backend.name(), backend.status());
+        let seconds = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().round();
+        for first in ["last_flush", "last_exception"] {
+            if status.get(first).is_none() {
+                status.set(first, seconds);
+            }
+        }
+        let (jobs, received) = mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let (end, ended) = mpsc::channel();
+        let (account, left) = (status.clone(), Arc::clone(&waiting));
+        thread::Builder::new().name(format!("statsd-{name}")).spawn(move || {
+            let result = run(backend, &account, &left, &received);
+            let _ = end.send(result);
+        })?;
+        Ok(Self { name, status, jobs, waiting, ended })
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status.clone()
+    }
+
+    /// Queues an interval; false if the queue is full or the backend is gone.
+    pub(super) fn flush(&self, snapshot: Arc<Snapshot>) -> bool {
+        // Only the flush thread adds to it, so it cannot grow past the check.
+        if self.waiting.load(Ordering::Relaxed) >= QUEUE_MAX {
+            let dropped = self.status.get("flushes_dropped").unwrap_or_default();
+            self.status.set("flushes_dropped", dropped + 1.0);
+            return false;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.jobs.send(Job::Flush(snapshot)).is_ok()
+    }
+
+    /// Queues the last interval and the end.
+    pub(super) fn finish(self, snapshot: Arc<Snapshot>, deadline: Instant) -> Finishing {
+        match self.jobs.send(Job::Finish(snapshot, deadline)) {
+            Ok(()) => Finishing { name: self.name, ended: Some(self.ended) },
+            Err(_) => Finishing { name: self.name, ended: None },
+        }
+    }
+}
+
+impl Finishing {
+    /// Waits for the end; tells what went wrong.
+    pub(super) fn wait(self, deadline: Instant) -> Option<(&'static str, String)> {
+        let late = || Some((self.name, "it did not end in time".to_owned()));
+        let Some(ended) = &self.ended else { return late() };
+        match ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Ok(())) => None,
+            Ok(Err(why)) => Some((self.name, why)),
+            Err(_) => late(),
+        }
+    }
+}
+
+fn run(
+    mut backend: Box<dyn Backend>,
+    status: &Status,
+    waiting: &AtomicUsize,
+    jobs: &Receiver<Job>,
+) -> Result<(), String> {
+    for job in jobs {
+        match job {
+            Job::Flush(snapshot) => {
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                let _ = flush(&mut *backend, status, &snapshot);
+            }
+            Job::Finish(snapshot, deadline) => {
+                let flushed = flush(&mut *backend, status, &snapshot);
+                let patience = deadline.saturating_duration_since(Instant::now());
+                let finished = backend.finish(patience).map_err(|error| chain(&error));
+                return flushed.and(finished);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn flush(
+    backend: &mut dyn Backend,
+    status: &Status,
+    snapshot: &Arc<Snapshot>,
+) -> Result<(), String> {
+    let result = backend.flush(snapshot);
+    match &result {
+        Ok(()) => status.set_now("last_flush"),
+        Err(error) => {
+            status.set_now("last_exception");
+            tracing::error!(backend = backend.name(), error = chain(error), "an interval is lost");
+        }
+    }
+    result.map_err(|error| chain(&error))
+}
+
+/// The error and its causes in one line.
+fn chain(error: &BackendError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
