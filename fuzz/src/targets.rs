@@ -7,6 +7,7 @@ pub mod logs;
 pub mod scram;
 pub mod session;
 pub mod sql;
+pub mod statsd;
 pub mod wire;
 pub mod words;
 
@@ -241,6 +242,16 @@ pub static TARGETS: &[Target] = &[
         bytes_max: 256,
         memory: (16 << 20, 0),
         smoke: 50,
+    },
+    Target {
+        name: "statsd",
+        about: "a statsd packet: lines give what the whole gives, numbers are finite, counts close",
+        run: statsd::run,
+        seeds: Seeds::Folder("statsd"),
+        words: statsd::WORDS,
+        memory: (1 << 20, 4096),
+        smoke: 2000,
+        ..Target::PLAIN
     },
     Target {
         name: "conninfo",

@@ -1,0 +1,189 @@
+//! Servers as processes: their core, CPU time, memory, and what the kernel says of their socket.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    thread::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+};
+
+/// The core of the sender and of this process.
+pub(crate) const OWN_CORE: usize = 0;
+/// The core of the server that is measured.
+pub(crate) const SERVER_CORE: usize = 1;
+
+/// CPU time of this process.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Keeps this thread, and what it starts from now on, on one core.
+pub(crate) fn pin(core: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot stay on core {core}"))
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Starts it on its core, and waits until its socket is open.
+    pub(crate) fn start(mut command: Command, port: u16) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        pin(SERVER_CORE)?;
+        let child = command.spawn();
+        pin(OWN_CORE)?;
+        let child = child.with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        let mut server = Self { child, port };
+        let end = Instant::now() + Duration::from_secs(30);
+        while Socket::at(port).is_none() {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{:?} ended with {status} before it listened", command.get_program());
+            }
+            anyhow::ensure!(Instant::now() < end, "{:?} does not listen", command.get_program());
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// CPU time of all its threads so far, those that have ended included.
+    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
+        // proc(5): utime and stime are the 14th and 15th fields, counted in hundredths of a second;
+        // the second field is the name, which may hold blanks.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+        let (user, system) =
+            (times.next().context("no utime")??, times.next().context("no stime")??);
+        Ok(Duration::from_millis(10 * (user + system)))
+    }
+
+    /// Memory in use, in MB: now, and the most there ever was.
+    pub(crate) fn memory_mb(&self) -> anyhow::Result<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let of = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kb =
+                line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+            kb.map(|kb| kb / 1024).with_context(|| format!("no {name}"))
+        };
+        Ok((of("VmRSS:")?, of("VmHWM:")?))
+    }
+
+    /// Its socket now.
+    pub(crate) fn socket(&self) -> anyhow::Result<Socket> {
+        Socket::at(self.port).context("the server's socket is gone")
+    }
+
+    /// Waits until the socket's buffer is empty; says whether that came about.
+    pub(crate) fn settle(&self) -> anyhow::Result<bool> {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.socket()?.unread_bytes > 0 {
+            if Instant::now() > end {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(true)
+    }
+
+    /// Asks it to end, and kills it if it does not within ten seconds.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM)?;
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.child.try_wait()?.is_none() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A UDP socket as `/proc/net/udp` shows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Socket {
+    /// What unread packets take.
+    pub(crate) unread_bytes: u64,
+    /// Packets dropped at it.
+    pub(crate) drops: u64,
+}
+
+impl Socket {
+    /// The sum over all sockets of that port.
+    fn at(port: u16) -> Option<Self> {
+        let port = format!("{port:04X}");
+        let mut found = None;
+        for table in ["/proc/net/udp", "/proc/net/udp6"] {
+            for line in fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
+                let fields: Vec<_> = line.split_ascii_whitespace().collect();
+                let [_, local, _, _, queues, .., drops] = fields[..] else { continue };
+                if local.rsplit(':').next() != Some(&port) {
+                    continue;
+                }
+                let queue = queues.rsplit(':').next().unwrap_or_default();
+                let sum: &mut Self = found.get_or_insert_default();
+                sum.unread_bytes += u64::from_str_radix(queue, 16).ok()?;
+                sum.drops += drops.parse::<u64>().ok()?;
+            }
+        }
+        found
+    }
+}
+
+/// Packets dropped on the whole host before any socket saw them.
+pub(crate) fn backlog_drops() -> u64 {
+    let table = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let dropped = |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok();
+    table.lines().filter_map(dropped).sum()
+}
+
+/// A port that is free at this moment.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    Ok(std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Sets `net.core.rmem_default` and `rmem_max` for servers that do not ask for a buffer, if we may;
+/// dropping it puts back what was there.
+#[derive(Debug)]
+pub(crate) struct Buffers(Vec<(&'static str, String)>);
+
+impl Buffers {
+    /// At least `bytes`.
+    pub(crate) fn raise(bytes: usize) -> Option<Self> {
+        let mut before = Self(Vec::new());
+        for path in ["/proc/sys/net/core/rmem_max", "/proc/sys/net/core/rmem_default"] {
+            let value = fs::read_to_string(path).ok()?;
+            fs::write(path, bytes.to_string()).ok()?;
+            before.0.push((path, value));
+        }
+        Some(before)
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        for (path, value) in &self.0 {
+            let _ = fs::write(path, value);
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! All runs, one after the other, into one page of tables.
+
+use std::{
+    fmt::Write as _,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    mix, parse,
+    process::{Buffers, Server, backlog_drops, free_port, pin},
+    sender::{Sent, send},
+    servers::{Kind, Servers, Setting},
+    sink::Sink,
+    tables::{Spread, Table},
+};
+
+/// What to run, and with what.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The program that is measured
+    #[arg(long, default_value = "target/release/howdah")]
+    howdah: PathBuf,
+    /// Where servers of others are kept
+    #[arg(long)]
+    cache: PathBuf,
+    /// Fewer packets, one repetition: two minutes instead of ten
+    #[arg(long)]
+    quick: bool,
+    /// Only these tables: flat, paced, ladder, flush, parse, packed, keys
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// The buffer of all runs but the ladder's.
+const BUFFER_BYTES: usize = 32 << 20;
+/// The flush interval of all runs.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Runs everything and prints the page.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let servers = Servers::find(args.howdah.clone(), args.cache.clone())?;
+    pin(crate::process::OWN_CORE)?;
+    let buffers = Buffers::raise(BUFFER_BYTES);
+    let bench = Bench { servers, sink: Sink::open()?, singles: mix::singles(), quick: args.quick };
+    let mut page = bench.header(buffers.is_some());
+    let sections: [(&str, Section); 7] = [
+        ("flat", Bench::flat_out),
+        ("paced", Bench::paced),
+        ("ladder", Bench::ladder),
+        ("flush", Bench::through_a_flush),
+        ("parse", Bench::parsing),
+        ("packed", Bench::packed),
+        ("keys", Bench::many_keys),
+    ];
+    for (name, section) in sections {
+        if !args.only.is_empty() && !args.only.iter().any(|only| only == name) {
+            continue;
+        }
+        // One server that misbehaves does not cost the other tables.
+        let text = section(&bench).unwrap_or_else(|error| format!("Not measured: {error:#}\n"));
+        say(&text)?;
+        page += "\n";
+        page += &text;
+    }
+    write!(page, "\nThe whole run took {:.0} s.\n", started.elapsed().as_secs_f64())?;
+    let out = PathBuf::from("target/bench-statsd.md");
+    if let Some(folder) = out.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(&out, &page).with_context(|| format!("cannot write {}", out.display()))?;
+    say(&format!("\nAll of it is in {}.\n", out.display()))
+}
+
+type Section = fn(&Bench) -> anyhow::Result<String>;
+
+fn say(text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+struct Bench {
+    servers: Servers,
+    sink: Sink,
+    singles: Vec<Vec<u8>>,
+    quick: bool,
+}
+
+/// What one run came to.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    sent: Sent,
+    /// Dropped at the socket, and before it.
+    lost: u64,
+    cpu: Duration,
+    memory_mb: u64,
+    /// What the server itself says that it got, if it says so.
+    counted: Option<f64>,
+}
+
+impl Outcome {
+    fn lost_percent(&self) -> f64 {
+        100.0 * self.lost as f64 / self.sent.packets as f64
+    }
+
+    /// CPU of the server for each packet it got, flushes included, in nanoseconds.
+    fn cpu_ns(&self) -> f64 {
+        self.cpu.as_nanos() as f64 / (self.sent.packets - self.lost).max(1) as f64
+    }
+}
+
+impl Bench {
+    /// The size of a run: as large as the table says, or what is quick.
+    fn size(&self, full: u64, quick: u64) -> u64 {
+        if self.quick { quick } else { full }
+    }
+
+    fn header(&self, raised: bool) -> String {
+        let mut text = String::from("### Machine and versions\n\n");
+        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpu.lines().find_map(|line| line.strip_prefix("model name\t: ")).unwrap_or("?");
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
+        let _ = writeln!(text, "- {cores} cores, {model}, Linux {}", kernel.trim());
+        for note in &self.servers.notes {
+            let _ = writeln!(text, "- {note}");
+        }
+        let default =
+            if raised { "rmem_default raised to 32 MiB for" } else { "rmem_default left to" };
+        let _ = writeln!(text, "- {default} servers that do not size their buffer themselves");
+        text
+    }
+
+    /// Starts a server, lets `send` send, waits until all of it is read and flushed.
+    fn measure(
+        &self,
+        kind: Kind,
+        buffer_bytes: usize,
+        send: impl FnOnce(&Server, u16) -> anyhow::Result<Sent>,
+    ) -> anyhow::Result<Outcome> {
+        let port = free_port()?;
+        self.sink.clear();
+        let setting = Setting { port, buffer_bytes, flush: FLUSH, sink: &self.sink };
+        let server = self.servers.start(kind, &setting)?;
+        // What a program does to get going is not what a packet costs.
+        std::thread::sleep(Duration::from_millis(300));
+        let (cpu, backlog) = (server.cpu()?, backlog_drops());
+        let sent = send(&server, port)?;
+        anyhow::ensure!(server.settle()?, "{} does not read its socket", kind.name());
+        let lost = server.socket()?.drops + (backlog_drops() - backlog);
+        if kind != Kind::Bare && kind != Kind::Exporter {
+            self.sink.wait_for_flush(2 * FLUSH);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let (cpu, memory_mb) = (server.cpu()?.saturating_sub(cpu), server.memory_mb()?.1);
+        server.stop()?;
+        let counted = self.sink.count("statsd.packets_received");
+        Ok(Outcome { sent, lost, cpu, memory_mb, counted })
+    }
+
+    fn flat_out(&self) -> anyhow::Result<String> {
+        let packets = self.size(5_000_000, 1_000_000);
+        let mut outcomes: Vec<(Kind, Vec<Outcome>)> =
+            self.servers.kinds.iter().map(|kind| (*kind, Vec::new())).collect();
+        for round in 0..self.size(5, 1) {
+            for (kind, outcomes) in &mut outcomes {
+                // The slow ones are slow every time.
+                if round > 0 && !matches!(kind, Kind::Bare | Kind::Howdah) {
+                    continue;
+                }
+                outcomes.push(self.measure(*kind, BUFFER_BYTES, |_, port| {
+                    send(port, &self.singles, packets, None)
+                })?);
+            }
+        }
+        let title = format!(
+            "### Flat out: {packets} packets of one metric, 32 MiB buffer, median [min–max]\n\n"
+        );
+        Ok(title + &self.comparison(&outcomes))
+    }
+
+    fn paced(&self) -> anyhow::Result<String> {
+        let packets = self.size(1_000_000, 400_000);
+        let mut outcomes = Vec::new();
+        for kind in &self.servers.kinds {
+            let mut one = Vec::new();
+            for _ in 0..if matches!(kind, Kind::Bare | Kind::Howdah) { self.size(3, 1) } else { 1 }
+            {
+                one.push(self.measure(*kind, BUFFER_BYTES, |_, port| {
+                    send(port, &self.singles, packets, Some(200_000.0))
+                })?);
+            }
+            outcomes.push((*kind, one));
+        }
+        let title = format!("### Paced: {packets} packets at 200,000 a second, 32 MiB buffer\n\n");
+        Ok(title + &self.comparison(&outcomes))
+    }
+
+    fn comparison(&self, outcomes: &[(Kind, Vec<Outcome>)]) -> String {
+        let bare =
+            outcomes.first().map_or(f64::NAN, |(_, runs)| spread(runs, Outcome::cpu_ns).median);
+        let mut table = Table::new(&[
+            "server",
+            "runs",
+            "sent per second",
+            "lost",
+            "lost %",
+            "CPU ns per packet",
+            "× bare loop",
+            "MB",
+            "sent − lost − its own count",
+        ]);
+        for (kind, runs) in outcomes {
+            let cpu = spread(runs, Outcome::cpu_ns);
+            let open = runs
+                .iter()
+                .filter_map(|run| Some((run.sent.packets - run.lost) as f64 - run.counted?));
+            table.row(&[
+                kind.name().to_owned(),
+                runs.len().to_string(),
+                spread(runs, |run| run.sent.rate()).text(0),
+                spread(runs, |run| run.lost as f64).text(0),
+                spread(runs, Outcome::lost_percent).text(2),
+                cpu.text(0),
+                format!("{:.2}", cpu.median / bare),
+                spread(runs, |run| run.memory_mb as f64).text(0),
+                Spread::of(open).map_or("–".to_owned(), |open| open.text(0)),
+            ]);
+        }
+        table.text()
+    }
+
+    fn ladder(&self) -> anyhow::Result<String> {
+        let packets = self.size(2_000_000, 500_000);
+        let sizes: &[usize] = if self.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64] };
+        let mut table =
+            Table::new(&["buffer", "sent per second", "lost", "lost %", "CPU ns per packet"]);
+        for megabytes in sizes {
+            let run = self.measure(Kind::Howdah, megabytes << 20, |_, port| {
+                send(port, &self.singles, packets, None)
+            })?;
+            table.row(&[
+                format!("{megabytes} MiB"),
+                format!("{:.0}", run.sent.rate()),
+                run.lost.to_string(),
+                format!("{:.2}", run.lost_percent()),
+                format!("{:.0}", run.cpu_ns()),
+            ]);
+        }
+        let title = format!("### Ladder of buffers: howdah statsd, {packets} packets flat out\n\n");
+        Ok(title + &table.text())
+    }
+
+    /// Fills an interval with much to calculate, and sends flat out while it is calculated.
+    fn through_a_flush(&self) -> anyhow::Result<String> {
+        let keys = mix::packed(&mix::counters(100_000));
+        let samples = mix::packed(&mix::timings(1_000_000, 1000));
+        let packets = self.size(2_500_000, 1_500_000);
+        let mut table =
+            Table::new(&["run", "sent", "sent per second", "lost", "processing_time ms"]);
+        for run in 1..=self.size(3, 1) {
+            let mut total = 0;
+            let outcome = self.measure(Kind::Howdah, BUFFER_BYTES, |_, port| {
+                total += send(port, &keys, keys.len() as u64, None)?.packets;
+                total += send(port, &samples, samples.len() as u64, None)?.packets;
+                // Longer than an interval, so that a flush of all that is within.
+                send(port, &self.singles, packets, None)
+            })?;
+            let processing = self.sink.last("statsd.processing_time");
+            table.row(&[
+                run.to_string(),
+                (total + outcome.sent.packets).to_string(),
+                format!("{:.0}", outcome.sent.rate()),
+                outcome.lost.to_string(),
+                processing.map_or("–".to_owned(), |ms| format!("{ms:.0}")),
+            ]);
+        }
+        let title = "### Through a flush of 100,000 keys and 1,000,000 timer samples\n\n\
+                     First the keys and the samples, then packets of one metric, all flat out.\n\n";
+        Ok(title.to_owned() + &table.text())
+    }
+
+    /// Parse and aggregate, without sockets.
+    fn parsing(&self) -> anyhow::Result<String> {
+        let metrics = self.size(40_000_000, 10_000_000);
+        let mut table = Table::new(&[
+            "input",
+            "CPU ns per metric",
+            "M metrics/s per core",
+            "instructions per metric",
+        ]);
+        for (name, keys, singles) in [
+            ("1432-byte packets, 500 names", None, false),
+            ("one metric per packet, 500 names", None, true),
+            ("1432-byte packets, 100,000 counters", Some(100_000), false),
+            ("1432-byte packets, 1,000,000 counters", Some(1_000_000), false),
+        ] {
+            let args = parse::Args { metrics, keys, singles };
+            let ns = parse::nanoseconds_per_metric(args)?;
+            let instructions = if keys.is_none() { instructions(singles) } else { None };
+            table.row(&[
+                name.to_owned(),
+                format!("{ns:.1}"),
+                format!("{:.1}", 1e3 / ns),
+                instructions.map_or("–".to_owned(), |count| format!("{count:.0}")),
+            ]);
+        }
+        Ok(format!("### Parse and aggregate alone\n\n{}", table.text()))
+    }
+
+    /// Packets full of metrics, at a pace that node keeps up with.
+    fn packed(&self) -> anyhow::Result<String> {
+        let ring = mix::packed(&self.singles);
+        let per_packet = self.singles.len() as f64 / ring.len() as f64;
+        let packets = self.size(30_000, 10_000);
+        let mut table = Table::new(&["server", "lost", "CPU ns per metric", "× node"]);
+        let mut runs = Vec::new();
+        for kind in self.servers.kinds.iter().filter(|kind| **kind != Kind::Bare) {
+            let run = self.measure(*kind, BUFFER_BYTES, |_, port| {
+                send(port, &ring, packets, Some(4_000.0))
+            })?;
+            runs.push((*kind, run.lost, run.cpu_ns() / per_packet));
+        }
+        let node = runs.iter().find(|(kind, ..)| *kind == Kind::Node).map(|(.., ns)| *ns);
+        for (kind, lost, ns) in runs {
+            table.row(&[
+                kind.name().to_owned(),
+                lost.to_string(),
+                format!("{ns:.0}"),
+                node.map_or("–".to_owned(), |node| format!("{:.3}", ns / node)),
+            ]);
+        }
+        let title = format!(
+            "### Packed: {packets} packets of {per_packet:.1} metrics, {:.0} metrics a second\n\n",
+            4_000.0 * per_packet
+        );
+        Ok(title + &table.text())
+    }
+
+    /// A million keys, twice, with a flush between.
+    fn many_keys(&self) -> anyhow::Result<String> {
+        let ring = mix::packed(&mix::counters(1_000_000));
+        let mut peak = 0;
+        let outcome = self.measure(Kind::Howdah, BUFFER_BYTES, |server, port| {
+            let sent = send(port, &ring, ring.len() as u64, Some(20_000.0))?;
+            self.sink.wait_for_flush(2 * FLUSH);
+            let again = send(port, &ring, ring.len() as u64, Some(20_000.0))?;
+            self.sink.wait_for_flush(2 * FLUSH);
+            peak = server.memory_mb()?.0;
+            Ok(Sent {
+                packets: sent.packets + again.packets,
+                elapsed: sent.elapsed + again.elapsed,
+            })
+        })?;
+        Ok(format!(
+            "### 1,000,000 counters, sent in two intervals\n\n\
+             {peak} MB in use, {} MB at the most, {} packets lost.\n",
+            outcome.memory_mb, outcome.lost
+        ))
+    }
+}
+
+fn spread(runs: &[Outcome], of: impl Fn(&Outcome) -> f64) -> Spread {
+    Spread::of(runs.iter().map(of)).unwrap_or_default()
+}
+
+/// Instructions of parsing and adding up one metric: the difference of two runs under valgrind.
+fn instructions(singles: bool) -> Option<f64> {
+    let count = |metrics: u64| {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
+        valgrind.arg(std::env::current_exe().ok()?).arg("parse");
+        valgrind.arg(format!("--metrics={metrics}")).args(singles.then_some("--singles"));
+        let output = valgrind.output().ok()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // ==123== I refs:        1,234,567
+        let line =
+            said.lines().find(|line| line.contains("I refs") || line.contains("I   refs"))?;
+        let digits: String =
+            line.rsplit(':').next()?.chars().filter(char::is_ascii_digit).collect();
+        digits.parse::<f64>().ok()
+    };
+    Some((count(280_000)? - count(80_000)?) / 200_000.0)
+}

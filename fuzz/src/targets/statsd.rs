@@ -1,0 +1,153 @@
+//! Packets of statsd clients, whatever their bytes.
+
+use std::mem::discriminant;
+
+use howdah_statsd::{
+    aggregate::{Interval, Shard},
+    grammar::{BadLine, Reason, Sample, Sink, Value, packet},
+    settings::{Dialect, Limits, Settings},
+};
+
+use super::Shape;
+
+/// Types, fields, numbers, and packets that have ended other servers.
+pub const WORDS: &[&[u8]] = &[
+    b"a:1|c",
+    b":",
+    b"|",
+    b"\n",
+    b"|c",
+    b"|g",
+    b"|ms",
+    b"|h",
+    b"|d",
+    b"|s",
+    b"|@0.1",
+    b"|@+0.1",
+    b"|@1e-9",
+    b"|@0",
+    b"|#env:prod,canary",
+    b"|c:0123456789abcdef",
+    b"|T1656581400",
+    b"|e:it",
+    b"|card:low",
+    b"_e{5,4}:title|text",
+    b"_sc|name|0",
+    b"constructor:1|ms",
+    b"__proto__",
+    b"-5",
+    b"+5",
+    b"1e308",
+    b"0x10",
+    b"Infinity",
+    b"nan",
+    b"123456789012345678901234567890",
+    b"0.000000000000000001",
+];
+
+/// In both dialects: what is read of a packet is what is read of its lines; what a sample holds is
+/// finite; and a shard that keeps few keys counts what the grammar told.
+pub fn run(input: &[u8]) -> Shape {
+    Shape::each([Dialect::Etsy, Dialect::Perl].into_iter().flat_map(|dialect| {
+        let whole = Told::by(input, dialect);
+        let mut lines = Told::default();
+        for line in input.split(|byte| *byte == b'\n') {
+            let before = (lines.outcomes.len(), lines.lines);
+            packet(line, dialect, &mut lines);
+            assert_eq!(lines.lines - before.1, u64::from(!line.is_empty()));
+            assert_eq!(lines.outcomes.len() > before.0, !line.is_empty(), "a line says something");
+        }
+        assert_eq!(whole, lines);
+        aggregate(input, dialect, &whole);
+        whole.outcomes.into_iter().map(|outcome| outcome.shape)
+    }))
+}
+
+/// Adds the packet up twice, with a flush between.
+fn aggregate(input: &[u8], dialect: Dialect, told: &Told) {
+    let limits = Limits {
+        keys: 3,
+        key_bytes: 64,
+        tags: 2,
+        exact_samples: 2,
+        set_members: 2,
+        ..Limits::default()
+    };
+    let mut shard = Shard::new(&Settings { dialect, limits, ..Settings::default() });
+    let mut spare = Interval::default();
+    for round in 0..2 {
+        shard.apply_packet(input);
+        let interval = shard.swap(spare);
+        let bad = told.outcomes.iter().filter(|outcome| outcome.bad).count() as u64;
+        let heard = told.outcomes.len() as u64;
+        let used = interval.samples + interval.events + interval.checks;
+        // What a shard refuses by its limits, the grammar took for a sample.
+        let refused = interval.rejects.count(Reason::KeyTooLong)
+            + interval.rejects.count(Reason::TooManyTags);
+        assert_eq!(interval.rejects.total() - refused, bad, "round {round}");
+        assert_eq!(used + bad, heard, "round {round}");
+        assert_eq!((interval.packets, interval.lines), (1, told.lines));
+        assert!(interval.keys <= 4 * 3, "{} keys", interval.keys);
+        assert!(round == 0 || interval.names.is_empty(), "known keys are not told again");
+        spare = interval;
+        spare.clear();
+    }
+}
+
+/// What the grammar told, in order.
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    lines: u64,
+    outcomes: Vec<Outcome>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    bad: bool,
+    /// All of it, to compare.
+    text: String,
+    /// Without values, to tell what is new.
+    shape: String,
+}
+
+impl Told {
+    fn by(input: &[u8], dialect: Dialect) -> Self {
+        let mut told = Self::default();
+        packet(input, dialect, &mut told);
+        told
+    }
+
+    fn push(&mut self, bad: bool, text: String, shape: String) {
+        self.outcomes.push(Outcome { bad, text, shape });
+    }
+}
+
+impl Sink for Told {
+    fn line(&mut self) {
+        self.lines += 1;
+    }
+
+    fn sample(&mut self, sample: &Sample<'_>) {
+        let number = match sample.value {
+            Value::Count(value) | Value::Timing(value, _) => value,
+            Value::Set(value) | Value::Change(value) => value,
+            Value::Member(_) => 0.0,
+        };
+        assert!(number.is_finite() && sample.rate > 0.0 && (1.0 / sample.rate).is_finite());
+        let plain = sample.tags.is_empty() && sample.rate == 1.0;
+        let shape = format!("{:?} {plain}", discriminant(&sample.value));
+        self.push(false, format!("{sample:?}"), shape);
+    }
+
+    fn bad(&mut self, bad: BadLine<'_>) {
+        self.push(true, format!("{bad:?}"), format!("{:?}", bad.reason));
+    }
+
+    fn event(&mut self) {
+        self.push(false, String::new(), "event".to_owned());
+    }
+
+    fn check(&mut self) {
+        self.push(false, String::new(), "check".to_owned());
+    }
+}
