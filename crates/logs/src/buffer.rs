@@ -44,6 +44,17 @@ impl Buffer {
         }
     }
 
+    /// Passes over bytes that never came in here. Only while nothing is held.
+    pub(crate) fn pass(&mut self, newlines: u64) {
+        debug_assert!(self.bytes().is_empty());
+        self.line += newlines;
+    }
+
+    /// Number of the line that comes next.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
+    }
+
     /// Number of the line that holds the byte at `offset`, from 1.
     pub(crate) fn line_at(&self, offset: usize) -> u64 {
         let ahead = &self.bytes()[..offset.min(self.bytes().len())];

@@ -14,18 +14,31 @@ use jiff::{
 use crate::options::OptionsError;
 
 /// Turns the server's times into points in time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Clock {
     /// What the person said.
     zone: Option<TimeZone>,
-    /// The minute and zone of the last time read, and the epoch second that minute began:
-    /// neighbouring lines nearly always share it. Session starts have their own.
-    cached: [Option<(Minute, i64)>; 2],
+    /// What the last times were read as: neighbouring lines nearly always share the second. Session
+    /// starts have their own.
+    cached: [Option<Second>; 2],
     assumed: Option<Assumption>,
 }
 
-/// `YYYY-MM-DD HH:MM` and the zone's text.
-type Minute = ([u8; 16], [u8; 8]);
+/// A second that was read.
+#[derive(Clone, Copy, Debug)]
+struct Second {
+    /// `YYYY-MM-DD HH:MM:SS`.
+    text: [u8; SECONDS_LEN],
+    zone: [u8; ZONE_LEN_MAX],
+    zone_len: usize,
+    /// Seconds since the Unix epoch.
+    epoch: i64,
+    /// What had to be assumed of the zone: it holds for each time again.
+    assumed: Option<Assumption>,
+}
+
+/// Longer zones are not cached.
+const ZONE_LEN_MAX: usize = 8;
 
 /// Something about a zone that the log does not settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +63,13 @@ impl Clock {
 
     /// The point in time that `text` names, or `None` if it is not a time.
     pub(crate) fn read(&mut self, text: &[u8]) -> Option<Timestamp> {
-        let civil = Civil::parse(text)?;
-        let minute = self.minute(text, &civil, 0)?;
-        let micros = minute.checked_add(civil.second)?.checked_mul(1_000_000)?;
-        Some(Timestamp::from_micros(micros.checked_add(civil.micros)?))
+        let (epoch, micros) = self.second(text, 0)?;
+        Some(Timestamp::from_micros(epoch.checked_mul(1_000_000)?.checked_add(micros)?))
     }
 
     /// The epoch second that a session's start names.
     pub(crate) fn read_start(&mut self, text: &[u8]) -> Option<i64> {
-        let civil = Civil::parse(text)?;
-        self.minute(text, &civil, 1)?.checked_add(civil.second)
+        self.second(text, 1).map(|(epoch, _)| epoch)
     }
 
     /// What had to be assumed since the last call.
@@ -67,41 +77,43 @@ impl Clock {
         self.assumed.take()
     }
 
-    /// The epoch second at which the minute of `civil` began.
-    fn minute(&mut self, text: &[u8], civil: &Civil<'_>, slot: usize) -> Option<i64> {
-        let mut key: Minute = ([0; 16], [0; 8]);
-        key.0.copy_from_slice(&text[..16]);
-        let cachable = civil.zone.len() <= key.1.len();
-        if cachable {
-            key.1[..civil.zone.len()].copy_from_slice(civil.zone);
-            if let Some((cached, minute)) = self.cached[slot]
-                && cached == key
-            {
-                return Some(minute);
-            }
+    /// The epoch second that `text` names, and the microseconds after it.
+    fn second(&mut self, text: &[u8], slot: usize) -> Option<(i64, i64)> {
+        if let Some(second) = &self.cached[slot]
+            && text.first_chunk() == Some(&second.text)
+            && let Some((micros, zone)) = fraction_and_zone(&text[SECONDS_LEN..])
+            && zone == &second.zone[..second.zone_len]
+        {
+            self.assumed = self.assumed.or(second.assumed);
+            return Some((second.epoch, micros));
         }
-        let local = civil.date_time()?;
-        let minute = self.resolve(local, civil.zone)?;
-        // A guess is not cached, so that each time it matters is counted.
-        self.cached[slot] = (cachable && self.assumed.is_none()).then_some((key, minute));
-        Some(minute)
+        let civil = Civil::parse(text)?;
+        let (minute, assumed) = self.resolve(civil.date_time()?, civil.zone)?;
+        let epoch = minute.checked_add(civil.second)?;
+        self.assumed = self.assumed.or(assumed);
+        self.cached[slot] = (civil.zone.len() <= ZONE_LEN_MAX).then(|| {
+            let mut zone = [0; ZONE_LEN_MAX];
+            zone[..civil.zone.len()].copy_from_slice(civil.zone);
+            Second { text: *civil.text, zone, zone_len: civil.zone.len(), epoch, assumed }
+        });
+        Some((epoch, civil.micros))
     }
 
-    fn resolve(&mut self, local: DateTime, zone: &[u8]) -> Option<i64> {
+    /// The epoch second of a local time, and what had to be assumed for it.
+    fn resolve(&self, local: DateTime, zone: &[u8]) -> Option<(i64, Option<Assumption>)> {
         let utc = local.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second();
         if let Some(offset) = zones::certain(zone) {
-            return Some(utc - i64::from(offset));
+            return Some((utc - i64::from(offset), None));
         }
         if let Some(chosen) = &self.zone {
-            return Some(utc - i64::from(offset_in(chosen, local, zone)));
+            return Some((utc - i64::from(offset_in(chosen, local, zone)), None));
         }
         let (offset, assumption) = match zones::abbreviation(zone) {
             Some((offset, true)) => (offset, None),
             Some((offset, false)) => (offset, Some(Assumption::Ambiguous)),
             None => (0, Some(Assumption::Unknown)),
         };
-        self.assumed = self.assumed.or(assumption);
-        Some(utc - i64::from(offset))
+        Some((utc - i64::from(offset), assumption))
     }
 }
 
@@ -134,7 +146,7 @@ fn named(text: &str) -> Option<TimeZone> {
 
 /// A time as it stands in the log.
 struct Civil<'a> {
-    text: &'a [u8],
+    text: &'a [u8; SECONDS_LEN],
     second: i64,
     micros: i64,
     zone: &'a [u8],
@@ -146,13 +158,12 @@ impl<'a> Civil<'a> {
         if !has_stamp_shape(fixed) {
             return None;
         }
-        let (micros, rest) = fraction(&text[SECONDS_LEN..])?;
-        let zone = rest.strip_prefix(b" ").unwrap_or(rest);
-        Some(Self { text, second: i64::from(two(&fixed[17..])), micros, zone })
+        let (micros, zone) = fraction_and_zone(&text[SECONDS_LEN..])?;
+        Some(Self { text: fixed, second: i64::from(two(&fixed[17..])), micros, zone })
     }
 
     fn date_time(&self) -> Option<DateTime> {
-        let year = i16::from(two(self.text)) * 100 + i16::from(two(&self.text[2..]));
+        let year = i16::from(two(&self.text[..])) * 100 + i16::from(two(&self.text[2..]));
         let date = Date::new(year, two(&self.text[5..]), two(&self.text[8..])).ok()?;
         let time = Time::new(two(&self.text[11..]), two(&self.text[14..]), 0, 0).ok()?;
         Some(DateTime::from_parts(date, time))
@@ -167,6 +178,19 @@ fn two(digits: &[u8]) -> i8 {
     ((digits[0] & 0x0f) * 10 + (digits[1] & 0x0f)).cast_signed()
 }
 
+/// Microseconds of an optional fraction, and the zone after it.
+fn fraction_and_zone(text: &[u8]) -> Option<(i64, &[u8])> {
+    let (micros, rest) = match text {
+        // Milliseconds, as the server writes them.
+        &[b'.', a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b' ', ref zone @ ..] => {
+            let millis = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + i64::from(digit & 0x0f));
+            return Some((millis * 1000, zone));
+        }
+        _ => fraction(text)?,
+    };
+    Some((micros, rest.strip_prefix(b" ").unwrap_or(rest)))
+}
+
 /// Microseconds of an optional fraction, and what follows it.
 fn fraction(text: &[u8]) -> Option<(i64, &[u8])> {
     let Some(digits) = text.strip_prefix(b".") else { return Some((0, text)) };
@@ -179,11 +203,28 @@ fn fraction(text: &[u8]) -> Option<(i64, &[u8])> {
 }
 
 fn has_stamp_shape(text: &[u8; SECONDS_LEN]) -> bool {
-    text.iter().zip(b"dddd-dd-dd dd:dd:dd").all(|(byte, shape)| match shape {
-        b'd' => byte.is_ascii_digit(),
-        _ => byte == shape,
-    })
+    let (first, rest) = text.split_at(8);
+    let (second, third) = rest.split_at(8);
+    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |chunk| u64::from_ne_bytes(*chunk));
+    has_shape(word(first), b"dddd-dd-")
+        & has_shape(word(second), b"dd dd:dd")
+        & (third[0] == b':' && third[1].is_ascii_digit() && third[2].is_ascii_digit())
 }
+
+/// Whether eight bytes are as `shape` wants them: `d` is a digit, all else stands for itself.
+///
+/// All eight at once: what differs from the shape in a byte that must be equal, or by more than 9 in one
+/// that must be a digit, reaches that byte's highest bit.
+#[inline]
+fn has_shape(bytes: u64, shape: &[u8; 8]) -> bool {
+    let expected = u64::from_ne_bytes(shape.map(|byte| if byte == b'd' { b'0' } else { byte }));
+    let slack = u64::from_ne_bytes(shape.map(|byte| if byte == b'd' { 0x76 } else { 0x7f }));
+    let difference = bytes ^ expected;
+    (((difference & LOW_BITS) + slack) | difference) & !LOW_BITS == 0
+}
+
+/// All but the highest bit of each byte.
+const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
 /// Length of the time at the front of `bytes`, zone included, if there is one; with a fraction of a
 /// second or without, as asked.

@@ -6,13 +6,17 @@
 //!
 //! Source: manual, Using CSV-Format Log Output; `write_csvlog` in `csvlog.c`.
 
+mod framer;
+
 use howdah_traffic::SqlState;
 
+pub(crate) use self::framer::CsvFramer;
 use crate::{
     clock::{Clock, stamp_len},
-    pieces::{Piece, function, number, session_id},
+    frame::Frame,
+    pieces::{Span, function, number, process, session_id, signed},
     reader::{Closing, Step},
-    record::{Record, Severity},
+    record::Severity,
     stderr::known,
     summary::Reason,
 };
@@ -26,11 +30,29 @@ pub(crate) struct Csv {
     in_quotes: bool,
     /// Inside a row that is too long.
     skipping: bool,
-    columns: [Piece; COLUMNS_MAX],
+    row: Row,
     /// Columns of the last whole row.
     columns_before: usize,
+}
+
+/// The columns of one row.
+#[derive(Clone, Debug)]
+struct Row {
+    columns: [Span; COLUMNS_MAX],
+    /// Columns there are, read or not.
     len: usize,
-    scratch: Vec<u8>,
+}
+
+impl Row {
+    const EMPTY: Self = Self { columns: [Span::ABSENT; COLUMNS_MAX], len: 0 };
+
+    #[inline]
+    fn push(&mut self, column: Span) {
+        if let Some(place) = self.columns.get_mut(self.len) {
+            *place = column;
+        }
+        self.len += 1;
+    }
 }
 
 /// Columns that are read: PostgreSQL 14 to 18 write these. Later ones are passed over.
@@ -69,10 +91,8 @@ impl Csv {
             scanned: 0,
             in_quotes: false,
             skipping: false,
-            columns: [Piece::Absent; COLUMNS_MAX],
+            row: Row::EMPTY,
             columns_before: 0,
-            len: 0,
-            scratch: Vec::new(),
         }
     }
 
@@ -81,7 +101,12 @@ impl Csv {
         Self::new(self.max_record_bytes)
     }
 
-    pub(crate) fn step(&mut self, input: &[u8], closing: Closing) -> Step {
+    /// What others need to frame pieces of the same file.
+    pub(crate) fn framer(&self, clock: Clock) -> CsvFramer {
+        CsvFramer { max_record_bytes: self.max_record_bytes, clock }
+    }
+
+    pub(crate) fn step(&mut self, input: &[u8], closing: Closing, scratch: &mut Vec<u8>) -> Step {
         if self.skipping {
             return self.skip(input, closing);
         }
@@ -110,9 +135,9 @@ impl Csv {
             return Step::Junk { len: rest, reason: Reason::TooLong };
         }
         match end {
-            End::Row(len) => self.split(input, len),
+            End::Row(len) => self.split(input, len, scratch),
             End::Broken(len) => Step::Junk { len, reason: Reason::CutShort },
-            End::Unknown if closing == Closing::End => self.tail(input),
+            End::Unknown if closing == Closing::End => self.tail(input, scratch),
             End::Unknown => Step::More,
         }
     }
@@ -151,11 +176,11 @@ impl Csv {
 
     /// The last row of a file that lacks its newline is whole if it has as many columns as the row
     /// before.
-    fn tail(&mut self, input: &[u8]) -> Step {
+    fn tail(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> Step {
         let before = self.columns_before;
         let is_whole = !self.in_quotes
-            && matches!(self.split(input, input.len()), Step::Record { .. })
-            && self.len >= before;
+            && matches!(self.split(input, input.len(), scratch), Step::Record { .. })
+            && self.row.len >= before;
         if is_whole {
             Step::Record { len: input.len() }
         } else {
@@ -187,57 +212,28 @@ impl Csv {
     }
 
     /// Finds the columns of a row.
-    fn split(&mut self, input: &[u8], len: usize) -> Step {
-        self.scratch.clear();
-        self.columns = [Piece::Absent; COLUMNS_MAX];
-        self.len = 0;
+    fn split(&mut self, input: &[u8], len: usize, scratch: &mut Vec<u8>) -> Step {
+        self.row = Row::EMPTY;
         let row = &input[..len];
         let row = row.strip_suffix(b"\n").unwrap_or(row);
         let row = row.strip_suffix(b"\r").unwrap_or(row);
         let mut at = 0;
         loop {
-            let Some((piece, end)) = self.field(row, at) else {
+            let Some((column, end)) = field(row, at, scratch) else {
                 return Step::Junk { len, reason: Reason::BadRow };
             };
-            if let Some(column) = self.columns.get_mut(self.len) {
-                *column = piece;
-            }
-            self.len += 1;
+            self.row.push(column);
             match row.get(end) {
                 Some(b',') => at = end + 1,
                 Some(_) => return Step::Junk { len, reason: Reason::BadRow },
                 None => break,
             }
         }
-        if self.len < COLUMNS_MIN {
+        if self.row.len < COLUMNS_MIN {
             return Step::Junk { len, reason: Reason::BadRow };
         }
-        self.columns_before = self.len;
+        self.columns_before = self.row.len;
         Step::Record { len }
-    }
-
-    /// The field that begins at `at`, and where it ends.
-    fn field(&mut self, row: &[u8], at: usize) -> Option<(Piece, usize)> {
-        if row.get(at) != Some(&b'"') {
-            let end = memchr::memchr(b',', &row[at..]).map_or(row.len(), |comma| at + comma);
-            let piece = if end == at { Piece::Absent } else { Piece::Input(at, end) };
-            return Some((piece, end));
-        }
-        let from = self.scratch.len();
-        let mut start = at + 1;
-        loop {
-            let quote = start + memchr::memchr(b'"', &row[start..])?;
-            if row.get(quote + 1) == Some(&b'"') {
-                self.scratch.extend_from_slice(&row[start..=quote]);
-                start = quote + 2;
-                continue;
-            }
-            if start == at + 1 {
-                return Some((Piece::Input(start, quote), quote + 1));
-            }
-            self.scratch.extend_from_slice(&row[start..quote]);
-            return Some((Piece::Scratch(from, self.scratch.len()), quote + 1));
-        }
     }
 
     pub(crate) fn consumed(&mut self, _len: usize) {
@@ -245,40 +241,74 @@ impl Csv {
         self.in_quotes = false;
     }
 
-    pub(crate) fn record<'a>(
-        &'a mut self,
-        input: &'a [u8],
+    /// The record of the row that was found.
+    pub(crate) fn frame(
+        &self,
+        input: &[u8],
         clock: &mut Clock,
-    ) -> Result<Record<'a>, Reason> {
-        let scratch = self.scratch.as_slice();
-        let get = |column: usize| self.columns[column].get(input, scratch);
-        let text = |column: usize| get(column).unwrap_or_default();
-        let id = session_id(text(column::SESSION_ID));
-        let line = number(text(column::LINE));
-        Ok(Record {
-            time: clock.read(text(column::TIME)).ok_or(Reason::BadTime)?,
-            session_id: text(column::SESSION_ID),
-            session_start: id.map(|(start, _)| start),
-            pid: number(text(column::PID)).or(id.map(|(_, pid)| pid)),
-            remote: text(column::REMOTE),
-            user: known(text(column::USER)),
-            database: known(text(column::DATABASE)),
-            application: known(text(column::APPLICATION)),
-            backend_type: text(column::BACKEND_TYPE),
-            has_leader: !text(column::LEADER).is_empty(),
-            vxid: text(column::VXID),
-            query_id: number(text(column::QUERY_ID)),
-            tag: text(column::TAG),
-            lines: line.map(|line| (line, line)),
-            severity: Severity::from_word(text(column::SEVERITY)).ok_or(Reason::BadSeverity)?,
-            sqlstate: SqlState::new(text(column::SQLSTATE)),
-            message: text(column::MESSAGE),
-            detail: text(column::DETAIL),
-            context: text(column::CONTEXT),
-            statement: get(column::STATEMENT).filter(|text| !text.is_empty()),
-            function: function(text(column::LOCATION)),
-        })
+        scratch: &[u8],
+    ) -> Result<Frame, Reason> {
+        decode(&self.row, input, clock, scratch)
     }
+}
+
+/// The field that begins at `at`, and where it ends.
+fn field(row: &[u8], at: usize, scratch: &mut Vec<u8>) -> Option<(Span, usize)> {
+    if row.get(at) != Some(&b'"') {
+        let end = memchr::memchr(b',', &row[at..]).map_or(row.len(), |comma| at + comma);
+        let span = if end == at { Span::ABSENT } else { Span::input(at, end) };
+        return Some((span, end));
+    }
+    let from = scratch.len();
+    let mut start = at + 1;
+    loop {
+        let quote = start + memchr::memchr(b'"', &row[start..])?;
+        if row.get(quote + 1) == Some(&b'"') {
+            scratch.extend_from_slice(&row[start..=quote]);
+            start = quote + 2;
+            continue;
+        }
+        if start == at + 1 {
+            return Some((Span::input(start, quote), quote + 1));
+        }
+        scratch.extend_from_slice(&row[start..quote]);
+        return Some((Span::scratch(from, scratch.len()), quote + 1));
+    }
+}
+
+/// Reads the fields of a record.
+fn decode(row: &Row, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Result<Frame, Reason> {
+    let span = |column: usize| row.columns[column];
+    let text = |column: usize| span(column).text(input, scratch);
+    let name = |column: usize| known(span(column), input, scratch);
+    let id = session_id(text(column::SESSION_ID));
+    let line = number(text(column::LINE));
+    let location = span(column::LOCATION);
+    Ok(Frame {
+        time: clock.read(text(column::TIME)).ok_or(Reason::BadTime)?,
+        session_id: span(column::SESSION_ID),
+        session_start: id.map(|(start, _)| start),
+        pid: process(text(column::PID)).or(id.map(|(_, pid)| pid)),
+        remote: span(column::REMOTE),
+        user: name(column::USER),
+        database: name(column::DATABASE),
+        application: name(column::APPLICATION),
+        backend_type: span(column::BACKEND_TYPE),
+        has_leader: !text(column::LEADER).is_empty(),
+        vxid: span(column::VXID),
+        query_id: signed(text(column::QUERY_ID)),
+        tag: span(column::TAG),
+        lines: line.map(|line| (line, line)),
+        severity: Severity::from_word(text(column::SEVERITY)).ok_or(Reason::BadSeverity)?,
+        sqlstate: SqlState::new(text(column::SQLSTATE)),
+        message: span(column::MESSAGE),
+        detail: span(column::DETAIL),
+        context: span(column::CONTEXT),
+        statement: span(column::STATEMENT).unless_empty(),
+        function: location.shortened(function(location.text(input, scratch)).len()),
+        assumption: clock.take_assumption(),
+        ..Frame::EMPTY
+    })
 }
 
 /// Where a row ends.

@@ -7,6 +7,7 @@ use crate::{
     json::Json,
     language::Language,
     options::{Format, OptionsError},
+    pieces::RECORD_BYTES_LIMIT,
     prefix::{Names, Prefix, guess},
     reader::{Closing, Reader},
     record::Label,
@@ -29,6 +30,7 @@ impl Wanted {
         max_record_bytes: usize,
     ) -> Result<Self, OptionsError> {
         let prefix = prefix.map(Prefix::compile).transpose()?;
+        let max_record_bytes = max_record_bytes.min(RECORD_BYTES_LIMIT);
         Ok(Self { format, prefix, max_record_bytes })
     }
 

@@ -7,10 +7,12 @@ use crate::{
     clock::{Assumption, Clock},
     detect::{SAMPLE_BYTES, Wanted},
     error::ImportError,
+    frame::Frames,
     input::Met,
     language::Language,
     options::{Format, Options, OptionsError},
-    reader::{Closing, Reader, Step},
+    reader::{Closing, Framer, Reader, Sessions as _, Step},
+    record::Record,
     summary::{Origin, Place, Prefix, Reason, Summary, shorten},
     tracker::Tracker,
 };
@@ -43,6 +45,14 @@ pub struct Importer {
     clock: Clock,
     buffer: Buffer,
     reader: Option<Reader>,
+    /// Frames pieces as the reader does.
+    framer: Option<Framer>,
+    /// The version of the reader that it was made for.
+    framed_for: u32,
+    /// Of the piece that was fed last: kept for its memory.
+    frames: Frames,
+    /// Texts that the reader had to unescape.
+    scratch: Vec<u8>,
     /// The reader of the file before, for a file that is too short to tell by itself.
     before: Option<Reader>,
     tracker: Tracker,
@@ -69,6 +79,10 @@ impl Importer {
             clock: Clock::new(timezone.as_deref())?,
             buffer,
             reader: None,
+            framer: None,
+            framed_for: 0,
+            frames: Frames::default(),
+            scratch: Vec::new(),
             before: None,
             tracker: Tracker::new(emit),
             summary: Summary::default(),
@@ -111,18 +125,88 @@ impl Importer {
     ///
     /// The input is hopeless: not a log, or in a shape that needs other options.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
-        self.summary.bytes += bytes.len() as u64;
         for piece in bytes.chunks(PIECE_BYTES) {
-            self.buffer.push(piece);
-            // Without a new line there is nothing more to tell the format from.
-            let is_worth_it = self.reader.is_some()
-                || memchr::memchr(b'\n', piece).is_some()
-                || self.buffer.bytes().len() >= SAMPLE_BYTES;
-            if is_worth_it {
-                self.advance(Closing::Open)?;
+            let mut frames = std::mem::take(&mut self.frames);
+            match &mut self.framer {
+                Some(framer) => framer.frames(piece, &mut frames),
+                None => frames.clear(),
             }
+            let result = self.take_piece(piece, &frames);
+            self.frames = frames;
+            result?;
         }
         Ok(())
+    }
+
+    /// Takes the next bytes of the file, some of whose records were framed. What lies between them goes
+    /// to the reader, and so do frames that turn out not to fit what was before them.
+    pub(crate) fn take_piece(&mut self, piece: &[u8], frames: &Frames) -> Result<(), ImportError> {
+        self.summary.bytes += piece.len() as u64;
+        let mut at = 0;
+        // The buffer's line number is that of the byte `lined`, before which are `newlines`.
+        let (mut lined, mut newlines) = (0, 0);
+        for frame in &frames.frames {
+            if frame.start > at || !self.buffer.bytes().is_empty() {
+                self.pass_lines(&piece[lined..at]);
+                self.buffer.push(&piece[at..frame.start]);
+                self.advance(Closing::Idle)?;
+                (at, lined, newlines) = (frame.start, frame.start, frame.newlines);
+            }
+            let is_fit = self.buffer.bytes().is_empty()
+                && self.failed.is_none()
+                && self.reader.as_ref().is_some_and(|reader| reader.version() == frames.version);
+            if !is_fit {
+                break;
+            }
+            self.buffer.pass(frame.newlines - newlines);
+            (lined, newlines) = (frame.start, frame.newlines);
+            let record = Record::of(frame, piece, &frames.scratch);
+            if frames.with_names && self.is_doubtful(&record) {
+                continue;
+            }
+            let excerpt = &piece[frame.start..frame.end];
+            let place = Place { file: &self.file, line: self.buffer.line() };
+            self.tracker.take(&record, &mut self.summary, place);
+            if self.translated.is_none() && self.tracker.seems_translated() {
+                self.translated = Some((place.line, shorten(excerpt)));
+            }
+            note_assumption(frame.assumption, place, excerpt, &mut self.summary);
+            at = frame.end;
+            self.check_language(LANGUAGE_RECORDS)?;
+        }
+        self.pass_lines(&piece[lined..at]);
+        self.feed_reader(&piece[at..])
+    }
+
+    /// Counts the lines of what was framed. There is nothing of it when something is held.
+    fn pass_lines(&mut self, passed: &[u8]) {
+        if !passed.is_empty() {
+            self.buffer.pass(memchr::memchr_iter(b'\n', passed).count() as u64);
+        }
+    }
+
+    /// Whether a record names its session otherwise than the session is known: perhaps its prefix has to
+    /// be read another way.
+    fn is_doubtful(&self, record: &Record<'_>) -> bool {
+        let known = self.tracker.names(record.session_id, record.pid);
+        let differs =
+            |known: &[u8], read: &[u8]| !known.is_empty() && !read.is_empty() && known != read;
+        differs(known.user, record.user)
+            || differs(known.database, record.database)
+            || differs(known.application, record.application)
+    }
+
+    /// Takes bytes that were not framed.
+    fn feed_reader(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.buffer.push(bytes);
+        // Without a new line there is nothing more to tell the format from.
+        let is_worth_it = self.reader.is_some()
+            || memchr::memchr(b'\n', bytes).is_some()
+            || self.buffer.bytes().len() >= SAMPLE_BYTES;
+        if is_worth_it { self.advance(Closing::Open) } else { Ok(()) }
     }
 
     /// Says that no input came for a while, so that a record which looks complete is taken to be. A stderr
@@ -139,6 +223,7 @@ impl Importer {
     /// As for [`feed`](Self::feed).
     pub fn end_file(&mut self) -> Result<(), ImportError> {
         let result = self.advance(Closing::End);
+        self.framer = None;
         self.buffer.begin();
         self.before = self.reader.take().or(self.before.take());
         result
@@ -181,6 +266,10 @@ impl Importer {
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
         let result = self.read(&mut reader, closing);
         describe(&reader, &mut self.summary);
+        if self.framer.is_none() || self.framed_for != reader.version() {
+            self.framer = reader.framer(&self.clock);
+            self.framed_for = reader.version();
+        }
         self.reader = Some(reader);
         result
     }
@@ -189,7 +278,8 @@ impl Importer {
         loop {
             let input = self.buffer.bytes();
             let place = Place { file: &self.file, line: self.buffer.line_at(0) };
-            let len = match reader.step(input, closing, &self.tracker) {
+            self.scratch.clear();
+            let len = match reader.step(input, closing, &self.tracker, &mut self.scratch) {
                 Step::More => return Ok(()),
                 Step::Skip { len } => len,
                 Step::Junk { len, reason } => {
@@ -221,26 +311,22 @@ impl Importer {
             );
             self.summary.note_more(Reason::NotARecord, intruders.count - 1);
         }
-        match reader.record(input, &mut self.clock) {
-            Ok(record) => {
+        match reader.frame(input, &mut self.clock, &mut self.scratch) {
+            Ok(frame) => {
+                let record = Record::of(&frame, input, &self.scratch);
                 self.tracker.take(&record, &mut self.summary, place);
                 if self.translated.is_none() && self.tracker.seems_translated() {
                     self.translated = Some((place.line, shorten(input)));
                 }
+                note_assumption(frame.assumption, place, input, &mut self.summary);
             }
             Err(reason) => {
                 self.summary.note(reason, place, input);
+                note_assumption(self.clock.take_assumption(), place, input, &mut self.summary);
                 if reason == Reason::BadSeverity && self.translated.is_none() {
                     self.translated = Some((place.line, shorten(input)));
                 }
             }
-        }
-        if let Some(assumption) = self.clock.take_assumption() {
-            let reason = match assumption {
-                Assumption::Unknown => Reason::UnknownZone,
-                Assumption::Ambiguous => Reason::AmbiguousZone,
-            };
-            self.summary.note(reason, place, input);
         }
     }
 
@@ -284,6 +370,20 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Records after which a log must have shown that it is in English.
 const LANGUAGE_RECORDS: u64 = 1000;
+
+fn note_assumption(
+    assumption: Option<Assumption>,
+    place: Place<'_>,
+    excerpt: &[u8],
+    summary: &mut Summary,
+) {
+    let reason = match assumption {
+        None => return,
+        Some(Assumption::Unknown) => Reason::UnknownZone,
+        Some(Assumption::Ambiguous) => Reason::AmbiguousZone,
+    };
+    summary.note(reason, place, excerpt);
+}
 
 /// Writes format and prefix into the summary.
 fn describe(reader: &Reader, summary: &mut Summary) {

@@ -6,13 +6,17 @@
 //!
 //! Source: manual, Using JSON-Format Log Output; `write_jsonlog` in `jsonlog.c`; `escape_json` in `json.c`.
 
+mod framer;
+
 use howdah_traffic::SqlState;
 
+pub(crate) use self::framer::JsonFramer;
 use crate::{
     clock::Clock,
-    pieces::{Piece, function, number, session_id},
+    frame::Frame,
+    pieces::{Span, function, number, process, session_id, signed},
     reader::{Closing, Step},
-    record::{Record, Severity},
+    record::Severity,
     stderr::known,
     summary::Reason,
 };
@@ -25,9 +29,13 @@ pub(crate) struct Json {
     scanned: usize,
     /// Inside a line that is too long.
     skipping: bool,
-    keys: [Piece; KEYS],
-    scratch: Vec<u8>,
+    keys: Keys,
 }
+
+/// The values of the wanted keys.
+type Keys = [Span; KEYS];
+
+const NO_KEYS: Keys = [Span::ABSENT; KEYS];
 
 macro_rules! keys {
     ($($key:ident: $($name:literal)|+;)*) => {
@@ -39,8 +47,10 @@ macro_rules! keys {
 
         impl Key {
             fn from_name(name: &[u8]) -> Option<Self> {
-                $(if $(name == $name)||+ { return Some(Self::$key); })*
-                None
+                Some(match name {
+                    $($($name)|+ => Self::$key,)*
+                    _ => return None,
+                })
             }
         }
     };
@@ -73,13 +83,7 @@ keys! {
 
 impl Json {
     pub(crate) fn new(max_record_bytes: usize) -> Self {
-        Self {
-            max_record_bytes,
-            scanned: 0,
-            skipping: false,
-            keys: [Piece::Absent; KEYS],
-            scratch: Vec::new(),
-        }
+        Self { max_record_bytes, scanned: 0, skipping: false, keys: NO_KEYS }
     }
 
     /// The same reader at the beginning of another file.
@@ -87,9 +91,14 @@ impl Json {
         Self::new(self.max_record_bytes)
     }
 
-    pub(crate) fn step(&mut self, input: &[u8], closing: Closing) -> Step {
+    /// What others need to frame pieces of the same file.
+    pub(crate) fn framer(&self, clock: Clock) -> JsonFramer {
+        JsonFramer { max_record_bytes: self.max_record_bytes, clock }
+    }
+
+    pub(crate) fn step(&mut self, input: &[u8], closing: Closing, scratch: &mut Vec<u8>) -> Step {
         let newline = memchr::memchr(b'\n', &input[self.scanned..]).map(|at| self.scanned + at);
-        let Some(newline) = newline else { return self.unfinished(input, closing) };
+        let Some(newline) = newline else { return self.unfinished(input, closing, scratch) };
         let len = newline + 1;
         if self.skipping {
             self.skipping = false;
@@ -100,13 +109,13 @@ impl Json {
         }
         match input[..newline].trim_ascii_start() {
             [] => Step::Skip { len },
-            [b'{', ..] if self.parse(&input[..newline]).is_some() => Step::Record { len },
+            [b'{', ..] if self.parse(&input[..newline], scratch).is_some() => Step::Record { len },
             [b'{', ..] => Step::Junk { len, reason: Reason::BadObject },
             _ => Step::Junk { len, reason: Reason::NotARecord },
         }
     }
 
-    fn unfinished(&mut self, input: &[u8], closing: Closing) -> Step {
+    fn unfinished(&mut self, input: &[u8], closing: Closing, scratch: &mut Vec<u8>) -> Step {
         self.scanned = input.len();
         let len = input.len();
         if len == 0 {
@@ -121,7 +130,7 @@ impl Json {
         }
         match closing {
             Closing::Open | Closing::Idle => Step::More,
-            Closing::End if self.parse(input).is_some() => Step::Record { len },
+            Closing::End if self.parse(input, scratch).is_some() => Step::Record { len },
             Closing::End => Step::Junk { len, reason: Reason::CutShort },
         }
     }
@@ -131,65 +140,80 @@ impl Json {
     }
 
     /// Finds the keys of an object.
-    fn parse(&mut self, line: &[u8]) -> Option<()> {
-        self.scratch.clear();
-        self.keys = [Piece::Absent; KEYS];
-        let mut parser = Parser { line, at: 0, keys: &mut self.keys, scratch: &mut self.scratch };
-        parser.object(0)?;
-        parser.space();
-        (parser.at == line.len()).then_some(())
+    fn parse(&mut self, line: &[u8], scratch: &mut Vec<u8>) -> Option<()> {
+        self.keys = NO_KEYS;
+        parse(line, 0, &mut self.keys, scratch)
     }
 
     /// Whether a line is an object with what every record has.
     pub(crate) fn is_record(&mut self, line: &[u8]) -> bool {
-        self.parse(line).is_some()
-            && [Key::Time, Key::Severity]
-                .iter()
-                .all(|key| self.keys[*key as usize] != Piece::Absent)
+        self.parse(line, &mut Vec::new()).is_some()
+            && [Key::Time, Key::Severity].iter().all(|key| self.keys[*key as usize] != Span::ABSENT)
     }
 
-    pub(crate) fn record<'a>(
-        &'a mut self,
-        input: &'a [u8],
+    /// The record of the object that was found.
+    pub(crate) fn frame(
+        &self,
+        input: &[u8],
         clock: &mut Clock,
-    ) -> Result<Record<'a>, Reason> {
-        let scratch = self.scratch.as_slice();
-        let get = |key: Key| self.keys[key as usize].get(input, scratch);
-        let text = |key: Key| get(key).unwrap_or_default();
-        let id = session_id(text(Key::SessionId));
-        let line = number(text(Key::Line));
-        let time = get(Key::Time).ok_or(Reason::BadObject)?;
-        Ok(Record {
-            time: clock.read(time).ok_or(Reason::BadTime)?,
-            session_id: text(Key::SessionId),
-            session_start: id.map(|(start, _)| start),
-            pid: number(text(Key::Pid)).or(id.map(|(_, pid)| pid)),
-            remote: text(Key::Remote),
-            user: known(text(Key::User)),
-            database: known(text(Key::Database)),
-            application: known(text(Key::Application)),
-            backend_type: text(Key::BackendType),
-            has_leader: !text(Key::Leader).is_empty(),
-            vxid: text(Key::Vxid),
-            query_id: number(text(Key::QueryId)),
-            tag: text(Key::Tag),
-            lines: line.map(|line| (line, line)),
-            severity: Severity::from_word(text(Key::Severity)).ok_or(Reason::BadSeverity)?,
-            sqlstate: SqlState::new(text(Key::SqlState)),
-            message: text(Key::Message),
-            detail: text(Key::Detail),
-            context: text(Key::Context),
-            statement: get(Key::Statement).filter(|text| !text.is_empty()),
-            function: get(Key::Function).unwrap_or_else(|| function(text(Key::Location))),
-        })
+        scratch: &[u8],
+    ) -> Result<Frame, Reason> {
+        decode(&self.keys, input, clock, scratch)
     }
+}
+
+/// Finds the keys of an object that fills `line` from `at` on.
+fn parse(line: &[u8], at: usize, keys: &mut Keys, scratch: &mut Vec<u8>) -> Option<()> {
+    let mut parser = Parser { line, at, keys, scratch };
+    parser.object(0)?;
+    parser.space();
+    (parser.at == line.len()).then_some(())
+}
+
+/// Reads the fields of a record.
+fn decode(keys: &Keys, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Result<Frame, Reason> {
+    let span = |key: Key| keys[key as usize];
+    let text = |key: Key| span(key).text(input, scratch);
+    let name = |key: Key| known(span(key), input, scratch);
+    let id = session_id(text(Key::SessionId));
+    let line = number(text(Key::Line));
+    let time = span(Key::Time).get(input, scratch).ok_or(Reason::BadObject)?;
+    let location = span(Key::Location);
+    Ok(Frame {
+        time: clock.read(time).ok_or(Reason::BadTime)?,
+        session_id: span(Key::SessionId),
+        session_start: id.map(|(start, _)| start),
+        pid: process(text(Key::Pid)).or(id.map(|(_, pid)| pid)),
+        remote: span(Key::Remote),
+        user: name(Key::User),
+        database: name(Key::Database),
+        application: name(Key::Application),
+        backend_type: span(Key::BackendType),
+        has_leader: !text(Key::Leader).is_empty(),
+        vxid: span(Key::Vxid),
+        query_id: signed(text(Key::QueryId)),
+        tag: span(Key::Tag),
+        lines: line.map(|line| (line, line)),
+        severity: Severity::from_word(text(Key::Severity)).ok_or(Reason::BadSeverity)?,
+        sqlstate: SqlState::new(text(Key::SqlState)),
+        message: span(Key::Message),
+        detail: span(Key::Detail),
+        context: span(Key::Context),
+        statement: span(Key::Statement).unless_empty(),
+        function: match span(Key::Function) {
+            Span::ABSENT => location.shortened(function(location.text(input, scratch)).len()),
+            function => function,
+        },
+        assumption: clock.take_assumption(),
+        ..Frame::EMPTY
+    })
 }
 
 /// A pass over one object that keeps the wanted values of the outermost level.
 struct Parser<'a> {
     line: &'a [u8],
     at: usize,
-    keys: &'a mut [Piece; KEYS],
+    keys: &'a mut Keys,
     scratch: &'a mut Vec<u8>,
 }
 
@@ -231,7 +255,7 @@ impl Parser<'_> {
     }
 
     /// Reads any value. An object or array comes out as its source text.
-    fn value(&mut self, depth: u32) -> Option<Piece> {
+    fn value(&mut self, depth: u32) -> Option<Span> {
         let start = self.at;
         match self.line.get(start)? {
             b'"' => return self.string(),
@@ -249,9 +273,9 @@ impl Parser<'_> {
             }
         }
         if &self.line[start..self.at] == b"null" {
-            return Some(Piece::Absent);
+            return Some(Span::ABSENT);
         }
-        Some(Piece::Input(start, self.at))
+        Some(Span::input(start, self.at))
     }
 
     /// Passes over an object or array of no interest.
@@ -271,7 +295,7 @@ impl Parser<'_> {
         }
     }
 
-    fn string(&mut self) -> Option<Piece> {
+    fn string(&mut self) -> Option<Span> {
         self.expect(b'"')?;
         let start = self.at;
         let from = self.scratch.len();
@@ -288,10 +312,10 @@ impl Parser<'_> {
         }
         let end = self.at - 1;
         if plain == start {
-            return Some(Piece::Input(start, end));
+            return Some(Span::input(start, end));
         }
         self.scratch.extend_from_slice(&self.line[plain..end]);
-        Some(Piece::Scratch(from, self.scratch.len()))
+        Some(Span::scratch(from, self.scratch.len()))
     }
 
     /// Reads what follows a backslash.
@@ -355,9 +379,9 @@ mod tests {
     use super::*;
 
     fn message(line: &[u8]) -> Option<Vec<u8>> {
-        let mut json = Json::new(1 << 20);
-        json.parse(line)?;
-        json.keys[Key::Message as usize].get(line, &json.scratch).map(<[u8]>::to_vec)
+        let (mut keys, mut scratch) = (NO_KEYS, Vec::new());
+        parse(line, 0, &mut keys, &mut scratch)?;
+        keys[Key::Message as usize].get(line, &scratch).map(<[u8]>::to_vec)
     }
 
     #[test]

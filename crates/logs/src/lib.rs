@@ -41,6 +41,7 @@ mod csv;
 mod detect;
 mod error;
 mod files;
+mod frame;
 mod importer;
 mod input;
 mod intern;

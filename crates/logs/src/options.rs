@@ -16,7 +16,7 @@ pub struct Options {
     pub timezone: Option<String>,
     /// When an event is handed out.
     pub emit: Emit,
-    /// Longest record that is kept, in bytes. A longer one is rejected, and counted.
+    /// Longest record that is kept, in bytes. A longer one is rejected, and counted. 512 MiB at most.
     pub max_record_bytes: usize,
 }
 

@@ -1,41 +1,131 @@
 //! Fields of a record before it is built: most lie in the input as they are, some must be unescaped.
 //!
-//! Unescaped text of a whole record goes into one scratch buffer that is used again for the next, so
-//! reading a record costs no allocation once the buffer has grown.
+//! Unescaped text goes into one scratch buffer that is used again, so reading a record costs no
+//! allocation once the buffer has grown.
 
-/// Where a field's bytes are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Piece {
-    /// The log does not have it.
-    #[default]
-    Absent,
-    /// In the input, from the first offset to before the second.
-    Input(usize, usize),
-    /// In the scratch buffer.
-    Scratch(usize, usize),
+/// Where a field's bytes are: in the input, in the scratch buffer, or nowhere.
+///
+/// Eight bytes, because there are a dozen in every record. Offsets are below 2³¹:
+/// [`RECORD_BYTES_LIMIT`] sees to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// With the highest bit set: in the scratch buffer.
+    start: u32,
+    len: u32,
 }
 
-impl Piece {
+/// Longest record that can be asked for: a reader holds at most two of these and a piece of input.
+pub(crate) const RECORD_BYTES_LIMIT: usize = 512 << 20;
+
+impl Span {
+    /// The log does not have the field.
+    pub(crate) const ABSENT: Self = Self { start: u32::MAX, len: 0 };
+    const IN_SCRATCH: u32 = 1 << 31;
+
+    /// Bytes of the input, from `start` to before `end`.
+    pub(crate) fn input(start: usize, end: usize) -> Self {
+        debug_assert!(start <= end && end < Self::IN_SCRATCH as usize);
+        Self { start: start as u32, len: (end - start) as u32 }
+    }
+
+    /// Bytes of the scratch buffer.
+    pub(crate) fn scratch(start: usize, end: usize) -> Self {
+        let Self { start, len } = Self::input(start, end);
+        Self { start: start | Self::IN_SCRATCH, len }
+    }
+
     /// The bytes, if the log has the field.
+    #[inline]
     pub(crate) fn get<'a>(self, input: &'a [u8], scratch: &'a [u8]) -> Option<&'a [u8]> {
-        match self {
-            Self::Absent => None,
-            Self::Input(start, end) => input.get(start..end),
-            Self::Scratch(start, end) => scratch.get(start..end),
+        let len = self.len as usize;
+        if self.start & Self::IN_SCRATCH == 0 {
+            let start = self.start as usize;
+            return input.get(start..start + len);
         }
+        if self == Self::ABSENT {
+            return None;
+        }
+        let start = (self.start & !Self::IN_SCRATCH) as usize;
+        scratch.get(start..start + len)
+    }
+
+    /// The bytes, empty if the log does not have the field.
+    #[inline]
+    pub(crate) fn text<'a>(self, input: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
+        self.get(input, scratch).unwrap_or_default()
+    }
+
+    /// Its first `len` bytes.
+    pub(crate) fn shortened(self, len: usize) -> Self {
+        Self { len: self.len.min(len as u32), ..self }
+    }
+
+    /// What follows its first `len` bytes; it must have as many.
+    pub(crate) fn without_first(self, len: usize) -> Self {
+        Self { start: self.start + len as u32, len: self.len - len as u32 }
+    }
+
+    /// The same, and nothing in place of an empty text.
+    pub(crate) fn unless_empty(self) -> Self {
+        if self.len == 0 { Self::ABSENT } else { self }
     }
 }
 
 /// Reads decimal digits, or `None` if there is anything else, nothing, or too much.
-pub(crate) fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
-    std::str::from_utf8(text).ok()?.parse().ok()
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
+    // Nineteen nines fit 64 bits.
+    if text.len() > 19 {
+        return std::str::from_utf8(text).ok()?.parse().ok();
+    }
+    if text.is_empty() {
+        return None;
+    }
+    let mut sum = 0_u64;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        sum = sum * 10 + u64::from(digit);
+    }
+    Some(sum)
+}
+
+/// Reads a process id.
+pub(crate) fn process(text: &[u8]) -> Option<u32> {
+    number(text)?.try_into().ok()
+}
+
+/// Reads a number that may be negative.
+pub(crate) fn signed(text: &[u8]) -> Option<i64> {
+    match text {
+        [b'-', digits @ ..] => 0_i64.checked_sub_unsigned(number(digits)?),
+        _ => number(text)?.try_into().ok(),
+    }
 }
 
 /// Start second and process id out of `%c`.
 pub(crate) fn session_id(text: &[u8]) -> Option<(i64, u32)> {
-    let text = std::str::from_utf8(text).ok()?;
-    let (start, pid) = text.split_once('.')?;
-    Some((i64::from_str_radix(start, 16).ok()?, u32::from_str_radix(pid, 16).ok()?))
+    let dot = text.iter().position(|byte| *byte == b'.')?;
+    let (start, pid) = (hexadecimal(&text[..dot])?, hexadecimal(&text[dot + 1..])?);
+    Some((start.try_into().ok()?, pid.try_into().ok()?))
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    if !(1..=16).contains(&digits.len()) {
+        return None;
+    }
+    let mut sum = 0_u64;
+    for byte in digits {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ => return None,
+        };
+        sum = sum << 4 | u64::from(digit);
+    }
+    Some(sum)
 }
 
 /// The function's name out of `exec_simple_query, postgres.c:1079`.
@@ -47,7 +137,23 @@ pub(crate) fn function(location: &[u8]) -> &[u8] {
 fn parts_of_fields() {
     assert_eq!(session_id(b"6b004067.46e2"), Some((0x6b00_4067, 0x46e2)));
     assert_eq!(session_id(b"6b004067"), None);
+    assert_eq!(session_id(b"6b004067."), None);
     assert_eq!(function(b"exec_simple_query, postgres.c:1079"), b"exec_simple_query");
-    assert_eq!(number::<u32>(b"12"), Some(12));
-    assert_eq!(number::<u32>(b"99999999999"), None);
+    assert_eq!(process(b"12"), Some(12));
+    assert_eq!(process(b"99999999999"), None);
+    assert_eq!(signed(b"-9223372036854775808"), Some(i64::MIN));
+    assert_eq!(signed(b"9223372036854775807"), Some(i64::MAX));
+    assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
+    for not in [&b""[..], b"-", b"1x", b"18446744073709551616"] {
+        assert_eq!(number(not), None);
+    }
+}
+
+#[test]
+fn spans_are_in_the_input_the_scratch_or_nowhere() {
+    let (input, scratch) = (&b"abcdef"[..], &b"xyz"[..]);
+    assert_eq!(Span::input(1, 3).get(input, scratch), Some(&b"bc"[..]));
+    assert_eq!(Span::scratch(1, 3).get(input, scratch), Some(&b"yz"[..]));
+    assert_eq!(Span::ABSENT.get(input, scratch), None);
+    assert_eq!(Span::input(2, 2).unless_empty(), Span::ABSENT);
 }

@@ -10,6 +10,8 @@
 mod guess;
 mod shape;
 
+use std::ops::Range;
+
 use memchr::memmem;
 
 pub(crate) use self::guess::guess;
@@ -121,7 +123,7 @@ impl<'a> Names<'a> {
 /// Where the fields of a line are. Offsets are from the start of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
-    spans: [(u32, u32); Field::COUNT],
+    spans: [(u16, u16); Field::COUNT],
     /// What the line is.
     pub(crate) label: Label,
     /// Where the text after the label begins.
@@ -129,10 +131,27 @@ pub(crate) struct Match {
 }
 
 impl Match {
-    /// The bytes of a field; empty if the prefix has no such field.
-    pub(crate) fn field<'a>(&self, line: &'a [u8], field: Field) -> &'a [u8] {
+    const EMPTY: Self = Self { spans: [(0, 0); Field::COUNT], label: Label::NONE, text: 0 };
+
+    /// Where a field is; empty if the prefix has no such field.
+    #[inline]
+    pub(crate) fn span(&self, field: Field) -> Range<usize> {
         let (start, end) = self.spans[field as usize];
-        line.get(start as usize..end as usize).unwrap_or_default()
+        usize::from(start)..usize::from(end)
+    }
+
+    /// Takes a field to be at `span`; false if it is farther than any prefix reaches.
+    #[inline]
+    fn set(&mut self, field: Field, (start, end): (usize, usize)) -> bool {
+        let (Ok(start), Ok(end)) = (u16::try_from(start), u16::try_from(end)) else { return false };
+        self.spans[field as usize] = (start, end);
+        true
+    }
+
+    /// The bytes of a field; empty if the prefix has no such field.
+    #[inline]
+    pub(crate) fn field<'a>(&self, line: &'a [u8], field: Field) -> &'a [u8] {
+        line.get(self.span(field)).unwrap_or_default()
     }
 }
 
@@ -204,9 +223,83 @@ impl Prefix {
 
     /// Reads the prefix and the label at the front of a line, or `None` if the line has another shape.
     pub(crate) fn matches(&self, line: &[u8], names: Names<'_>) -> Option<Match> {
-        let found = Match { spans: [(0, 0); Field::COUNT], label: Label::NONE, text: 0 };
+        let found = Match::EMPTY;
         let mut matcher = Matcher { items: &self.items, line, names, found, steps: STEPS_MAX };
         matcher.item(0, 0).then_some(matcher.found)
+    }
+
+    /// What [`matches`](Self::matches) finds without names. Nearly always the first thing to try at
+    /// each item is right, so that is tried without the means of going back.
+    pub(crate) fn matches_plainly(&self, line: &[u8]) -> Option<Match> {
+        self.first_reading(line).or_else(|| self.matches(line, Names::default()))
+    }
+
+    fn first_reading(&self, line: &[u8]) -> Option<Match> {
+        let mut found = Match::EMPTY;
+        let mut at = 0;
+        for (index, item) in self.items.iter().enumerate() {
+            let rest = line.get(at..)?;
+            at += match item {
+                Item::Literal(literal) => starting(rest, literal)?,
+                Item::Quit => match Label::parse(rest) {
+                    Some((label, len)) => return Some(Match { label, text: at + len, ..found }),
+                    None => 0,
+                },
+                Item::Field { field, width: 0, left } => {
+                    let (len, span) = if field.is_free() {
+                        let Some(Item::Literal(next)) = self.items.get(index + 1) else {
+                            return None;
+                        };
+                        let len = find_soon(rest, next)?;
+                        (len, without_padding(line, at, at + len, *left))
+                    } else {
+                        let len = shape::lengths(*field, rest).into_iter().flatten().next()?;
+                        (len, (at, at + len))
+                    };
+                    found.set(*field, span).then_some(len)?
+                }
+                Item::Field { .. } => return None,
+            };
+        }
+        let (label, len) = Label::parse(line.get(at..)?)?;
+        Some(Match { label, text: at + len, ..found })
+    }
+
+    /// Farthest behind the text of a match that another reading, with other names, could find a label;
+    /// `None` if there can be no other reading.
+    pub(crate) fn doubt_bytes(&self) -> Option<usize> {
+        let open = |item: &&Item| matches!(item, Item::Field { field, .. } if field.is_free() || shape::is_open_ended(*field));
+        let count = self.items.iter().filter(open).count();
+        (count > 0).then_some((count + 1) * WINDOW_BYTES + self.source.len())
+    }
+}
+
+/// A field from `at` to `end`, without the spaces before or after it.
+#[inline]
+fn without_padding(line: &[u8], at: usize, end: usize, left: bool) -> (usize, usize) {
+    let padded = &line[at..end];
+    match left {
+        true => (at, at + padded.trim_ascii_end().len()),
+        false => (end - padded.trim_ascii_start().len(), end),
+    }
+}
+
+/// Length of `literal`, if `text` begins with it.
+#[inline]
+fn starting(text: &[u8], literal: &[u8]) -> Option<usize> {
+    match literal {
+        [byte] => (text.first() == Some(byte)).then_some(1),
+        _ => text.starts_with(literal).then_some(literal.len()),
+    }
+}
+
+/// Where `literal` first stands, if that is as near as a name can end.
+#[inline]
+fn find_soon(text: &[u8], literal: &[u8]) -> Option<usize> {
+    let window = &text[..text.len().min(WINDOW_BYTES)];
+    match literal {
+        [byte] => window.iter().position(|other| other == byte),
+        _ => memmem::find(window, literal),
     }
 }
 
@@ -312,12 +405,7 @@ impl Matcher<'_> {
         end: usize,
         left: bool,
     ) -> bool {
-        let padded = &self.line[at..end];
-        let span = if left {
-            (at, at + padded.trim_ascii_end().len())
-        } else {
-            (end - padded.trim_ascii_start().len(), end)
-        };
+        let span = without_padding(self.line, at, end, left);
         if !field.is_free() && self.line[span.0..span.1].contains(&b' ') {
             return false;
         }
@@ -329,9 +417,7 @@ impl Matcher<'_> {
         if !self.item(index + 1, end) {
             return false;
         }
-        let short = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        self.found.spans[field as usize] = (short(span.0), short(span.1));
-        true
+        self.found.set(field, span)
     }
 }
 

@@ -1,7 +1,12 @@
 //! What the readers of the three formats have in common.
 
 use crate::{
-    clock::Clock, csv::Csv, json::Json, prefix::Names, record::Record, stderr::Stderr,
+    clock::Clock,
+    csv::{Csv, CsvFramer},
+    frame::{Frame, Frames},
+    json::{Json, JsonFramer},
+    prefix::Names,
+    stderr::{Stderr, StderrFramer},
     summary::Reason,
 };
 
@@ -9,6 +14,7 @@ use crate::{
 ///
 /// All offsets are from the first byte of the input that was not [consumed](Reader::consumed).
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum Reader {
     Stderr(Stderr),
     Csv(Csv),
@@ -31,7 +37,7 @@ pub(crate) enum Closing {
 pub(crate) enum Step {
     /// Too little to tell.
     More,
-    /// A record of `len` bytes: ask [`Reader::record`] for it.
+    /// A record of `len` bytes: ask [`Reader::frame`] for it.
     Record { len: usize },
     /// `len` bytes that are none.
     Junk { len: usize, reason: Reason },
@@ -62,30 +68,50 @@ impl Reader {
         }
     }
 
-    /// Looks at the front of the input.
+    /// Looks at the front of the input. `scratch` is to be empty.
     pub(crate) fn step(
         &mut self,
         input: &[u8],
         closing: Closing,
         sessions: &impl Sessions,
+        scratch: &mut Vec<u8>,
     ) -> Step {
         match self {
             Self::Stderr(reader) => reader.step(input, closing, sessions),
-            Self::Csv(reader) => reader.step(input, closing),
-            Self::Json(reader) => reader.step(input, closing),
+            Self::Csv(reader) => reader.step(input, closing, scratch),
+            Self::Json(reader) => reader.step(input, closing, scratch),
         }
     }
 
-    /// The record that [`Reader::step`] has just found in the first `len` bytes.
-    pub(crate) fn record<'a>(
-        &'a mut self,
-        input: &'a [u8],
+    /// The record that [`Reader::step`] has just found in the first `len` bytes, with the `scratch` it
+    /// was given.
+    pub(crate) fn frame(
+        &mut self,
+        input: &[u8],
         clock: &mut Clock,
-    ) -> Result<Record<'a>, Reason> {
+        scratch: &mut Vec<u8>,
+    ) -> Result<Frame, Reason> {
         match self {
-            Self::Stderr(reader) => reader.record(input, clock),
-            Self::Csv(reader) => reader.record(input, clock),
-            Self::Json(reader) => reader.record(input, clock),
+            Self::Stderr(reader) => reader.frame(input, clock, scratch),
+            Self::Csv(reader) => reader.frame(input, clock, scratch),
+            Self::Json(reader) => reader.frame(input, clock, scratch),
+        }
+    }
+
+    /// What frames pieces of this file as this reader does, once the reader has seen enough to tell.
+    pub(crate) fn framer(&self, clock: &Clock) -> Option<Framer> {
+        Some(match self {
+            Self::Stderr(reader) => Framer::Stderr(reader.framer(clock.clone())?),
+            Self::Csv(reader) => Framer::Csv(reader.framer(clock.clone())),
+            Self::Json(reader) => Framer::Json(reader.framer(clock.clone())),
+        })
+    }
+
+    /// Changes when frames that were made before can no longer be trusted.
+    pub(crate) fn version(&self) -> u32 {
+        match self {
+            Self::Stderr(reader) => reader.version(),
+            Self::Csv(_) | Self::Json(_) => 0,
         }
     }
 
@@ -103,6 +129,26 @@ impl Reader {
             Self::Stderr(reader) => reader.consumed(len),
             Self::Csv(reader) => reader.consumed(len),
             Self::Json(reader) => reader.consumed(len),
+        }
+    }
+}
+
+/// The part of a [`Reader`] that needs nothing but the bytes of a piece.
+#[derive(Clone, Debug)]
+pub(crate) enum Framer {
+    Stderr(StderrFramer),
+    Csv(CsvFramer),
+    Json(JsonFramer),
+}
+
+impl Framer {
+    /// Finds the records in `piece` that are beyond doubt.
+    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
+        out.clear();
+        match self {
+            Self::Stderr(framer) => framer.frames(piece, out),
+            Self::Csv(framer) => framer.frames(piece, out),
+            Self::Json(framer) => framer.frames(piece, out),
         }
     }
 }

@@ -3,6 +3,8 @@
 use howdah_traffic::{SqlState, Timestamp};
 use serde::Serialize;
 
+use crate::{frame::Frame, pieces::Span};
+
 /// A message, borrowed from the input. Empty bytes stand for what the log does not say.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
@@ -36,6 +38,37 @@ pub(crate) struct Record<'a> {
     pub(crate) statement: Option<&'a [u8]>,
     /// The server function that wrote the message.
     pub(crate) function: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The record of a frame in `input`.
+    #[inline]
+    pub(crate) fn of(frame: &Frame, input: &'a [u8], scratch: &'a [u8]) -> Self {
+        let text = |span: Span| span.text(input, scratch);
+        Self {
+            time: frame.time,
+            session_id: text(frame.session_id),
+            session_start: frame.session_start,
+            pid: frame.pid,
+            remote: text(frame.remote),
+            user: text(frame.user),
+            database: text(frame.database),
+            application: text(frame.application),
+            backend_type: text(frame.backend_type),
+            has_leader: frame.has_leader,
+            vxid: text(frame.vxid),
+            query_id: frame.query_id,
+            tag: text(frame.tag),
+            lines: frame.lines,
+            severity: frame.severity,
+            sqlstate: frame.sqlstate,
+            message: text(frame.message),
+            detail: text(frame.detail),
+            context: text(frame.context),
+            statement: frame.statement.get(input, scratch),
+            function: text(frame.function),
+        }
+    }
 }
 
 /// How much a message matters, in the words of an untranslated log.
@@ -132,6 +165,9 @@ impl Label {
     ///
     /// Source: `send_message_to_server_log` in `elog.c`.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+        if bytes.starts_with(b"LOG:  ") {
+            return Some((Self::Main(Severity::Log), 6));
+        }
         if !bytes.first()?.is_ascii_uppercase() {
             return None;
         }

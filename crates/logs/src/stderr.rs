@@ -7,14 +7,18 @@
 //!
 //! Source: `send_message_to_server_log` and `append_with_tabs` in `elog.c`.
 
+mod framer;
+
 use howdah_traffic::SqlState;
 
+pub(crate) use self::framer::StderrFramer;
 use crate::{
     clock::{Clock, read_epoch},
-    pieces::{Piece, function, number, session_id},
+    frame::Frame,
+    pieces::{Span, function, number, process, session_id, signed},
     prefix::{Field, Match, Names, Prefix, guess},
     reader::{Closing, Intruders, Sessions, Step},
-    record::{Label, Part, Record, Severity},
+    record::{Label, Part, Severity},
     summary::Reason,
 };
 
@@ -35,7 +39,8 @@ pub(crate) struct Stderr {
     skipping: bool,
     /// Lines end in carriage return and newline, as the file's first record shows: written on Windows.
     with_returns: Option<bool>,
-    scratch: Vec<u8>,
+    /// Counts the prefixes that were gone by.
+    version: u32,
 }
 
 /// The lines of one record.
@@ -46,9 +51,19 @@ struct Group {
     end: usize,
     main: Match,
     severity: Severity,
-    parts: [Option<(usize, usize)>; Part::Statement as usize + 1],
+    parts: [Option<(usize, usize)>; PARTS],
     last_line: Option<u64>,
     intruders: Intruders,
+}
+
+const PARTS: usize = Part::Statement as usize + 1;
+
+impl Group {
+    /// A record of one line so far.
+    fn new(start: usize, end: usize, main: Match, severity: Severity, line: Option<u64>) -> Self {
+        let (parts, intruders) = Default::default();
+        Self { start, end, main, severity, parts, last_line: line, intruders }
+    }
 }
 
 /// Lines that a guessed prefix was guessed from, kept in case that later lines show it too narrow.
@@ -70,7 +85,7 @@ impl Stderr {
             group: None,
             skipping: false,
             with_returns: None,
-            scratch: Vec::new(),
+            version: 0,
         }
     }
 
@@ -85,6 +100,24 @@ impl Stderr {
     /// The same reader at the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         Self::new(self.prefix.clone(), self.guessed.is_some(), self.max_record_bytes)
+    }
+
+    /// What others need to frame pieces of the same file, if all that shows only from its beginning has
+    /// shown.
+    pub(crate) fn framer(&self, clock: Clock) -> Option<StderrFramer> {
+        let is_settled =
+            self.guessed.as_ref().is_none_or(|sample| sample.lines.len() == SAMPLE_LINES_MAX);
+        is_settled.then_some(StderrFramer {
+            prefix: self.prefix.clone(),
+            with_returns: self.with_returns?,
+            max_record_bytes: self.max_record_bytes,
+            version: self.version,
+            clock,
+        })
+    }
+
+    pub(crate) fn version(&self) -> u32 {
+        self.version
     }
 
     pub(crate) fn step(
@@ -145,15 +178,7 @@ impl Stderr {
         let number = number(found.field(line, Field::Line));
         match found.label {
             Label::Main(severity) => {
-                self.group = Some(Group {
-                    start,
-                    end,
-                    main: found,
-                    severity,
-                    parts: Default::default(),
-                    last_line: number,
-                    intruders: Intruders::default(),
-                });
+                self.group = Some(Group::new(start, end, found, severity, number));
                 None
             }
             Label::Field(part) => {
@@ -253,7 +278,7 @@ impl Stderr {
     fn read_line(&mut self, line: &[u8], end: usize, sessions: &impl Sessions) -> Option<Match> {
         let found = match self.ahead.take() {
             Some((found, ahead)) if ahead == end => Some(found),
-            _ => self.prefix.matches(line, Names::default()),
+            _ => self.prefix.matches_plainly(line),
         };
         let Some(found) = found else { return self.widen(line) };
         if let Some(sample) = &mut self.guessed
@@ -265,7 +290,7 @@ impl Stderr {
             return Some(found);
         }
         let id = found.field(line, Field::SessionId);
-        let known = sessions.names(id, number(found.field(line, Field::Pid)));
+        let known = sessions.names(id, process(found.field(line, Field::Pid)));
         let is_doubtful = [
             (known.user, Field::User),
             (known.database, Field::Database),
@@ -295,6 +320,7 @@ impl Stderr {
             return None;
         }
         self.prefix = wider;
+        self.version += 1;
         self.prefix.matches(line, Names::default())
     }
 
@@ -311,74 +337,92 @@ impl Stderr {
         }
     }
 
-    pub(crate) fn record<'a>(
-        &'a mut self,
-        input: &'a [u8],
+    /// The record that was found; its texts are in `input` or in `scratch`.
+    pub(crate) fn frame(
+        &mut self,
+        input: &[u8],
         clock: &mut Clock,
-    ) -> Result<Record<'a>, Reason> {
-        let Some(group) = self.group else { return Err(Reason::NotARecord) };
-        self.scratch.clear();
+        scratch: &mut Vec<u8>,
+    ) -> Result<Frame, Reason> {
+        let Some(group) = &self.group else { return Err(Reason::NotARecord) };
         let with_returns = *self
             .with_returns
             .get_or_insert_with(|| input[group.start..group.end].ends_with(b"\r\n"));
-        let unfold = |span, scratch: &mut _| unfold(input, span, with_returns, scratch);
-        let message = unfold((group.start + group.main.text, group.end), &mut self.scratch);
-        let mut parts = [Piece::Absent; Part::Statement as usize + 1];
-        for (piece, part) in parts.iter_mut().zip(group.parts) {
-            if let Some(span) = part {
-                *piece = unfold(span, &mut self.scratch);
-            }
-        }
-        let scratch = self.scratch.as_slice();
-        let part = |part: Part| parts[part as usize].get(input, scratch);
-        let line = &input[group.start..group.end];
-        let field = |field: Field| group.main.field(line, field);
+        decode(group, input, with_returns, clock, scratch)
+    }
+}
 
-        let start = field(Field::Start);
-        let id = session_id(field(Field::SessionId));
-        let mut message = message.get(input, scratch).unwrap_or_default();
-        let mut sqlstate = SqlState::new(field(Field::SqlState));
-        let location = part(Part::Location);
-        if location.is_some()
-            && let Some((code, rest)) = message.split_at_checked(5)
-            && let (Some(code), Some(rest)) = (SqlState::new(code), rest.strip_prefix(b": "))
+/// Reads the fields of a record.
+fn decode(
+    group: &Group,
+    input: &[u8],
+    with_returns: bool,
+    clock: &mut Clock,
+    scratch: &mut Vec<u8>,
+) -> Result<Frame, Reason> {
+    let line = &input[group.start..group.end];
+    let found = &group.main;
+    let field = |field: Field| found.field(line, field);
+    let span = |field: Field| {
+        let range = found.span(field);
+        Span::input(group.start + range.start, group.start + range.end)
+    };
+    let name = |field: Field| known(span(field), input, &[]);
+
+    let mut message = unfold(input, (group.start + found.text, group.end), with_returns, scratch);
+    let mut parts = [Span::ABSENT; PARTS];
+    for (part, place) in parts.iter_mut().zip(group.parts) {
+        if let Some(place) = place {
+            *part = unfold(input, place, with_returns, scratch);
+        }
+    }
+    let mut sqlstate = SqlState::new(field(Field::SqlState));
+    let location = parts[Part::Location as usize];
+    let mut function_name = Span::ABSENT;
+    if location != Span::ABSENT {
+        function_name = location.shortened(function(location.text(input, scratch)).len());
+        if let Some((code, rest)) = message.text(input, scratch).split_at_checked(5)
+            && let (Some(code), true) = (SqlState::new(code), rest.starts_with(b": "))
         {
             sqlstate = Some(code);
-            message = rest;
+            message = message.without_first(7);
         }
-        Ok(Record {
-            time: time(&group.main, line, clock).ok_or(Reason::BadTime)?,
-            session_id: field(Field::SessionId),
-            session_start: match id {
-                Some((start, _)) => Some(start),
-                None if start.is_empty() => None,
-                None => clock.read_start(start),
-            },
-            pid: number(field(Field::Pid)).or(id.map(|(_, pid)| pid)),
-            remote: known(if field(Field::Remote).is_empty() {
-                field(Field::Host)
-            } else {
-                field(Field::Remote)
-            }),
-            user: known(field(Field::User)),
-            database: known(field(Field::Database)),
-            application: known(field(Field::Application)),
-            backend_type: field(Field::BackendType),
-            has_leader: !field(Field::LeaderPid).is_empty(),
-            vxid: field(Field::Vxid),
-            query_id: number(field(Field::QueryId)),
-            tag: field(Field::Tag),
-            lines: number(field(Field::Line))
-                .map(|first| (first, group.last_line.unwrap_or(first))),
-            severity: group.severity,
-            sqlstate,
-            message,
-            detail: part(Part::Detail).unwrap_or_default(),
-            context: part(Part::Context).unwrap_or_default(),
-            statement: part(Part::Statement),
-            function: function(location.unwrap_or_default()),
-        })
     }
+    let id = session_id(field(Field::SessionId));
+    let start = field(Field::Start);
+    let first_line = number(field(Field::Line));
+    Ok(Frame {
+        time: time(found, line, clock).ok_or(Reason::BadTime)?,
+        session_id: span(Field::SessionId),
+        session_start: match id {
+            Some((start, _)) => Some(start),
+            None if start.is_empty() => None,
+            None => clock.read_start(start),
+        },
+        pid: process(field(Field::Pid)).or(id.map(|(_, pid)| pid)),
+        remote: match field(Field::Remote) {
+            b"" => name(Field::Host),
+            _ => name(Field::Remote),
+        },
+        user: name(Field::User),
+        database: name(Field::Database),
+        application: name(Field::Application),
+        backend_type: span(Field::BackendType),
+        has_leader: !found.span(Field::LeaderPid).is_empty(),
+        vxid: span(Field::Vxid),
+        query_id: signed(field(Field::QueryId)),
+        tag: span(Field::Tag),
+        lines: first_line.map(|first| (first, group.last_line.unwrap_or(first))),
+        severity: group.severity,
+        sqlstate,
+        message,
+        detail: parts[Part::Detail as usize],
+        context: parts[Part::Context as usize],
+        statement: parts[Part::Statement as usize],
+        function: function_name,
+        assumption: clock.take_assumption(),
+        ..Frame::EMPTY
+    })
 }
 
 /// Most bytes of foreign lines that are held while the record around them may go on.
@@ -391,9 +435,9 @@ const SAMPLE_LINE_BYTES: usize = 1024;
 /// How often a wider prefix is looked for: each time costs some milliseconds.
 const WIDEN_ATTEMPTS_MAX: u32 = 20;
 
-/// The server's word for names that are not known yet.
-pub(crate) fn known(name: &[u8]) -> &[u8] {
-    if name == b"[unknown]" { b"" } else { name }
+/// A name, unless it is the server's word for one that is not known yet.
+pub(crate) fn known(name: Span, input: &[u8], scratch: &[u8]) -> Span {
+    if name.text(input, scratch) == b"[unknown]" { Span::ABSENT } else { name }
 }
 
 fn time(found: &Match, line: &[u8], clock: &mut Clock) -> Option<howdah_traffic::Timestamp> {
@@ -414,12 +458,12 @@ fn unfold(
     (start, end): (usize, usize),
     with_returns: bool,
     scratch: &mut Vec<u8>,
-) -> Piece {
+) -> Span {
     let bare = |line| if with_returns { strip_return(line) } else { line };
     let text = &input[start..end];
     let text = bare(text.strip_suffix(b"\n").unwrap_or(text));
     if memchr::memchr(b'\n', text).is_none() {
-        return Piece::Input(start, start + text.len());
+        return Span::input(start, start + text.len());
     }
     let from = scratch.len();
     let mut rest = text;
@@ -430,7 +474,7 @@ fn unfold(
         rest = rest.strip_prefix(b"\t").unwrap_or(rest);
     }
     scratch.extend_from_slice(rest);
-    Piece::Scratch(from, scratch.len())
+    Span::scratch(from, scratch.len())
 }
 
 fn strip_return(line: &[u8]) -> &[u8] {

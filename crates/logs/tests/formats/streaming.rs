@@ -278,3 +278,20 @@ fn a_short_second_file_is_read_like_the_first() {
     assert_eq!(importer.summary().rejected(), 1);
     assert_eq!(importer.summary().problems[0].samples[0].file, "b.log");
 }
+
+/// A piece that ended with a record left its lines uncounted.
+#[test]
+fn junk_after_any_piece_is_reported_under_its_own_line() {
+    for format in FORMATS {
+        let mut log = fixture("17", "prod", format);
+        log.extend_from_slice(b"what is this\n");
+        let lines = log.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let newlines: Vec<_> = (1..log.len()).filter(|at| log[at - 1] == b'\n').collect();
+        for cuts in newlines.chunks(2).skip(40) {
+            let (_, summary) =
+                try_import(&log, Options::default(), cuts.iter().copied()).expect("a log");
+            let line = summary.problems.first().map(|problem| problem.samples[0].line);
+            assert_eq!(line, Some(lines), "{format}, cut at {cuts:?}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Rows of a csvlog that are beyond doubt, framed in one pass.
+//!
+//! A row is beyond doubt from a line that begins like one to a newline outside quotes, with enough columns,
+//! no stray quotes, and nothing inside quotes that begins like a row. All else is left to
+//! [`Csv`](super::Csv).
+
+use super::{COLUMNS_MIN, Row, decode, row_begins};
+use crate::{
+    clock::Clock,
+    frame::{Frame, Frames},
+    pieces::Span,
+};
+
+/// Frames pieces of a csvlog.
+#[derive(Clone, Debug)]
+pub(crate) struct CsvFramer {
+    pub(super) max_record_bytes: usize,
+    pub(super) clock: Clock,
+}
+
+impl CsvFramer {
+    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
+        let mut row = Row::EMPTY;
+        let mut counted = 0;
+        let mut newlines = 0;
+        let mut start = next_row(piece, 0);
+        while let Some(at) = start {
+            newlines += memchr::memchr_iter(b'\n', &piece[counted..at]).count() as u64;
+            counted = at;
+            let scratch_len = out.scratch.len();
+            let Some(end) = read_row(piece, at, &mut row, &mut out.scratch) else {
+                out.scratch.truncate(scratch_len);
+                start = next_row(piece, at);
+                continue;
+            };
+            match decode(&row, piece, &mut self.clock, &out.scratch) {
+                Ok(frame) if end - at <= self.max_record_bytes => {
+                    out.frames.push(Frame { start: at, end, newlines, ..frame });
+                }
+                // The reader will find the same and say so.
+                _ => drop(self.clock.take_assumption()),
+            }
+            start = match row_begins(&piece[end..], false) {
+                Some(true) => Some(end),
+                _ => next_row(piece, end - 1),
+            };
+        }
+    }
+}
+
+/// Where a row begins after the next newline at which one does.
+fn next_row(piece: &[u8], from: usize) -> Option<usize> {
+    memchr::memchr_iter(b'\n', &piece[from..])
+        .map(|newline| from + newline + 1)
+        .find(|at| row_begins(&piece[*at..], false) == Some(true))
+}
+
+/// Reads the columns of the row at `start`; gives its end, if it is beyond doubt.
+fn read_row(piece: &[u8], start: usize, row: &mut Row, scratch: &mut Vec<u8>) -> Option<usize> {
+    *row = Row::EMPTY;
+    let mut at = start;
+    loop {
+        let (column, end) = match piece.get(at)? {
+            b'"' => quoted(piece, at + 1, scratch)?,
+            b',' | b'\n' => (Span::ABSENT, at),
+            _ => plain(piece, at)?,
+        };
+        row.push(column);
+        at = end + 1;
+        match piece.get(end)? {
+            b',' => {}
+            b'\n' => break,
+            _ => return None,
+        }
+    }
+    (row.len >= COLUMNS_MIN).then_some(at)
+}
+
+/// A column without quotes, and where it ends.
+#[inline]
+fn plain(piece: &[u8], start: usize) -> Option<(Span, usize)> {
+    let is_end = |byte: &u8| matches!(byte, b',' | b'\n' | b'"' | b'\r');
+    let end = start + piece[start..].iter().position(is_end)?;
+    Some((Span::input(start, end), end))
+}
+
+/// A column that begins behind its quote, and where the one after it ends.
+#[inline]
+fn quoted(piece: &[u8], start: usize, scratch: &mut Vec<u8>) -> Option<(Span, usize)> {
+    let scratch_from = scratch.len();
+    let mut from = start;
+    let mut at = start;
+    loop {
+        at += memchr::memchr2(b'"', b'\n', piece.get(at..)?)?;
+        if piece[at] == b'\n' {
+            at += 1;
+            // Times begin with a digit; what is not all there may be one.
+            if piece.get(at)?.is_ascii_digit() && row_begins(&piece[at..], false) != Some(false) {
+                return None;
+            }
+        } else if piece.get(at + 1)? == &b'"' {
+            scratch.extend_from_slice(&piece[from..=at]);
+            at += 2;
+            from = at;
+        } else if from == start {
+            return Some((Span::input(start, at), at + 1));
+        } else {
+            scratch.extend_from_slice(&piece[from..at]);
+            return Some((Span::scratch(scratch_from, scratch.len()), at + 1));
+        }
+    }
+}

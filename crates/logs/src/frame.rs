@@ -1,0 +1,110 @@
+//! Records as they are found in a piece of input, before anybody knows whose they are.
+//!
+//! Framing and decoding need the bytes of a piece alone, so pieces can be framed side by side, in any
+//! order. What depends on all that came before (sessions, their names, problems) is for the
+//! [importer](crate::Importer), which takes frames in the order of the input. A framer gives only
+//! records about which there can be no doubt; whatever lies between two frames goes through the
+//! format's [reader](crate::reader::Reader), which knows every way a log may be odd.
+//!
+//! ```text
+//! piece    …tail of a record│record│record│junk, or a record to think about│record│head of a reco…
+//! frames                     ▔▔▔▔▔▔ ▔▔▔▔▔▔                                  ▔▔▔▔▔▔
+//! reader   ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔               ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔        ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔
+//! ```
+//!
+//! So the outcome is what the reader alone would have made of the bytes, whatever the pieces: a frame
+//! begins and ends where the reader must begin and end a record in whatever state it comes there.
+
+use howdah_traffic::{SqlState, Timestamp};
+
+use crate::{clock::Assumption, pieces::Span, record::Severity};
+
+/// One record: its numbers read, its texts found. See [`Record`](crate::record::Record) for the fields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// Where it begins and ends in its piece.
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// Newlines before it in its piece.
+    pub(crate) newlines: u64,
+    pub(crate) assumption: Option<Assumption>,
+    pub(crate) time: Timestamp,
+    pub(crate) session_start: Option<i64>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) query_id: Option<i64>,
+    pub(crate) lines: Option<(u64, u64)>,
+    pub(crate) severity: Severity,
+    pub(crate) sqlstate: Option<SqlState>,
+    pub(crate) has_leader: bool,
+    pub(crate) session_id: Span,
+    pub(crate) remote: Span,
+    pub(crate) user: Span,
+    pub(crate) database: Span,
+    pub(crate) application: Span,
+    pub(crate) backend_type: Span,
+    pub(crate) vxid: Span,
+    pub(crate) tag: Span,
+    pub(crate) message: Span,
+    pub(crate) detail: Span,
+    pub(crate) context: Span,
+    pub(crate) statement: Span,
+    pub(crate) function: Span,
+}
+
+impl Frame {
+    /// Nothing yet.
+    pub(crate) const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        newlines: 0,
+        assumption: None,
+        time: Timestamp::from_micros(0),
+        session_start: None,
+        pid: None,
+        query_id: None,
+        lines: None,
+        severity: Severity::Log,
+        sqlstate: None,
+        has_leader: false,
+        session_id: Span::ABSENT,
+        remote: Span::ABSENT,
+        user: Span::ABSENT,
+        database: Span::ABSENT,
+        application: Span::ABSENT,
+        backend_type: Span::ABSENT,
+        vxid: Span::ABSENT,
+        tag: Span::ABSENT,
+        message: Span::ABSENT,
+        detail: Span::ABSENT,
+        context: Span::ABSENT,
+        statement: Span::ABSENT,
+        function: Span::ABSENT,
+    };
+}
+
+/// The frames of one piece, in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    pub(crate) frames: Vec<Frame>,
+    /// Texts that had to be unescaped.
+    pub(crate) scratch: Vec<u8>,
+    /// The [version](crate::reader::Reader::version) of the reader they were made for.
+    pub(crate) version: u32,
+    /// The records name their sessions in a way that may be read wrong.
+    pub(crate) with_names: bool,
+}
+
+impl Frames {
+    /// Forgets the piece, keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        (self.version, self.with_names) = (0, false);
+        self.frames.clear();
+        self.scratch.clear();
+        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
+            self.scratch = Vec::new();
+        }
+    }
+}
+
+/// A scratch buffer that grew beyond this for a huge piece is given back afterwards.
+const SCRATCH_BYTES_KEPT: usize = 4 << 20;
