@@ -21,6 +21,7 @@
 //! - [`backends`]: a [`backends::Backend`] takes snapshots somewhere, each on its own thread.
 //! - [`server`]: the threads, the flush clock, start and end. [`management`]: the port that people
 //!   and scripts ask.
+//! - [`proxy`]: packets to other statsd servers, by their keys.
 //! - [`settings`]: what a person can set, whatever file it was written in.
 //! - [`js`]: numbers, dates and objects as JavaScript writes them, which is etsy's output.
 //! - [`ledger`]: what was lost and where: *sent = delivered + socket drops + backlog drops + unread*.
@@ -36,6 +37,7 @@ pub mod js;
 pub mod ledger;
 pub mod management;
 pub mod name;
+pub mod proxy;
 pub mod server;
 pub mod settings;
 pub mod sketch;

@@ -8,7 +8,7 @@ use std::{
 
 /// A connected socket whose every call ends by [`Connection::set_deadline`].
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     deadline: Instant,
 }
@@ -16,7 +16,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects to the first address of `host` that takes it. Looking the name up may take longer
     /// than the deadline, as the system's resolver has its own patience.
-    pub(super) fn open(host: &str, port: u16, deadline: Instant) -> io::Result<Self> {
+    pub(crate) fn open(host: &str, port: u16, deadline: Instant) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         for address in (host, port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, remaining(deadline)?) {
@@ -31,12 +31,12 @@ impl Connection {
     }
 
     /// Sets when calls give up from now on.
-    pub(super) fn set_deadline(&mut self, deadline: Instant) {
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
     /// Whether the peer has hung up, as far as this side has heard. What it sent is thrown away.
-    pub(super) fn is_closed(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         let mut buffer = [0; 512];
         if self.stream.set_nonblocking(true).is_err() {
             return true;
@@ -58,7 +58,7 @@ impl Connection {
     /// # Errors
     ///
     /// The peer reset the connection, so that what it read is uncertain.
-    pub(super) fn finish(mut self) -> io::Result<()> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)?;
         let mut buffer = [0; 512];
         loop {

@@ -8,7 +8,16 @@ mod console;
 mod dial;
 mod file;
 mod graphite;
+mod http;
+mod influx;
+mod open;
+mod otlp;
 mod outbox;
+mod post;
+mod postgres;
+mod prometheus;
+pub(crate) mod protobuf;
+mod repeater;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -18,7 +27,19 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-pub use self::{console::Console, file::File, graphite::Graphite};
+pub(crate) use self::dial::Connection;
+pub use self::{
+    console::Console,
+    file::File,
+    graphite::Graphite,
+    http::EndpointError,
+    influx::Influx,
+    open::{OpenError, open},
+    otlp::Otlp,
+    postgres::{Postgres, PostgresError},
+    prometheus::{MappingError, MappingProblem, Prometheus, PrometheusError},
+    repeater::Repeater,
+};
 use crate::flush::Snapshot;
 
 /// A receiver of snapshots. All calls come from one thread, its own; it may block there.

@@ -1,6 +1,6 @@
 //! Where values go. A backend is on when its section is there.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
@@ -142,26 +142,84 @@ pub enum RepeaterProtocol {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Prometheus {
-    /// Where `/metrics` is served.
+    /// Where `/metrics` is served; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Native histograms beside the quantiles.
-    pub native_histograms: bool,
+    /// What timers, histograms and distributions become, unless the mapping file says otherwise.
+    pub timers: Observer,
+    /// Quantiles of summaries, each from 0 to 1.
+    pub quantiles: Vec<f64>,
+    /// How far back the quantiles of summaries look.
+    #[serde(deserialize_with = "super::duration")]
+    pub quantile_age: Duration,
+    /// Upper bounds of the classic buckets of histograms, ascending, in seconds for timers in
+    /// milliseconds.
+    pub buckets: Vec<f64>,
+    /// Native histograms: how much a bucket's bound is larger than the one before, at most.
+    pub native_bucket_factor: f64,
+    /// Native histograms: most buckets of one series; beyond, neighbours are merged.
+    pub native_buckets_max: usize,
+    /// A mapping file as statsd_exporter reads it.
+    pub mapping: Option<PathBuf>,
+    /// Series that were idle for so long are forgotten; never if zero.
+    #[serde(deserialize_with = "super::duration")]
+    pub ttl: Duration,
+    /// Most series; more are dropped and counted.
+    pub series_max: usize,
 }
 
 impl Default for Prometheus {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 9102)), native_histograms: true }
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9102)),
+            timers: Observer::default(),
+            quantiles: vec![0.5, 0.9, 0.99],
+            quantile_age: Duration::from_secs(600),
+            buckets: vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+            native_bucket_factor: 1.1,
+            native_buckets_max: 160,
+            mapping: None,
+            ttl: Duration::ZERO,
+            series_max: 1_000_000,
+        }
     }
 }
 
+/// What a timer becomes for Prometheus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Observer {
+    /// Quantiles, sum and count.
+    #[default]
+    Summary,
+    /// Buckets: classic ones, and native ones for a Prometheus that asks for them.
+    Histogram,
+}
+
 /// InfluxDB's line protocol over HTTP.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Influx {
-    /// The write endpoint with its parameters: `http://host:8086/api/v2/write?org=o&bucket=b`.
+    /// The write endpoint with its parameters: `http://host:8086/api/v2/write?org=o&bucket=b`,
+    /// `http://host:8086/write?db=d`.
     pub url: String,
     /// A file that holds the token; none for servers without.
     pub token_file: Option<PathBuf>,
+    /// A file of root certificates for https; the system's if none.
+    pub ca_file: Option<PathBuf>,
+    /// Bytes kept for a receiver that is away.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+/// Without the URL's query, which may hold a password.
+impl fmt::Debug for Influx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = self.url.split('?').next().unwrap_or_default();
+        f.debug_struct("Influx")
+            .field("url", &url)
+            .field("token_file", &self.token_file)
+            .finish_non_exhaustive()
+    }
 }
 
 /// OpenTelemetry's protocol over HTTP, protobuf.
@@ -170,10 +228,34 @@ pub struct Influx {
 pub struct Otlp {
     /// The endpoint: `http://host:4318/v1/metrics`.
     pub url: String,
+    /// Sums since the start, or those of each interval.
+    #[serde(default)]
+    pub temporality: Temporality,
+    /// Attributes of the resource. Without `service.name` it is `statsd`.
+    #[serde(default)]
+    pub resource: BTreeMap<String, String>,
+    /// A file that holds a bearer token; none for servers without.
+    pub token_file: Option<PathBuf>,
+    /// A file of root certificates for https; the system's if none.
+    pub ca_file: Option<PathBuf>,
+    /// Bytes kept for a receiver that is away.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+/// What OTLP's sums and histograms count from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Temporality {
+    /// From when the key was first seen.
+    #[default]
+    Cumulative,
+    /// From the flush before.
+    Delta,
 }
 
 /// A partitioned table in PostgreSQL, filled by COPY.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Postgres {
     /// A connection URI or keyword string; the password better in a password file.
@@ -181,13 +263,62 @@ pub struct Postgres {
     /// The table, created if missing; `schema.table` is fine.
     #[serde(default = "table")]
     pub table: String,
+    /// What one partition holds.
+    #[serde(default)]
+    pub partition: Partition,
     /// Partitions older than this are dropped; kept for ever if zero.
     #[serde(default, deserialize_with = "super::duration")]
     pub retention: Duration,
+    /// How COPY carries values.
+    #[serde(default)]
+    pub format: CopyFormat,
+    /// Bytes kept for a server that is away.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+/// Without the connection string, which may hold a password.
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("table", &self.table)
+            .field("partition", &self.partition)
+            .field("retention", &self.retention)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one partition holds, in UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Partition {
+    /// An hour.
+    Hour,
+    /// A day.
+    #[default]
+    Day,
+    /// A calendar month.
+    Month,
+}
+
+/// How COPY carries values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CopyFormat {
+    /// PostgreSQL's binary format: cheaper for the server.
+    #[default]
+    Binary,
+    /// Text, which anything between us and the server can read.
+    Text,
 }
 
 fn table() -> String {
     "statsd_samples".to_owned()
+}
+
+fn spool() -> usize {
+    16 << 20
 }
 
 /// Consistent hashing over other statsd servers.

@@ -17,8 +17,8 @@ use serde::{Deserialize, Deserializer};
 
 pub use self::{
     backends::{
-        Backends, Console, File, Graphite, GraphiteProtocol, Influx, Otlp, Postgres, Prometheus,
-        Proxy, ProxyNode, Repeater, RepeaterProtocol,
+        Backends, Console, CopyFormat, File, Graphite, GraphiteProtocol, Influx, Observer, Otlp,
+        Partition, Postgres, Prometheus, Proxy, ProxyNode, Repeater, RepeaterProtocol, Temporality,
     },
     file::{Form, Read, Remark, Wrong},
     listen::Listen,

@@ -1,0 +1,188 @@
+//! Rows of a snapshot in the two formats of COPY.
+//!
+//! Source: PostgreSQL manual, `COPY`, "File Formats".
+
+use std::fmt::Write as _;
+
+use crate::{Name, backends::outbox::Batch, flush::Snapshot, js, settings::CopyFormat};
+
+/// Bytes of one batch, which is one transaction.
+const BATCH_BYTES: usize = 8 << 20;
+/// 2000-01-01 in seconds since 1970: what binary timestamps count from.
+const POSTGRES_EPOCH: i64 = 946_684_800;
+const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+
+/// All rows, as the bodies of COPYs of about [`BATCH_BYTES`].
+pub(super) fn encode(snapshot: &Snapshot, format: CopyFormat) -> Vec<Batch> {
+    let mut rows = Rows::new(snapshot.timestamp, format);
+    for counter in &snapshot.counters {
+        rows.metric("counter", &counter.name);
+        rows.add("count", counter.value);
+        rows.add("rate", counter.rate);
+    }
+    for timer in &snapshot.timers {
+        rows.metric("timer", &timer.name);
+        timer.fields.iter().for_each(|(field, value)| rows.add(field, *value));
+    }
+    for gauge in &snapshot.gauges {
+        rows.metric("gauge", &gauge.name);
+        rows.add("value", gauge.value);
+    }
+    for set in &snapshot.sets {
+        rows.metric("set", &set.name);
+        rows.add("count", set.count as f64);
+    }
+    let own = &snapshot.own;
+    rows.metric("own", &Name::new(&own.prefix));
+    rows.add("num_stats", own.num_stats as f64);
+    rows.add("processing_time", own.processing_ms);
+    own.extra.iter().for_each(|(field, value)| rows.add(field, *value));
+    rows.end();
+    rows.batches
+}
+
+struct Rows {
+    format: CopyFormat,
+    batches: Vec<Batch>,
+    body: Vec<u8>,
+    values: u64,
+    time_us: i64,
+    time_text: String,
+    /// What the rows of one metric have in common.
+    kind: &'static str,
+    name: String,
+    tags: String,
+}
+
+impl Rows {
+    fn new(timestamp: i64, format: CopyFormat) -> Self {
+        let time = jiff::Timestamp::from_second(timestamp).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        Self {
+            format,
+            batches: Vec::new(),
+            body: Vec::new(),
+            values: 0,
+            time_us: timestamp.saturating_sub(POSTGRES_EPOCH).saturating_mul(1_000_000),
+            time_text: time.to_string(),
+            kind: "",
+            name: String::new(),
+            tags: String::new(),
+        }
+    }
+
+    fn metric(&mut self, kind: &'static str, name: &Name) {
+        self.kind = kind;
+        // PostgreSQL's text cannot hold a zero byte.
+        self.name = name.base().replace('\0', "\u{fffd}");
+        let mut tags: Vec<(Box<str>, js::Value)> = Vec::new();
+        for (key, value) in name.tags() {
+            let clean = |text: &str| Box::<str>::from(text.replace('\0', "\u{fffd}"));
+            tags.push((clean(key), js::Value::Text(clean(value))));
+        }
+        self.tags = js::json(&js::Value::Object(tags));
+    }
+
+    fn add(&mut self, field: &str, value: f64) {
+        match self.format {
+            CopyFormat::Binary => self.binary(field, value),
+            CopyFormat::Text => self.text(field, value),
+        }
+        self.values += 1;
+        if self.body.len() >= BATCH_BYTES {
+            self.end();
+        }
+    }
+
+    fn binary(&mut self, field: &str, value: f64) {
+        if self.body.is_empty() {
+            self.body.extend_from_slice(SIGNATURE);
+        }
+        self.body.extend_from_slice(&6i16.to_be_bytes());
+        let cells: [&[&[u8]]; 6] = [
+            &[&self.time_us.to_be_bytes()],
+            &[self.kind.as_bytes()],
+            &[self.name.as_bytes()],
+            // The first byte is the version of jsonb's binary form.
+            &[&[1], self.tags.as_bytes()],
+            &[field.as_bytes()],
+            &[&value.to_be_bytes()],
+        ];
+        for parts in cells {
+            // Keys are bounded by the settings, far below 2 GiB.
+            let length = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
+            self.body.extend_from_slice(&length.to_be_bytes());
+            parts.iter().for_each(|part| self.body.extend_from_slice(part));
+        }
+    }
+
+    fn text(&mut self, field: &str, value: f64) {
+        let mut line = String::new();
+        for cell in [&self.time_text, self.kind, &self.name, &self.tags, field] {
+            escape(cell, &mut line);
+            line.push('\t');
+        }
+        // Writing into a String cannot fail. PostgreSQL reads NaN and Infinity, too.
+        let _ = writeln!(line, "{}", js::Number(value));
+        self.body.extend_from_slice(line.as_bytes());
+    }
+
+    fn end(&mut self) {
+        if self.body.is_empty() {
+            return;
+        }
+        let mut bytes = std::mem::take(&mut self.body);
+        if self.format == CopyFormat::Binary {
+            bytes.extend_from_slice(&(-1i16).to_be_bytes());
+        }
+        self.batches.push(Batch { bytes, values: std::mem::take(&mut self.values) });
+    }
+}
+
+fn escape(cell: &str, out: &mut String) {
+    for char in cell.chars() {
+        match char {
+            '\\' => out.push_str("\\\\"),
+            '\t' => out.push_str("\\t"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            char => out.push(char),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::testing::snapshot;
+
+    #[test]
+    fn a_row_for_each_value() {
+        let batches = encode(&snapshot(), CopyFormat::Text);
+        let text = std::str::from_utf8(&batches[0].bytes).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "2026-03-01T10:00:00Z\tcounter\tapi.hits\t{}\tcount\t30");
+        let tagged = "2026-03-01T10:00:00Z\tcounter\tapi.hits\t{\"code\": \"500\"}\trate\t0.2";
+        assert_eq!(lines[3], tagged);
+        assert_eq!(lines.len() as u64, batches[0].values);
+        assert_eq!(lines.len(), 6 + 16 + 2 + 1 + 1 + 2);
+    }
+
+    #[test]
+    fn binary_rows_begin_and_end_as_copy_wants() {
+        let batches = encode(&snapshot(), CopyFormat::Binary);
+        let bytes = &batches[0].bytes;
+        assert!(bytes.starts_with(SIGNATURE));
+        assert_eq!(SIGNATURE.len(), 19);
+        assert!(bytes.ends_with(&[0xff, 0xff]));
+        let first_cell = &bytes[19..];
+        assert_eq!(first_cell[..6], [0, 6, 0, 0, 0, 8]);
+        assert_eq!(first_cell[6..14], ((1_772_359_200 - POSTGRES_EPOCH) * 1_000_000).to_be_bytes());
+    }
+
+    #[test]
+    fn cells_cannot_break_a_row() {
+        let mut out = String::new();
+        escape("a\tb\\c\nd\re", &mut out);
+        assert_eq!(out, "a\\tb\\\\c\\nd\\re");
+    }
+}

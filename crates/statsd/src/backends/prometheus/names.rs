@@ -1,0 +1,65 @@
+//! From statsd's names and tags to names and labels that Prometheus allows.
+//!
+//! Source: the Prometheus data model, "Metric names and labels".
+
+use std::sync::Arc;
+
+/// Labels, ascending by name, each name once.
+pub(super) type Labels = Arc<[(Box<str>, Box<str>)]>;
+
+/// A metric's name: what is not a letter, a digit, `_` or `:` becomes `_`, and none begins with a
+/// digit or is empty.
+pub(super) fn metric(name: &str) -> String {
+    legal(name, |c| c.is_ascii_alphanumeric() || c == '_' || c == ':')
+}
+
+/// A label's name. Those of Prometheus' own (`le`, `quantile`, and all that begin with `__`) get
+/// `tag_` before them.
+pub(super) fn label(name: &str) -> String {
+    let name = legal(name, |c| c.is_ascii_alphanumeric() || c == '_');
+    match name.as_str() {
+        "le" | "quantile" => format!("tag_{name}"),
+        name if name.starts_with("__") => format!("tag_{name}"),
+        _ => name,
+    }
+}
+
+fn legal(name: &str, is_legal: impl Fn(char) -> bool) -> String {
+    let mut clean = String::with_capacity(name.len() + 1);
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        clean.push('_');
+    }
+    clean.extend(name.chars().map(|c| if is_legal(c) { c } else { '_' }));
+    clean
+}
+
+/// Sorts labels; of one name the first stays.
+pub(super) fn labels(labels: impl IntoIterator<Item = (String, String)>) -> Labels {
+    let mut labels: Vec<(Box<str>, Box<str>)> = labels
+        .into_iter()
+        .map(|(name, value)| (name.into_boxed_str(), value.into_boxed_str()))
+        .collect();
+    labels.sort_by(|one, other| one.0.cmp(&other.0));
+    labels.dedup_by(|next, first| next.0 == first.0);
+    labels.into()
+}
+
+/// The name with a suffix that it may have already.
+pub(super) fn with_suffix(name: String, suffix: &str) -> String {
+    if name.ends_with(suffix) { name } else { name + suffix }
+}
+
+#[test]
+fn names_become_legal() {
+    assert_eq!(metric("api.hits-per/s"), "api_hits_per_s");
+    assert_eq!(metric("9lives"), "_9lives");
+    assert_eq!(metric(""), "_");
+    assert_eq!(metric("é:x"), "_:x");
+    assert_eq!(label("le"), "tag_le");
+    assert_eq!(label("__name__"), "tag___name__");
+    assert_eq!(label("a:b"), "a_b");
+    assert_eq!(with_suffix("x_total".to_owned(), "_total"), "x_total");
+    let pairs = [("b", "1"), ("a", "2"), ("b", "3")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let expected = [("a", "2"), ("b", "1")].map(|(k, v)| (Box::from(k), Box::from(v)));
+    assert_eq!(*labels(pairs), expected);
+}

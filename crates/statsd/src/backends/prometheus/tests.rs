@@ -1,0 +1,236 @@
+//! What a scrape shows after some flushes.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+use super::*;
+use crate::{
+    Name,
+    backends::testing::{TIMESTAMP, made_at, snapshot},
+    flush::{Counter, Gauge, Samples},
+    settings::Observer,
+    sketch::Sketch,
+};
+
+fn settings() -> settings::Prometheus {
+    settings::Prometheus { listen: ([127, 0, 0, 1], 0).into(), ..Default::default() }
+}
+
+fn get(prometheus: &Prometheus, path: &str, accept: &str) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(prometheus.address()).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n").unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).unwrap();
+    let end = reply.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let body = reply.split_off(end + 4);
+    (String::from_utf8(reply).unwrap(), body)
+}
+
+fn scrape(prometheus: &Prometheus) -> String {
+    let (head, body) = get(prometheus, "/metrics", "text/plain");
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
+        "{head}"
+    );
+    String::from_utf8(body).unwrap()
+}
+
+#[track_caller]
+fn assert_lines(text: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(text.lines().any(|found| found == *line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn counters_and_sums_add_up_over_flushes() {
+    let mut prometheus = Prometheus::new(&settings()).unwrap();
+    for flush in 0..2 {
+        prometheus.flush(&Arc::new(made_at(TIMESTAMP + 10 * flush))).unwrap();
+    }
+    let text = scrape(&prometheus);
+    assert_lines(
+        &text,
+        &[
+            "# TYPE api_hits_total counter",
+            "api_hits_total 60",
+            "api_hits_total{code=\"500\"} 4",
+            "statsd_packets_received_total 24",
+            "# TYPE api_latency_seconds summary",
+            "api_latency_seconds_sum 0.12",
+            "api_latency_seconds_count 6",
+            "pool_size -2.5",
+            "# TYPE users gauge",
+            "users 2",
+            "idle_seconds_count 0",
+            "statsd_backlog_drops_total 0",
+            "statsd_flush_processing_seconds 0.004",
+        ],
+    );
+    let median =
+        text.lines().find(|line| line.starts_with("api_latency_seconds{quantile=\"0.5\"}"));
+    let median: f64 = median.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!((median / 0.020 - 1.0).abs() < Sketch::RELATIVE_ERROR, "{median}");
+    assert_eq!(get(&prometheus, "/", "").0.lines().next(), Some("HTTP/1.1 404 Not Found"));
+}
+
+#[test]
+fn a_histogram_has_classic_buckets_in_text_and_native_ones_in_protobuf() {
+    let settings = settings::Prometheus {
+        timers: Observer::Histogram,
+        buckets: vec![0.01, 0.02, 1.0],
+        ..settings()
+    };
+    let mut prometheus = Prometheus::new(&settings).unwrap();
+    prometheus.flush(&snapshot()).unwrap();
+    assert_lines(
+        &scrape(&prometheus),
+        &[
+            "# TYPE api_latency_seconds histogram",
+            "api_latency_seconds_bucket{le=\"0.01\"} 1",
+            "api_latency_seconds_bucket{le=\"0.02\"} 2",
+            "api_latency_seconds_bucket{le=\"1\"} 3",
+            "api_latency_seconds_bucket{le=\"+Inf\"} 3",
+            "api_latency_seconds_sum 0.06",
+            "api_latency_seconds_count 3",
+        ],
+    );
+    let accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+                  encoding=delimited,text/plain;q=0.5";
+    let (head, body) = get(&prometheus, "/metrics", accept);
+    assert!(head.contains("Content-Type: application/vnd.google.protobuf;"), "{head}");
+    let name = b"\x0a\x13api_latency_seconds";
+    assert!(body.windows(name.len()).any(|found| found == name));
+    // Schema 3, as bounds grow by at most 1.1; then the zero threshold's tag.
+    assert!(body.windows(3).any(|found| found == [0x28, 0x06, 0x31]));
+}
+
+#[test]
+fn a_name_that_another_kind_has_gets_its_kind() {
+    let mut prometheus = Prometheus::new(&settings()).unwrap();
+    let mut snapshot = Snapshot::clone(&snapshot());
+    let gauge = |name: &str, value| Gauge { name: Name::new(name), value };
+    snapshot.gauges = vec![
+        gauge("api.hits_total", 1.0),
+        gauge("api.latency_seconds_sum", 2.0),
+        gauge("9.lives", 3.0),
+        gauge("a.b", 4.0),
+        gauge("a_b", 5.0),
+        gauge("odd;le=1;__x=2;a-b=\"\\;a_b=again", 6.0),
+    ];
+    prometheus.flush(&Arc::new(snapshot)).unwrap();
+    assert_lines(
+        &scrape(&prometheus),
+        &[
+            "api_hits_total 30",
+            "api_hits_total_gauge 1",
+            "api_latency_seconds_sum_gauge 2",
+            "_9_lives 3",
+            "a_b 5",
+            "odd{a_b=\"\\\"\\\\\",tag___x=\"2\",tag_le=\"1\"} 6",
+            "statsd_prometheus_renamed_keys_total 2",
+        ],
+    );
+}
+
+#[test]
+fn a_mapping_file_names_and_drops() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    std::fs::write(
+        &path,
+        "mappings:
+- { match: api.*, name: 'http_${1}', labels: { code: '200', job: api }, match_metric_type: counter }
+- { match: pool.size, name: pool_bytes, scale: 1024, help: 'A pool.' }
+- { match: users, name: x, action: drop }
+",
+    )
+    .unwrap();
+    let mut prometheus =
+        Prometheus::new(&settings::Prometheus { mapping: Some(path.clone()), ..settings() })
+            .unwrap();
+    prometheus.flush(&snapshot()).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(
+        &text,
+        &[
+            // A rule's labels stand above tags, so the two keys are one series.
+            "http_hits{code=\"200\",job=\"api\"} 32",
+            "# HELP pool_bytes A pool.",
+            "pool_bytes -2560",
+            "api_latency_seconds_count 3",
+        ],
+    );
+    assert!(!text.contains("users"), "{text}");
+
+    std::fs::write(&path, "mappings:\n- match: a\n").unwrap();
+    let error =
+        Prometheus::new(&settings::Prometheus { mapping: Some(path), ..settings() }).unwrap_err();
+    assert!(error.to_string().ends_with("mapping.yml:2: a mapping needs name"), "{error}");
+}
+
+#[test]
+fn series_are_bounded_and_idle_ones_forgotten() {
+    let settings = settings::Prometheus {
+        series_max: 3,
+        ttl: std::time::Duration::from_secs(15),
+        ..settings()
+    };
+    let mut prometheus = Prometheus::new(&settings).unwrap();
+    let only = |time: i64, names: &[&str]| {
+        let mut snapshot = made_at(time);
+        let (timers, gauges, sets) = (Vec::new(), Vec::new(), Vec::new());
+        let counter = snapshot.counters[0].clone();
+        let named = |name: &&str| Counter { name: Name::new(name), ..counter.clone() };
+        snapshot.counters = names.iter().map(named).collect();
+        Arc::new(Snapshot { timers, gauges, sets, ..snapshot })
+    };
+    prometheus.flush(&only(1000, &["a", "b", "c", "d"])).unwrap();
+    assert_eq!(prometheus.status().get("series"), Some(3.0));
+    assert_eq!(prometheus.status().get("dropped_values"), Some(1.0));
+    prometheus.flush(&only(1010, &["a"])).unwrap();
+    prometheus.flush(&only(1020, &["a", "d"])).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(&text, &["a_total 90"]);
+    assert!(!text.contains("b_total"), "{text}");
+}
+
+#[test]
+fn sketched_timers_are_shown_too() {
+    let settings = settings::Prometheus {
+        timers: Observer::Histogram,
+        buckets: vec![0.015, 0.025],
+        ..settings()
+    };
+    let mut prometheus = Prometheus::new(&settings).unwrap();
+    let mut snapshot = Snapshot::clone(&snapshot());
+    let sketch = snapshot.timers[0].cumulative.clone().unwrap();
+    snapshot.timers[0].samples = Samples::Sketched(sketch);
+    prometheus.flush(&Arc::new(snapshot)).unwrap();
+    assert_lines(
+        &scrape(&prometheus),
+        &[
+            "api_latency_seconds_bucket{le=\"0.015\"} 1",
+            "api_latency_seconds_bucket{le=\"0.025\"} 2",
+            "api_latency_seconds_sum 0.06",
+            "api_latency_seconds_count 3",
+        ],
+    );
+}
+
+#[test]
+fn settings_that_make_no_sense_are_errors() {
+    for (wrong, said) in [
+        (settings::Prometheus { buckets: vec![2.0, 1.0], ..settings() }, "buckets: bounds are"),
+        (settings::Prometheus { quantiles: vec![99.0], ..settings() }, "quantiles: a quantile is"),
+        (
+            settings::Prometheus { native_bucket_factor: 1.0, ..settings() },
+            "native-bucket-factor: it is a number above 1",
+        ),
+    ] {
+        let error = Prometheus::new(&wrong).unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error}");
+    }
+}

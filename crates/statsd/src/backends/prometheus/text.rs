@@ -1,0 +1,161 @@
+//! The text format, version 0.0.4: a family is its help, its type, its samples.
+
+use std::fmt::{self, Write as _};
+
+use super::{
+    families::{Families, Family, Observed, Shape},
+    names::Labels,
+};
+
+/// All families, and the server about itself.
+pub(super) fn render(families: &Families) -> String {
+    let mut out = String::new();
+    for (name, family) in &families.families {
+        // Writing into a String cannot fail.
+        let _ = write_family(&mut out, name, family);
+    }
+    let _ = own(&mut out, families);
+    out
+}
+
+fn write_family(out: &mut String, name: &str, family: &Family) -> fmt::Result {
+    head(out, name, &family.help, family.shape.word())?;
+    for (labels, series) in &family.series {
+        match (&series.observed, family.shape) {
+            (Some(observed), Shape::Summary) => summary(out, name, labels, observed)?,
+            (Some(observed), _) => histogram(out, name, labels, observed)?,
+            (None, _) => {
+                writeln!(out, "{name}{} {}", Shown(labels, None), Number(series.value))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn head(out: &mut String, name: &str, help: &str, kind: &str) -> fmt::Result {
+    let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+    writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
+}
+
+fn summary(out: &mut String, name: &str, labels: &Labels, observed: &Observed) -> fmt::Result {
+    for (quantile, value) in observed.quantiles() {
+        let quantile = Number(quantile).to_string();
+        writeln!(out, "{name}{} {}", Shown(labels, Some(("quantile", &quantile))), Number(value))?;
+    }
+    total(out, name, labels, observed)
+}
+
+fn histogram(out: &mut String, name: &str, labels: &Labels, observed: &Observed) -> fmt::Result {
+    let bounds = observed.observing.buckets.iter().copied().chain([f64::INFINITY]);
+    let mut below = 0.0;
+    for (bound, count) in bounds.zip(&observed.buckets) {
+        below += count;
+        let bound = Number(bound).to_string();
+        writeln!(out, "{name}_bucket{} {}", Shown(labels, Some(("le", &bound))), Number(below))?;
+    }
+    total(out, name, labels, observed)
+}
+
+fn total(out: &mut String, name: &str, labels: &Labels, observed: &Observed) -> fmt::Result {
+    writeln!(out, "{name}_sum{} {}", Shown(labels, None), Number(observed.sum))?;
+    writeln!(out, "{name}_count{} {}", Shown(labels, None), Number(observed.count))
+}
+
+/// The server about itself, under its prefix. Packets, metrics and bad lines are ordinary counters and
+/// stand among the others.
+fn own(out: &mut String, families: &Families) -> fmt::Result {
+    let prefix = super::names::metric(match &*families.own.prefix {
+        "" => "statsd",
+        prefix => prefix,
+    });
+    let account = families.account();
+    let name = format!("{prefix}_kernel_drops_total");
+    head(
+        out,
+        &name,
+        "Packets that the kernel dropped because a socket's buffer was full.",
+        "counter",
+    )?;
+    for socket in &account.sockets {
+        let label = escaped(&socket.name);
+        writeln!(out, "{name}{{socket=\"{label}\"}} {}", socket.drops_total)?;
+    }
+    let name = format!("{prefix}_receive_buffer_bytes");
+    head(out, &name, "Receive buffer that a socket really has.", "gauge")?;
+    for socket in &account.sockets {
+        let label = escaped(&socket.name);
+        writeln!(out, "{name}{{socket=\"{label}\"}} {}", socket.buffer_bytes)?;
+    }
+    for (name, help, kind, value) in [
+        (
+            "backlog_drops_total",
+            "Packets that the host dropped before any socket.",
+            "counter",
+            account.backlog_drops_total as f64,
+        ),
+        ("prometheus_series", "Series at this endpoint.", "gauge", families.series_count() as f64),
+        (
+            "prometheus_dropped_values_total",
+            "Values without a place: too many series, or a mapping drops them.",
+            "counter",
+            families.dropped as f64,
+        ),
+        (
+            "prometheus_renamed_keys_total",
+            "Keys whose name another kind of metric had already.",
+            "counter",
+            families.renamed as f64,
+        ),
+        ("flush_num_stats", "Metrics in the last flush.", "gauge", families.own.num_stats as f64),
+        (
+            "flush_processing_seconds",
+            "Time that the last flush's statistics took.",
+            "gauge",
+            families.own.processing_ms / 1000.0,
+        ),
+    ] {
+        let name = format!("{prefix}_{name}");
+        head(out, &name, help, kind)?;
+        writeln!(out, "{name} {}", Number(value))?;
+    }
+    // Drops are told above, by socket.
+    let told = ["kernel_drops", "backlog_drops"];
+    for (name, value) in families.own.extra.iter().filter(|(name, _)| !told.contains(name)) {
+        let name = super::names::metric(&format!("{prefix}_{name}"));
+        head(out, &name, "The server about itself.", "gauge")?;
+        writeln!(out, "{name} {}", Number(*value))?;
+    }
+    Ok(())
+}
+
+/// `{a="1",b="2"}`, with one more label perhaps, or nothing.
+struct Shown<'a>(&'a Labels, Option<(&'a str, &'a str)>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let labels = self.0.iter().map(|(name, value)| (&**name, &**value));
+        let mut separator = '{';
+        for (name, value) in labels.chain(self.1) {
+            write!(f, "{separator}{name}=\"{}\"", escaped(value))?;
+            separator = ',';
+        }
+        if separator == ',' { f.write_char('}') } else { Ok(()) }
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// A number as the format has it.
+struct Number(f64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            f64::INFINITY => f.write_str("+Inf"),
+            f64::NEG_INFINITY => f.write_str("-Inf"),
+            value => write!(f, "{}", crate::js::Number(value)),
+        }
+    }
+}
