@@ -112,7 +112,7 @@ fn encode(
                     };
                     let start = times.start(counter.since);
                     sum.message(1, |point| {
-                        number(point, &counter.name, Some(start), times.end(), value)
+                        number(point, &counter.name, Some(start), times.end(), value);
                     });
                 }
                 sum.uint(2, times.code()).uint(3, 1);

@@ -87,7 +87,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
         thread::scope(|scope| {
             for node in 0..shared.nodes.len() {
                 scope.spawn(move || {
-                    shared.checked(node, is_up(&shared.nodes[node].admin, deadline))
+                    shared.checked(node, is_up(&shared.nodes[node].admin, deadline));
                 });
             }
         });

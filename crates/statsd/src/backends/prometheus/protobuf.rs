@@ -144,11 +144,11 @@ impl Native {
 fn spans(histogram: &mut Message, [span_field, delta_field]: [u32; 2], buckets: &[(i32, u64)]) {
     let mut end = 0;
     for run in buckets.chunk_by(|(index, _), (next, _)| index + 1 == *next) {
-        let Some((first, _)) = run.first() else { continue };
+        let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
         histogram.message(span_field, |span| {
             span.sint(1, (first - end).into()).uint(2, run.len() as u64);
         });
-        end = first + run.len() as i32;
+        end = last + 1;
     }
     let mut last = 0;
     for (_, count) in buckets {
