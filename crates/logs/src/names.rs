@@ -66,10 +66,10 @@ pub(crate) fn parsed<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
 /// Takes apart what follows `bind `, `execute ` or `execute fetch from `.
 pub(crate) fn bound<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
     let (name, sql) = split(text, known, |name, sql| {
-        let (statement, _) = portal(name, known);
+        let (statement, _) = portal(name, sql, known);
         known.sql_of(unnamed(statement)).is_some_and(|k| k.as_bytes() == sql)
     })?;
-    let (statement, portal) = portal(name, known);
+    let (statement, portal) = portal(name, sql, known);
     Some(Named { statement: unnamed(statement), portal, sql })
 }
 
@@ -103,18 +103,20 @@ fn split<'a>(
 /// Farthest that the end of a name is looked for.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Splits `NAME/PORTAL`, where both may hold slashes.
-fn portal<'a>(name: &'a [u8], known: &Known) -> (&'a [u8], &'a [u8]) {
+/// Splits `NAME/PORTAL`, where both may hold slashes: a statement known by this text goes first, then one
+/// that is known, then the first slash.
+fn portal<'a>(name: &'a [u8], sql: &[u8], known: &Known) -> (&'a [u8], &'a [u8]) {
     let mut slashes = memchr::memchr_iter(b'/', name).map(|at| (&name[..at], &name[at + 1..]));
     let Some(first) = slashes.next() else { return (name, b"") };
-    if known.sql_of(name).is_some() {
-        return (name, b"");
+    let mut second = None;
+    for split in [(name, &b""[..]), first].into_iter().chain(slashes) {
+        match known.sql_of(unnamed(split.0)) {
+            Some(text) if text.as_bytes() == sql => return split,
+            Some(_) => second = second.or(Some(split)),
+            None => {}
+        }
     }
-    let mut later = slashes.filter(|(statement, _)| known.sql_of(statement).is_some());
-    match known.sql_of(first.0) {
-        Some(_) => first,
-        None => later.next().unwrap_or(first),
-    }
+    second.unwrap_or(first)
 }
 
 /// Whether a text begins with a word that begins a statement, or a comment, or holds nothing.
@@ -225,6 +227,9 @@ mod tests {
         known.insert(&"a/b".into(), &"select 2".into());
         assert_eq!(read("a/b: select 2", &known), triple("a/b", "", "select 2"));
         assert_eq!(read("a/b/c: select 2", &known), triple("a/b", "c", "select 2"));
+        known.insert(&"a".into(), &"select 3".into());
+        assert_eq!(read("a/b/c: select 2", &known), triple("a/b", "c", "select 2"));
+        assert_eq!(read("a/b/c: select 3", &known), triple("a", "b/c", "select 3"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod files;
+mod generated;
 mod ordered;
 mod same_events;
 mod sessions;

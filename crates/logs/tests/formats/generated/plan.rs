@@ -1,0 +1,535 @@
+//! What a generated log is about: sessions, what they do, and the settings that it is written with.
+//!
+//! # What no reader could tell
+//!
+//! A log is not escaped, so there are names and values that it cannot tell from others. The generator
+//! makes none of these; everything else it does make:
+//!
+//! - A name in a line prefix that holds what follows it there, unless an earlier line of the session
+//!   told the name (`connection authorized`) and what tells the session stands before the names. Nor a
+//!   newline, a severity's label, or, where the prefix pads it, spaces at its ends.
+//! - A user or database with ` database=` or ` application_name=` in it, or an application that ends
+//!   like the remark about encryption: `connection authorized` separates by these.
+//! - A statement's name with `: ` before what may begin a statement; with `/` unless its Parse was
+//!   logged with its text; one that begins with `fetch from `; and one called `<unnamed>`.
+//! - A value that ends in `...`, unless the server cut it.
+//! - An error message that ends in ` at character 7`.
+//! - Where the log shows statements only at their end: a failed simple query with `$1` in it, which
+//!   reads like a bound one.
+//! - A session, when neither its id nor its process is in the prefix.
+
+use proptest::{collection::vec, option, prelude::*, sample::select};
+
+/// A log.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) form: Form,
+    pub(super) style: Style,
+    /// `log_error_verbosity = verbose`.
+    pub(super) is_verbose: bool,
+    /// PostgreSQL 17 and later: `Parameters:`.
+    pub(super) is_capital: bool,
+    /// `log_parameter_max_length`.
+    pub(super) limit: Option<usize>,
+    pub(super) sessions: Vec<Session>,
+    /// Whose record comes next, and after how many milliseconds.
+    pub(super) order: Vec<(prop::sample::Index, u16)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Form {
+    Stderr(Vec<Item>),
+    Csv,
+    Json,
+}
+
+/// Which settings decide what is logged of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// `log_statement = all`.
+    Starts,
+    /// The same with `log_duration = on`.
+    StartsAndDurations,
+    /// `log_min_duration_statement = 0`.
+    Ends,
+    /// Both.
+    StartsAndEnds,
+}
+
+impl Style {
+    pub(super) fn has_starts(self) -> bool {
+        self != Self::Ends
+    }
+
+    pub(super) fn has_durations(self) -> bool {
+        matches!(self, Self::StartsAndDurations | Self::StartsAndEnds)
+    }
+
+    pub(super) fn has_ends(self) -> bool {
+        matches!(self, Self::Ends | Self::StartsAndEnds)
+    }
+}
+
+/// A part of a prefix.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    /// In the syntax of the setting, with `%%`.
+    Literal(String),
+    /// An escape and its padding.
+    Field(Escape, i32),
+    /// `%q`.
+    Quit,
+}
+
+macro_rules! escapes {
+    ($($variant:ident = $letter:literal,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Escape { $($variant,)* }
+
+        impl Escape {
+            pub(super) const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            fn letter(self) -> char {
+                match self { $(Self::$variant => $letter,)* }
+            }
+        }
+    };
+}
+
+escapes! {
+    Application = 'a', User = 'u', Database = 'd', Remote = 'r', Host = 'h', LocalAddress = 'L',
+    BackendType = 'b', Pid = 'p', Leader = 'P', Seconds = 't', Millis = 'm', Epoch = 'n', Tag = 'i',
+    SqlState = 'e', SessionId = 'c', Line = 'l', Start = 's', Vxid = 'v', Txid = 'x', QueryId = 'Q',
+}
+
+impl Escape {
+    pub(super) fn is_name(self) -> bool {
+        matches!(self, Self::Application | Self::User | Self::Database)
+    }
+
+    pub(super) fn tells_session(self) -> bool {
+        matches!(self, Self::SessionId | Self::Pid)
+    }
+
+    /// Where its value ends can be told by the value, whatever stands behind it.
+    fn has_shape(self) -> bool {
+        use Escape::{Line, Pid, QueryId, SessionId, SqlState, Start, Txid};
+        matches!(self, Line | Pid | QueryId | SessionId | SqlState | Start | Txid)
+    }
+
+    fn tells_time(self) -> bool {
+        matches!(self, Self::Seconds | Self::Millis | Self::Epoch)
+    }
+}
+
+/// `log_line_prefix` as it is set.
+pub(super) fn source(prefix: &[Item]) -> String {
+    let item = |item: &Item| match item {
+        Item::Literal(text) => text.clone(),
+        Item::Field(escape, 0) => format!("%{}", escape.letter()),
+        Item::Field(escape, width) => format!("%{width}{}", escape.letter()),
+        Item::Quit => "%q".to_owned(),
+    };
+    prefix.iter().map(item).collect()
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) pid: u32,
+    pub(super) start: i64,
+    pub(super) user: Vec<u8>,
+    pub(super) database: Vec<u8>,
+    pub(super) application: Vec<u8>,
+    pub(super) remote: Remote,
+    /// `log_connections` and `log_disconnections` are on, and the log has its beginning.
+    pub(super) is_connected: bool,
+    pub(super) acts: Vec<Act>,
+}
+
+impl Session {
+    pub(super) fn vxid(&self, transaction: u32) -> String {
+        format!("{}/{transaction}", self.pid)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Remote {
+    Local,
+    Address(&'static str, u16),
+}
+
+impl Remote {
+    pub(super) fn host(&self) -> &'static str {
+        match self {
+            Self::Local => "[local]",
+            Self::Address(host, _) => host,
+        }
+    }
+
+    pub(super) fn port(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Local => None,
+            Self::Address(_, port) => Some(port.to_string().into()),
+        }
+    }
+
+    /// As `%r`.
+    pub(super) fn prefixed(&self) -> Vec<u8> {
+        match self {
+            Self::Local => b"[local]".to_vec(),
+            Self::Address(host, port) => format!("{host}({port})").into(),
+        }
+    }
+
+    /// As in csvlog.
+    pub(super) fn joined(&self) -> Vec<u8> {
+        match self {
+            Self::Local => b"[local]".to_vec(),
+            Self::Address(host, port) => format!("{host}:{port}").into(),
+        }
+    }
+}
+
+/// One thing that a client does.
+#[derive(Clone, Debug)]
+pub(super) struct Act {
+    pub(super) what: What,
+    pub(super) micros: u32,
+    pub(super) query_id: i64,
+    pub(super) failure: Option<Failure>,
+    /// A warning comes in between.
+    pub(super) is_noisy: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Simple(Vec<u8>),
+    /// A statement that only `log_statement = all` logs at its start.
+    Plain(&'static str),
+    /// `begin`, some more, `commit`.
+    Block(Vec<Extended>),
+    /// Extended queries under one Sync.
+    Pipeline(Vec<Extended>),
+    Call(Vec<u8>),
+    /// `SET application_name`, told by the prefix of later records.
+    Rename(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Extended {
+    pub(super) name: Vec<u8>,
+    pub(super) portal: Vec<u8>,
+    pub(super) sql: Vec<u8>,
+    pub(super) values: Vec<Option<Vec<u8>>>,
+    pub(super) fetches: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) how: How,
+    pub(super) message: Vec<u8>,
+    pub(super) hint: Option<Vec<u8>>,
+    pub(super) position: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Error,
+    Cancel,
+    Timeout,
+}
+
+pub(super) fn any_plan() -> impl Strategy<Value = Plan> {
+    let settings = (any_style(), any::<bool>(), any::<bool>(), option::weighted(0.2, 4_usize..40));
+    let form = prop_oneof![3 => any_prefix().prop_map(Form::Stderr), 1 => Just(Form::Csv), 1 => Just(Form::Json)];
+    (form, settings).prop_flat_map(|(form, (style, is_verbose, is_capital, limit))| {
+        let sessions = vec(any_session(&form, style), 1..4);
+        let order = vec((any::<prop::sample::Index>(), 1_u16..3000), 64);
+        (Just(form), sessions, order).prop_map(move |(form, mut sessions, order)| {
+            for (number, session) in (0_u32..).zip(&mut sessions) {
+                session.pid = 100 + number;
+            }
+            Plan { form, style, is_verbose, is_capital, limit, sessions, order }
+        })
+    })
+}
+
+fn any_style() -> impl Strategy<Value = Style> {
+    select(vec![Style::Starts, Style::StartsAndDurations, Style::Ends, Style::StartsAndEnds])
+}
+
+/// The separator of a prefix: every field is followed by a literal that begins with it.
+pub(super) const SEPARATORS: [char; 5] = ['|', ';', '~', '#', ','];
+
+fn any_prefix() -> impl Strategy<Value = Vec<Item>> {
+    let time = select(vec![Escape::Millis, Escape::Epoch, Escape::Seconds]);
+    let id = select(vec![Escape::SessionId, Escape::Pid]);
+    let rest: Vec<_> = Escape::ALL
+        .iter()
+        .copied()
+        .filter(|one| !one.tells_time() && *one != Escape::SessionId)
+        .collect();
+    let field = (select(rest), prop_oneof![3 => Just(0), 1 => -14..14_i32], any_literal());
+    let quit = option::of(0_usize..6);
+    (time, id, vec(field, 0..8), quit, select(SEPARATORS.to_vec()), any::<bool>()).prop_map(
+        |(time, id, fields, quit, separator, time_first)| {
+            let mut seen = vec![id];
+            let mut items = Vec::new();
+            let first = if time_first { [time, id] } else { [id, time] };
+            for escape in first {
+                items.extend([Item::Field(escape, 0), Item::Literal(separator.to_string())]);
+            }
+            for (number, (escape, width, literal)) in fields.into_iter().enumerate() {
+                if quit == Some(number) {
+                    items.push(Item::Quit);
+                }
+                if !seen.contains(&escape) {
+                    seen.push(escape);
+                    items.push(Item::Field(escape, width));
+                    items.push(Item::Literal(match (escape.has_shape(), literal) {
+                        (true, "" | "user=" | "LOG ") | (false, _) => {
+                            format!("{separator}{literal}")
+                        }
+                        (true, literal) => literal.to_owned(),
+                    }));
+                }
+            }
+            items
+        },
+    )
+}
+
+fn any_literal() -> impl Strategy<Value = &'static str> {
+    select(vec!["", " ", "user=", "[", "] ", "%%", "-1] ", "LOG "])
+}
+
+/// Which names can be told from what stands around them.
+#[derive(Clone, Copy, Debug)]
+struct Names {
+    /// What no name may hold.
+    separator: Option<char>,
+    /// Names of a session that was seen to connect may hold it.
+    connected_may: bool,
+    /// They may have newlines.
+    any_bytes: bool,
+    /// Spaces at their ends are lost in those of the prefix.
+    is_padded: bool,
+}
+
+impl Names {
+    fn of(form: &Form) -> Self {
+        let Form::Stderr(prefix) = form else {
+            return Self {
+                separator: None,
+                connected_may: true,
+                any_bytes: true,
+                is_padded: false,
+            };
+        };
+        let fields = || {
+            prefix.iter().filter_map(|item| match item {
+                Item::Field(escape, _) => Some(*escape),
+                _ => None,
+            })
+        };
+        let separator = prefix.iter().find_map(|item| match item {
+            Item::Literal(text) => text.chars().next(),
+            _ => None,
+        });
+        let name = fields().position(Escape::is_name).unwrap_or(usize::MAX);
+        let id = fields().position(Escape::tells_session).unwrap_or(usize::MAX);
+        let is_padded =
+            prefix.iter().any(|item| matches!(item, Item::Field(_, width) if *width != 0));
+        Self { separator, connected_may: id < name, any_bytes: false, is_padded }
+    }
+}
+
+fn any_session(form: &Form, style: Style) -> impl Strategy<Value = Session> + use<> {
+    let names = Names::of(form);
+    any::<bool>().prop_flat_map(move |is_connected| {
+        let may_hold = is_connected && names.connected_may;
+        let separator = names.separator.filter(|_| !may_hold);
+        let name = || any_name(separator, names);
+        let application = || any_application(separator, names);
+        let later = any_application(names.separator, names);
+        let remote = select(vec![
+            Remote::Local,
+            Remote::Address("10.0.0.7", 53472),
+            Remote::Address("::1", 7),
+        ]);
+        let acts = vec(any_act(style, later.boxed()), 0..8);
+        (name(), name(), application(), remote, 0_i64..100_000, acts).prop_map(
+            move |(user, database, application, remote, start, acts)| Session {
+                pid: 0,
+                // A session whose connection the log does not have was there before the others.
+                start: if is_connected { 1_795_100_000 } else { 1_795_000_000 } + start % 70_000,
+                user,
+                database,
+                application,
+                remote,
+                is_connected,
+                acts,
+            },
+        )
+    })
+}
+
+/// Texts that look like something else.
+fn any_token() -> impl Strategy<Value = &'static [u8]> {
+    const TOKENS: &[&[u8]] = &[
+        b"x",
+        b"yz",
+        b"\"",
+        b"'",
+        b"''",
+        b"/",
+        b" ",
+        b"  ",
+        b"\t",
+        b"caf\xe9",
+        b"\xf0\x9f\x90\x98",
+        b"\\",
+        b"[",
+        b"]",
+        b"(",
+        b")",
+        b"<",
+        b">",
+        b"=",
+        b"-",
+        b"@",
+        b"%m",
+        b"|",
+        b",",
+        b"~",
+        b"#",
+        b"\x01",
+    ];
+    select(TOKENS)
+}
+
+fn any_name(separator: Option<char>, names: Names) -> BoxedStrategy<Vec<u8>> {
+    let token = prop_oneof![
+        4 => any_token(),
+        1 => select(vec![&b";"[..], if names.any_bytes { b"\n" } else { b"q" }]),
+    ];
+    vec(token, 0..6)
+        .prop_map(move |tokens| {
+            let mut name = tokens.concat();
+            if let Some(separator) = separator {
+                name.retain(|byte| char::from(*byte) != separator);
+            }
+            if names.is_padded {
+                name = name.trim_ascii().to_vec();
+            }
+            if name.is_empty() { b"n".to_vec() } else { name }
+        })
+        .boxed()
+}
+
+/// An application's name is ASCII without control characters: `pg_clean_ascii`.
+fn any_application(separator: Option<char>, names: Names) -> BoxedStrategy<Vec<u8>> {
+    let clean = |byte: &u8| (b' '..=b'~').contains(byte);
+    (any_name(separator, names), any::<bool>())
+        .prop_map(move |(name, has_label)| {
+            let mut name: Vec<u8> = name.into_iter().filter(clean).collect();
+            if has_label && separator.is_none() {
+                name.extend_from_slice(b"LOG:  statement: y");
+            }
+            if names.is_padded { name.trim_ascii().to_vec() } else { name }
+        })
+        .boxed()
+}
+
+fn any_text() -> impl Strategy<Value = Vec<u8>> {
+    let tricky = select(vec![
+        &b"\n"[..],
+        b"\n\t",
+        b"\n\n",
+        b"\r",
+        b"\r\n",
+        b"statement: ",
+        b"duration: 1.000 ms",
+        b"LOG:  ",
+        b"\n2026-11-20 12:00:00.000 UTC [7] LOG:  statement: select 1",
+        b"\n2026-11-20 12:00:00.000 UTC,\"\"a\"\",",
+        b"{\"message\":\"\"}",
+        b", $2 = ''x''",
+        b": select",
+        b"...x",
+    ]);
+    vec(prop_oneof![2 => any_token(), 1 => tricky], 0..8).prop_map(|tokens| tokens.concat())
+}
+
+fn any_sql() -> impl Strategy<Value = Vec<u8>> {
+    let verb = select(vec!["insert into ", "UPDATE ", "delete from ", "values (", "with ", "-- "]);
+    (verb, any_text()).prop_map(|(verb, text)| [verb.as_bytes(), &text].concat())
+}
+
+fn any_value() -> impl Strategy<Value = Option<Vec<u8>>> {
+    option::weighted(0.8, any_text().prop_map(|text| [&text[..], b"|"].concat()))
+}
+
+fn any_extended(style: Style) -> impl Strategy<Value = Extended> {
+    let name = prop_oneof![
+        1 => Just(Vec::new()),
+        2 => vec(prop_oneof![3 => any_token(), 1 => Just(&b": x"[..])], 1..4).prop_map(move |tokens| {
+            let mut name = [&b"S"[..], &tokens.concat()].concat();
+            // Only its own Parse tells where a name with a slash ends.
+            name.retain(|byte| style.has_ends() || *byte != b'/');
+            name
+        }),
+    ];
+    let portal = prop_oneof![2 => Just(Vec::new()), 1 => vec(any_token(), 0..3).prop_map(|t| [&b"C"[..], &t.concat()].concat())];
+    (
+        name,
+        portal,
+        any_sql(),
+        vec(any_value(), 0..4),
+        prop_oneof![3 => Just(0_usize), 1 => 1_usize..3],
+    )
+        .prop_map(|(name, portal, mut sql, values, fetches)| {
+            // Without values there is no placeholder, and the other way round.
+            sql.retain(|byte| *byte != b'$');
+            if !values.is_empty() {
+                sql = [&b"values ($1) /* "[..], &sql, b" */"].concat();
+            }
+            Extended { name, portal, sql, values, fetches }
+        })
+}
+
+fn any_act(style: Style, application: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = Act> {
+    let what = prop_oneof![
+        3 => any_sql().prop_map(move |mut sql| {
+            sql.retain(|byte| style.has_starts() || *byte != b'$');
+            What::Simple(sql)
+        }),
+        1 => Just(What::Simple(Vec::new())),
+        1 => select(vec!["show all", "set a = b", "SELECT 1;"]).prop_map(What::Plain),
+        3 => vec(any_extended(style), 1..4).prop_map(What::Pipeline),
+        1 => vec(any_extended(style), 1..3).prop_map(What::Block),
+        1 => any_text().prop_map(|text| What::Call([&b"f"[..], &text].concat())),
+        1 => application.prop_map(What::Rename),
+    ];
+    let failure = (
+        select(vec![How::Error, How::Error, How::Cancel, How::Timeout]),
+        any_text(),
+        option::of(any_text()),
+        option::of(1_u32..50),
+    )
+        .prop_map(|(how, text, hint, position)| Failure {
+            how,
+            message: [&b"e"[..], &text, b"."].concat(),
+            hint,
+            position,
+        });
+    (what, 0_u32..3_000_000, any::<i64>(), option::weighted(0.2, failure), any::<bool>()).prop_map(
+        |(what, micros, query_id, failure, is_noisy)| Act {
+            what,
+            micros,
+            query_id,
+            failure,
+            is_noisy,
+        },
+    )
+}
