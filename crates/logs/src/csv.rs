@@ -332,15 +332,18 @@ pub(crate) fn row_begins(bytes: &[u8], is_all: bool) -> Option<bool> {
         return if is_short { None } else { Some(false) };
     };
     let begins = match &bytes[len..] {
-        [b',', b'"', b'"', ..] => false,
-        [b',', b'"', _, ..] => true,
-        [b',', b',', b'"', b'"', ..] => false,
-        [b',', b',', b'"', _, ..] => true,
-        [b',', b',', b',', digit, ..] => digit.is_ascii_digit(),
-        _ if is_short => return None,
-        _ => false,
+        [b',', rest @ ..] | [b',', b',', rest @ ..] if rest.starts_with(b"\"") => quote_opens(rest),
+        [b',', b',', b',', digit, ..] => Some(digit.is_ascii_digit()),
+        _ => None,
     };
-    Some(begins)
+    begins.or(if is_short { None } else { Some(false) })
+}
+
+/// Whether the quotes at the front open a text: those of a text inside of another are doubled, so there
+/// is an even number of them. A name that begins with a quote has three.
+fn quote_opens(bytes: &[u8]) -> Option<bool> {
+    let quotes = bytes.iter().take_while(|byte| **byte == b'"').count();
+    (quotes < bytes.len()).then_some(quotes % 2 == 1)
 }
 
 /// Enough to hold a time, a zone and the beginning of what follows.
@@ -363,6 +366,7 @@ fn row_beginnings() {
     }
     assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,,,18146,,", true), Some(true));
     assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,\"\"postgres\"\",", true), Some(false));
+    assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,\"\"\"al\",", true), Some(true));
     assert_eq!(row_begins(b"select 1", false), Some(false));
     assert_eq!(row_begins(b"2026-11-20", true), Some(false));
     let long = format!("2026-11-20 12:43:19.577 {},\"al\",\"shop\",1,", "UTC".repeat(16));

@@ -245,13 +245,13 @@ impl Prefix {
                     Some((label, len)) => return Some(Match { label, text: at + len, ..found }),
                     None => 0,
                 },
-                Item::Field { field, width: 0, left } => {
+                Item::Field { field, width: 0, .. } => {
                     let (len, span) = if field.is_free() {
                         let Some(Item::Literal(next)) = self.items.get(index + 1) else {
                             return None;
                         };
                         let len = find_soon(rest, next)?;
-                        (len, without_padding(line, at, at + len, *left))
+                        (len, (at, at + len))
                     } else {
                         let len = shape::lengths(*field, rest).into_iter().flatten().next()?;
                         (len, (at, at + len))
@@ -378,9 +378,14 @@ impl Matcher<'_> {
     fn free(&mut self, index: usize, at: usize, field: Field, width: usize, left: bool) -> bool {
         let line = self.line;
         let known = self.names.of(field);
-        if !known.is_empty() && line[at..].starts_with(known) {
+        let padding = width.saturating_sub(known.len());
+        let start = if left { at } else { (at + padding).min(line.len()) };
+        if !known.is_empty()
+            && line[start..].starts_with(known)
+            && leading_spaces(&line[at..], start - at) == start - at
+        {
             let end = (at + known.len()).max(at + width).min(line.len());
-            if self.next(index, field, (at, at + known.len()), end) {
+            if self.next(index, field, (start, start + known.len()), end) {
                 return true;
             }
         }
@@ -392,9 +397,9 @@ impl Matcher<'_> {
         if let Some(Item::Literal(literal)) = self.items.get(index + 1) {
             let window = line.len().min(limit + literal.len());
             return memmem::find_iter(&line[first..window], literal)
-                .any(|found| self.free_until(index, at, field, first + found, left));
+                .any(|found| self.free_until(index, at, field, first + found, (width, left)));
         }
-        (first..=limit).any(|end| self.free_until(index, at, field, end, left))
+        (first..=limit).any(|end| self.free_until(index, at, field, end, (width, left)))
     }
 
     fn free_until(
@@ -403,9 +408,13 @@ impl Matcher<'_> {
         at: usize,
         field: Field,
         end: usize,
-        left: bool,
+        (width, left): (usize, bool),
     ) -> bool {
-        let span = without_padding(self.line, at, end, left);
+        let span = match end - at == width {
+            true => without_padding(self.line, at, end, left),
+            // It is at least as long as the padding: its spaces are its own.
+            false => (at, end),
+        };
         if !field.is_free() && self.line[span.0..span.1].contains(&b' ') {
             return false;
         }

@@ -6,10 +6,14 @@
 //! makes none of these; everything else it does make:
 //!
 //! - A name in a line prefix that holds what follows it there, unless an earlier line of the session
-//!   told the name (`connection authorized`) and what tells the session stands before the names. Nor a
-//!   newline, a severity's label, or, where the prefix pads it, spaces at its ends.
+//!   told the name (`connection authorized`), what tells the session stands before the names, and nothing
+//!   else in the prefix may be empty or any text. Even then not one that begins or ends with it, which
+//!   reads like an empty one. Nor a newline, a severity's label, or, where the prefix pads it, spaces at its ends.
+//! - An application that begins like a label, such as `LOG:  `: behind `%q` it would look like the end
+//!   of the prefix.
 //! - A user or database with ` database=` or ` application_name=` in it, or an application that ends
 //!   like the remark about encryption: `connection authorized` separates by these.
+//! - In csvlog, a name of nothing but quotes: a row that begins inside of a text would look the same.
 //! - A statement's name with `: ` before what may begin a statement; with `/` unless its Parse was
 //!   logged with its text; one that begins with `fetch from `; and one called `<unnamed>`.
 //! - A value that ends in `...`, unless the server cut it.
@@ -109,6 +113,12 @@ impl Escape {
 
     pub(super) fn tells_session(self) -> bool {
         matches!(self, Self::SessionId | Self::Pid)
+    }
+
+    /// It may be empty or any text, and is no name that a session is known by.
+    fn may_be_anything(self) -> bool {
+        use Escape::{BackendType, Host, Leader, LocalAddress, Remote, Tag, Vxid};
+        matches!(self, BackendType | Host | Leader | LocalAddress | Remote | Tag | Vxid)
     }
 
     /// Where its value ends can be told by the value, whatever stands behind it.
@@ -340,7 +350,8 @@ impl Names {
         let id = fields().position(Escape::tells_session).unwrap_or(usize::MAX);
         let is_padded =
             prefix.iter().any(|item| matches!(item, Item::Field(_, width) if *width != 0));
-        Self { separator, connected_may: id < name, any_bytes: false, is_padded }
+        let connected_may = id < name && !fields().any(Escape::may_be_anything);
+        Self { separator, connected_may, any_bytes: false, is_padded }
     }
 }
 
@@ -422,7 +433,15 @@ fn any_name(separator: Option<char>, names: Names) -> BoxedStrategy<Vec<u8>> {
             if names.is_padded {
                 name = name.trim_ascii().to_vec();
             }
-            if name.is_empty() { b"n".to_vec() } else { name }
+            let begins =
+                |name: &[u8]| names.separator.is_some_and(|s| name.first() == Some(&(s as u8)));
+            while begins(&name) {
+                name.remove(0);
+            }
+            while names.separator.is_some_and(|s| name.last() == Some(&(s as u8))) {
+                name.pop();
+            }
+            if name.iter().all(|byte| *byte == b'"') { b"n".to_vec() } else { name }
         })
         .boxed()
 }
@@ -434,7 +453,7 @@ fn any_application(separator: Option<char>, names: Names) -> BoxedStrategy<Vec<u
         .prop_map(move |(name, has_label)| {
             let mut name: Vec<u8> = name.into_iter().filter(clean).collect();
             if has_label && separator.is_none() {
-                name.extend_from_slice(b"LOG:  statement: y");
+                name.extend_from_slice(b"a LOG:  statement: y");
             }
             if names.is_padded { name.trim_ascii().to_vec() } else { name }
         })
