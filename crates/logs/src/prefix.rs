@@ -379,15 +379,18 @@ impl Matcher<'_> {
         let line = self.line;
         let known = self.names.of(field);
         let padding = width.saturating_sub(known.len());
-        let start = if left { at } else { (at + padding).min(line.len()) };
+        let (before, after) = if left { (0, padding) } else { (padding, 0) };
+        let is_padded = |at: usize, spaces: usize| {
+            line.get(at..at + spaces).is_some_and(|some| some.iter().all(|byte| *byte == b' '))
+        };
+        let (start, end) = (at + before, at + before + known.len());
         if !known.is_empty()
+            && is_padded(at, before)
             && line[start..].starts_with(known)
-            && leading_spaces(&line[at..], start - at) == start - at
+            && is_padded(end, after)
+            && self.next(index, field, (start, end), end + after)
         {
-            let end = (at + known.len()).max(at + width).min(line.len());
-            if self.next(index, field, (start, start + known.len()), end) {
-                return true;
-            }
+            return true;
         }
         let limit = line.len().min(at + WINDOW_BYTES);
         let first = at + width;

@@ -117,7 +117,7 @@ impl<'a> Script<'a> {
                     [&b"fastpath function call: \""[..], function, b"\" (OID 1598)"].concat();
                 let action = Action::Call { function: function.as_slice().into() };
                 let well = Act { failure: None, ..act.clone() };
-                self.run(text, None, action, Trait::Other, &well, self.transaction);
+                self.run(&text, None, action, Trait::Other, &well, self.transaction);
             }
             What::Rename(application) => {
                 let well = Act { failure: None, ..act.clone() };
@@ -132,13 +132,13 @@ impl<'a> Script<'a> {
         let act = Act { failure: act.failure.clone().filter(|_| !sql.is_empty()), ..act.clone() };
         // The transaction of a message is over when its duration is logged.
         let after = if stays_open { self.transaction } else { 0 };
-        self.run(text, None, Action::Simple { sql: sql.into() }, kind, &act, after);
+        self.run(&text, None, Action::Simple { sql: sql.into() }, kind, &act, after);
     }
 
     /// The records of an execution.
     fn run(
         &mut self,
-        text: Vec<u8>,
+        text: &[u8],
         detail: Option<Vec<u8>>,
         action: Action,
         kind: Trait,
@@ -152,11 +152,11 @@ impl<'a> Script<'a> {
             let tag = if is_simple { "idle" } else { "INSERT" };
             let transaction = self.transaction;
             let detail = detail.clone();
-            let rec = Rec { tag, transaction, query_id, detail, ..Rec::log(text.clone()) };
+            let rec = Rec { tag, transaction, query_id, detail, ..Rec::log(text) };
             self.push(rec, Tell::Opens(action.clone(), kind));
         }
         if act.is_noisy {
-            let rec = Rec { severity: "WARNING", hint: detail.clone(), ..Rec::log(text.clone()) };
+            let rec = Rec { severity: "WARNING", hint: detail.clone(), ..Rec::log(text) };
             self.push(rec, Tell::Nothing);
         }
         if let Some(failure) = &act.failure {
@@ -167,7 +167,7 @@ impl<'a> Script<'a> {
         if self.style().has_durations() {
             self.push(Rec { message: duration.into(), ..rec }, Tell::Ends(micros));
         } else if self.style() == Style::Ends {
-            let message = [duration.as_bytes(), b"  ", &text].concat();
+            let message = [duration.as_bytes(), b"  ", text].concat();
             self.push(Rec { message, detail, ..rec }, Tell::Whole(action, kind, micros));
         }
     }
@@ -224,11 +224,11 @@ impl<'a> Script<'a> {
         let mut act = Act { failure: failure.cloned(), ..act.clone() };
         let (execute, fetch) = (Action::Execute(bound.clone()), Action::Fetch(bound));
         let now = self.transaction;
-        self.run(text(b"execute"), detail.clone(), execute, Trait::Other, &act, now);
+        self.run(&text(b"execute"), detail.clone(), execute, Trait::Other, &act, now);
         if act.failure.take().is_none() {
             for _ in 0..*fetches {
                 let (text, fetch) = (text(b"execute fetch from"), fetch.clone());
-                self.run(text, detail.clone(), fetch, Trait::Other, &act, now);
+                self.run(&text, detail.clone(), fetch, Trait::Other, &act, now);
             }
         }
     }
