@@ -1,5 +1,7 @@
 //! Rows waiting to become a file, and how a file's rows are cut into row groups.
 
+use std::time::{Duration, Instant};
+
 use crate::{ROW_BYTES_MAX, error::WriteError, table::Record};
 
 /// Rows held in memory until there are enough for a file.
@@ -8,6 +10,10 @@ pub(crate) struct Buffer<R> {
     rows: Vec<R>,
     bytes: usize,
     limits: Limits,
+    /// When the rows on disk were last all there were.
+    saved: Instant,
+    /// Rows that were on disk then, in a file that is to be replaced.
+    saved_rows: usize,
 }
 
 /// How much goes into one file and into one of its row groups.
@@ -15,7 +21,7 @@ pub(crate) struct Buffer<R> {
 /// A limit in bytes counts the texts of the rows as they are in memory; the last row may exceed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Rows of a file: also what a crash may lose.
+    /// Rows of a file.
     pub(crate) file_rows: usize,
     /// Bytes of a file.
     pub(crate) file_bytes: usize,
@@ -23,6 +29,8 @@ pub(crate) struct Limits {
     pub(crate) group_rows: usize,
     /// Bytes of a row group: what a reader holds in memory.
     pub(crate) group_bytes: usize,
+    /// How long rows may be in memory alone: what a crash may lose.
+    pub(crate) unsaved_max: Duration,
 }
 
 impl Default for Limits {
@@ -32,13 +40,14 @@ impl Default for Limits {
             file_bytes: 64 << 20,
             group_rows: 16 << 10,
             group_bytes: 8 << 20,
+            unsaved_max: Duration::from_secs(5),
         }
     }
 }
 
 impl<R: Record> Buffer<R> {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { rows: Vec::new(), bytes: 0, limits }
+        Self { rows: Vec::new(), bytes: 0, limits, saved: Instant::now(), saved_rows: 0 }
     }
 
     /// Whether the rows make a file.
@@ -80,6 +89,22 @@ impl<R: Record> Buffer<R> {
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.bytes = 0;
+        (self.saved, self.saved_rows) = (Instant::now(), 0);
+    }
+
+    /// Whether rows have waited for so long that a crash should not cost them.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.rows.len() > self.saved_rows && self.saved.elapsed() >= self.limits.unsaved_max
+    }
+
+    /// Takes note that all rows are on disk, though not in a finished file.
+    pub(crate) fn set_saved(&mut self) {
+        (self.saved, self.saved_rows) = (Instant::now(), self.rows.len());
+    }
+
+    /// Changes how many bytes make a file.
+    pub(crate) fn limit_bytes(&mut self, bytes: usize) {
+        self.limits.file_bytes = self.limits.file_bytes.min(bytes);
     }
 
     /// Cuts `rows` into row groups.

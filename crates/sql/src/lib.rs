@@ -4,6 +4,8 @@
 //! database, and nothing here fails: text that PostgreSQL would refuse gets a normal form like any
 //! other, in time linear to its length. What the crate is *not*: a parser. It knows PostgreSQL's
 //! lexical rules (manual, section 4.1) and a few words of its grammar, never what a name refers to.
+//! The feature `grammar` brings PostgreSQL's own parser, and with it the module `grammar`, for the one question that
+//! needs it: whether a statement changes anything.
 //!
 //! ```
 //! let literal = howdah_sql::fingerprint(b"SELECT * FROM orders WHERE id = 42 -- by key");
@@ -15,6 +17,8 @@
 mod cache;
 mod command;
 mod fingerprint;
+#[cfg(feature = "grammar")]
+pub mod grammar;
 mod lexer;
 mod normal;
 mod placeholder;

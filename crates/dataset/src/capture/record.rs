@@ -114,20 +114,24 @@ impl Record for StoredEvent {
     }
 
     fn text_bytes(&self) -> usize {
-        let event = &self.event;
-        let names = [&event.session, &event.user, &event.database, &event.application];
-        let texts = [
-            statement(&event.action),
-            bound(&event.action).map(|bound| &bound.portal),
-            event.action.sql(),
-            function(&event.action),
-            event.outcome.error.as_ref(),
-        ];
-        names.iter().map(|name| name.len()).sum::<usize>()
-            + texts.iter().map(|text| text.map_or(0, Text::len)).sum::<usize>()
-            + event.vxid.as_ref().map_or(0, |vxid| vxid.len())
-            + parameter_bytes(bound(&event.action).and_then(|bound| bound.parameters.as_ref()))
+        text_bytes(&self.event)
     }
+}
+
+/// Bytes of all texts of an event.
+pub(super) fn text_bytes(event: &Event) -> usize {
+    let names = [&event.session, &event.user, &event.database, &event.application];
+    let texts = [
+        statement(&event.action),
+        bound(&event.action).map(|bound| &bound.portal),
+        event.action.sql(),
+        function(&event.action),
+        event.outcome.error.as_ref(),
+    ];
+    names.iter().map(|name| name.len()).sum::<usize>()
+        + texts.iter().map(|text| text.map_or(0, Text::len)).sum::<usize>()
+        + event.vxid.as_ref().map_or(0, |vxid| vxid.len())
+        + parameter_bytes(bound(&event.action).and_then(|bound| bound.parameters.as_ref()))
 }
 
 fn bound(action: &Action) -> Option<&Bound> {

@@ -12,7 +12,13 @@ use super::*;
 use crate::{Damage, DatasetKind, ReadError, WriteError, buffer::Limits};
 
 /// Files and row groups small enough that a few events make several.
-const SMALL: Limits = Limits { file_rows: 8, file_bytes: 4096, group_rows: 3, group_bytes: 1024 };
+const SMALL: Limits = Limits {
+    file_rows: 8,
+    file_bytes: 4096,
+    group_rows: 3,
+    group_bytes: 1024,
+    unsaved_max: std::time::Duration::MAX,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
@@ -359,4 +365,32 @@ fn fill_the_disk() {
             error => panic!("{error}"),
         }
     }
+}
+
+#[test]
+fn events_are_on_disk_before_there_are_enough_for_a_file() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let limits = Limits { unsaved_max: std::time::Duration::ZERO, ..SMALL };
+    let settings = || CaptureSettings { overwrite: true, ..CaptureSettings::default() };
+    let mut writer = CaptureWriter::with_limits(dir, settings(), limits).unwrap();
+    for micros in [3, 1, 2] {
+        writer.write(connect(micros)).unwrap();
+    }
+    // As a reader finds it after a crash.
+    let found = Capture::open(dir).unwrap();
+    assert_eq!((found.manifest().finished, found.manifest().events), (false, 2));
+    writer.save_if_due().unwrap();
+    let found = Capture::open(dir).unwrap();
+    assert_eq!((found.manifest().files, found.manifest().events), (1, 3));
+    let times = |capture: &Capture| -> Vec<i64> {
+        events_of(capture.events()).iter().map(|event| event.time.as_micros()).collect()
+    };
+    assert_eq!(times(&found), [1, 2, 3]);
+    for micros in 0..8 {
+        writer.write(connect(micros)).unwrap();
+    }
+    let manifest = writer.finish(serde_json::Value::Null).unwrap();
+    assert_eq!((manifest.files, manifest.events, manifest.finished), (2, 11, true));
+    assert_eq!(times(&Capture::open(dir).unwrap()).len(), 11);
 }

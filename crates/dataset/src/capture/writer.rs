@@ -4,7 +4,7 @@ use std::path::Path;
 
 use howdah_traffic::{Event, Timestamp};
 
-use super::record::StoredEvent;
+use super::record::{StoredEvent, text_bytes};
 use crate::{
     buffer::{Buffer, Limits},
     error::WriteError,
@@ -40,8 +40,8 @@ pub struct CaptureSettings {
 /// of statements that ran long, get row groups of their own. So the other row groups never overlap,
 /// and a merge holds few of them at a time however long the longest statement ran.
 ///
-/// Dropping the writer without [`Self::finish`] is the same as a crash: finished files stay and make
-/// a valid capture, events in memory are lost.
+/// Dropping the writer without [`Self::finish`] is the same as a crash: files stay and make a valid
+/// capture, events of the last five seconds are lost.
 #[derive(Debug)]
 pub struct CaptureWriter {
     folder: Folder,
@@ -96,8 +96,43 @@ impl CaptureWriter {
         if self.buffer.is_full() {
             self.flush()?;
         }
+        self.save_if_due()?;
         self.buffer.push(StoredEvent { sequence: self.next_sequence, event })?;
         self.next_sequence += 1;
+        Ok(())
+    }
+
+    /// Whether an event can be written: [`Self::write`] refuses those over
+    /// [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX).
+    pub fn takes(event: &Event) -> bool {
+        text_bytes(event) <= crate::ROW_BYTES_MAX
+    }
+
+    /// Writes files of at most about so many bytes of text, and holds no more. For those who write many
+    /// captures at once.
+    pub fn limit_memory(&mut self, bytes: usize) {
+        self.buffer.limit_bytes(bytes);
+    }
+
+    /// Makes what was written safe from a crash if the last time was five seconds ago. Every
+    /// [`Self::write`] does so; call it while no events come.
+    ///
+    /// The events held become a file, which is written again with those that follow until there are
+    /// enough for a file: a capture that grows slowly does not end in thousands of small ones.
+    ///
+    /// # Errors
+    ///
+    /// The file could not be written; the events are still held.
+    pub fn save_if_due(&mut self) -> Result<(), WriteError> {
+        if !self.buffer.is_overdue() {
+            return Ok(());
+        }
+        let late = self.sort();
+        let (late, in_time) = self.buffer.rows().split_at(late);
+        let groups = self.buffer.groups(late).chain(self.buffer.groups(in_time));
+        // The manifest does not count it: readers of what a crash left look for such files.
+        self.table.write_open(&self.folder, groups, self.manifest.files)?;
+        self.buffer.set_saved();
         Ok(())
     }
 
@@ -136,9 +171,8 @@ impl CaptureWriter {
     }
 
     fn flush(&mut self) -> Result<(), WriteError> {
-        self.buffer.rows_mut().sort_by_key(StoredEvent::key);
+        let late = self.sort();
         let rows = self.buffer.rows();
-        let late = rows.partition_point(|row| Some(row.event.time) < self.reached);
         let (late, in_time) = rows.split_at(late);
         let groups = self.buffer.groups(late).chain(self.buffer.groups(in_time));
         self.table.write(&self.folder, groups, self.manifest.files)?;
@@ -150,5 +184,11 @@ impl CaptureWriter {
         self.manifest.files = self.table.files();
         self.buffer.clear();
         self.folder.write_manifest(&self.manifest, self.manifest.files)
+    }
+
+    /// Sorts the events held; says how many are older than what earlier files have reached.
+    fn sort(&mut self) -> usize {
+        self.buffer.rows_mut().sort_by_key(StoredEvent::key);
+        self.buffer.rows().partition_point(|row| Some(row.event.time) < self.reached)
     }
 }

@@ -8,7 +8,13 @@ use proptest::{collection::vec, option, prelude::*};
 use super::*;
 use crate::{DatasetKind, ReadError, WriteError, buffer::Limits};
 
-const SMALL: Limits = Limits { file_rows: 8, file_bytes: 4096, group_rows: 3, group_bytes: 1024 };
+const SMALL: Limits = Limits {
+    file_rows: 8,
+    file_bytes: 4096,
+    group_rows: 3,
+    group_bytes: 1024,
+    unsaved_max: std::time::Duration::MAX,
+};
 
 fn settings() -> RunSettings {
     RunSettings {

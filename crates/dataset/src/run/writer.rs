@@ -87,7 +87,25 @@ impl RunWriter {
         if self.outcomes.is_full() {
             self.flush()?;
         }
+        self.save_if_due()?;
         self.outcomes.push(outcome.clone())
+    }
+
+    /// Makes what was written safe from a crash if the last time was five seconds ago: in a file that
+    /// is written again with what follows, as [`CaptureWriter`](crate::CaptureWriter) does. Statements
+    /// go first, so that outcomes always explain themselves.
+    fn save_if_due(&mut self) -> Result<(), WriteError> {
+        if !self.outcomes.is_overdue() {
+            return Ok(());
+        }
+        if !self.statements.is_empty() {
+            let groups = self.statements.groups(self.statements.rows());
+            self.statement_table.write_open(&self.folder, groups, self.files_kept())?;
+        }
+        let groups = self.outcomes.groups(self.outcomes.rows());
+        self.outcome_table.write_open(&self.folder, groups, self.files_kept())?;
+        self.outcomes.set_saved();
+        Ok(())
     }
 
     /// Says what a fingerprint stands for. Only the first word on each fingerprint is kept.

@@ -62,15 +62,28 @@ impl<R: Record> TableWriter<R> {
     where
         R: 'a,
     {
+        self.write_open(folder, groups, files_kept)?;
+        self.files += 1;
+        Ok(())
+    }
+
+    /// Writes the same file, which counts as unfinished: the next file written takes its place.
+    pub(crate) fn write_open<'a>(
+        &self,
+        folder: &Folder,
+        groups: impl Iterator<Item = &'a [R]>,
+        files_kept: u32,
+    ) -> Result<(), WriteError>
+    where
+        R: 'a,
+    {
         let path = folder.file_path(R::STEM, self.files + 1);
         folder.publish(&path, files_kept, |file| {
             self.encode(file, groups).map_err(|failure| match failure {
                 Failure::Io(source) => WriteError::from_io(path.clone(), files_kept, source),
                 Failure::Encode(source) => WriteError::Encode { path: path.clone(), source },
             })
-        })?;
-        self.files += 1;
-        Ok(())
+        })
     }
 
     fn encode<'a>(

@@ -1,0 +1,25 @@
+//! Which events of a capture to keep, and what of them to hide.
+//!
+//! - [`Sieve`] keeps the events that a [`Filter`] describes, and with them what their sessions need to
+//!   have the same meaning: the login, prepared statements, settings.
+//! - [`Share`] takes whole sessions, the same ones every time: parts of a capture, or a sample.
+//! - [`Slices`] cuts a stream of events by time, each slice a capture of its own right.
+//! - [`Redactor`] replaces values by others of the same shape.
+//!
+//! All of them take events one at a time, in the order of time, and hold a bounded amount of state for
+//! each session that is open. This crate neither reads nor writes captures.
+
+mod filter;
+mod memory;
+mod redact;
+mod share;
+mod sieve;
+mod slices;
+#[cfg(feature = "grammar")]
+mod trust;
+
+pub use filter::{Filter, Reason};
+pub use redact::{KeyError, RedactionKey, Redactor};
+pub use share::{ParseShareError, Share};
+pub use sieve::{Left, Sieve};
+pub use slices::Slices;

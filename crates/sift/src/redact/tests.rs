@@ -1,0 +1,200 @@
+//! Values that go, and what of a statement stays.
+
+use howdah_sql::grammar::{Effect, judge};
+use howdah_traffic::{Outcome, Source, Timestamp};
+use proptest::prelude::*;
+
+use super::*;
+
+fn redactor() -> Redactor {
+    Redactor::new(&RedactionKey::from_secret(b"sixteen bytes or more").unwrap())
+}
+
+fn event(action: Action) -> Event {
+    Event {
+        time: Timestamp::from_micros(0),
+        session: "s".into(),
+        user: "u".into(),
+        database: "d".into(),
+        application: "psql of Jane Roe".into(),
+        action,
+        outcome: Outcome { error: Some("invalid input: \"hunter2\"".into()), ..Outcome::default() },
+        source: Source::Statement,
+        vxid: None,
+        query_id: None,
+        pipeline: None,
+    }
+}
+
+fn redacted(sql: &str) -> String {
+    let simple = event(Action::Simple { sql: sql.into() });
+    let event = redactor().redact(simple);
+    event.action.sql().unwrap().to_string()
+}
+
+fn value(text: &str) -> String {
+    let parameters = Some(vec![Parameter::Value(text.into()), Parameter::Null]);
+    let bound = Bound { statement: "".into(), portal: "".into(), sql: "".into(), parameters };
+    match redactor().redact(event(Action::Execute(bound))).action {
+        Action::Execute(Bound { parameters: Some(values), .. }) => match &values[..] {
+            [Parameter::Value(value), Parameter::Null] => value.to_string(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn secrets_of_every_spelling_go() {
+    for sql in [
+        "alter role app password 'hunter2sekret'",
+        "create role app login encrypted password 'SCRAM-SHA-256$4096:hunter2sekret$a:b'",
+        "alter role app with password E'hunter2\\nsekret'",
+        "alter role app with password U&'hunter2\\0041sekret' valid until '2030-01-01'",
+        "alter role app with password U&'hunter2!0041sekret' uescape '!'",
+        "select dblink('host=x password=hunter2 user=sekret')",
+        "create user mapping for u server s options (password 'hunter2sekret')",
+        "select 1 -- password is hunter2",
+        "select /* hunter2 /* sekret */ */ 1",
+        "select $$hunter2$$, $pw$ sekret 'hunter2' $pw$",
+        "do $x$begin perform 'hunter2'; end$x$",
+        "select 'a' -- c\n 'hunter2'",
+        "set app.token = hunter2sekret",
+        "set app.token to 'hunter2', sekret",
+        "alter role app set app.token = hunter2sekret",
+        "select N'hunter2', b'0101', x'aff3'",
+        "select 'it''s hunter2'",
+        "select 'it\\'s hunter2'",
+        "select 'hunter2",
+        "select E'it\\'s hunter2', 'sekret'",
+        "select $$hunter2",
+        "select \\set hunter2",
+        "/* hunter2",
+    ] {
+        let out = redacted(sql);
+        assert!(!out.contains("hunter2"), "{sql} became {out}");
+        assert!(!out.contains("sekret"), "{sql} became {out}");
+    }
+    let event = redactor().redact(event(Action::Connect));
+    assert!(!format!("{event:?}").contains("hunter2"), "{event:?}");
+    assert!(!format!("{event:?}").contains("Jane"), "{event:?}");
+}
+
+#[test]
+fn structure_stays() {
+    assert_eq!(
+        redacted("begin; SELECT a, \"B c\" FROM s.t;"),
+        "begin; SELECT a, \"B c\" FROM s.t;"
+    );
+    assert_eq!(redacted("set search_path to app, public"), "set search_path to app, public");
+    assert_eq!(redacted("update t set a.b = c"), "update t set a.b = c");
+    assert_eq!(redacted("select $1, null, true, 0"), "select $1, null, true, 0");
+    let like = redacted("select 'a%_b', E'\\\\x', 12345.678e3");
+    assert_eq!(like.len(), "select 'a%_b', '\\x', 12345.678e3".len(), "{like}");
+    assert!(like.ends_with("e3") && like.contains("%_"), "{like}");
+}
+
+#[test]
+fn one_value_is_one_token_wherever_it_stands() {
+    let sql = redacted("select 'Jane Roe', 4711, 'Jane Roe'");
+    let name = value("Jane Roe");
+    assert_ne!(name, "Jane Roe");
+    assert_eq!(sql.matches(&format!("'{name}'")).count(), 2, "{sql} {name}");
+    assert!(sql.contains(&value("4711")), "{sql}");
+    assert_ne!(value("Jane Roe"), value("Jane Row"));
+    let other = RedactionKey::from_secret(b"another sixteen bytes").unwrap();
+    let connect = || event(Action::Connect);
+    assert_ne!(Redactor::new(&other).redact(connect()), redactor().redact(connect()));
+    assert_eq!(redactor().redact(connect()), redactor().redact(connect()));
+}
+
+#[test]
+fn shapes_stay() {
+    for (text, fits) in [
+        ("2026-11-20", (|v| v[5..7].parse::<u32>().unwrap() <= 12) as fn(&str) -> bool),
+        ("2026-11-20 12:43:19.577+00", |v| v[11..13].parse::<u32>().unwrap() < 24),
+        ("d3b07384-d113-4ec6-a5d8-000000000000", |v| {
+            v.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+        }),
+        ("2147483647", |v| v.parse::<i32>().is_ok()),
+        ("32767", |v| v.parse::<i16>().is_ok()),
+        ("9223372036854775807", |v| v.parse::<i64>().is_ok()),
+        ("-17.50", |v| v.parse::<f64>().is_ok_and(|number| number <= -10.0)),
+        ("0", |v| v == "0"),
+        ("true", |v| v.len() == 4),
+        (r#"{"a": [1, true, null, "b\u00e9\"c"], "d": -0.5}"#, |v| {
+            serde_json::from_str::<serde_json::Value>(v).is_ok()
+        }),
+        ("{1,2,NULL}", |v| v.starts_with('{') && v.ends_with('}')),
+        ("caf\u{e9}", |v| v.len() == 5 && v.is_ascii()),
+    ] {
+        let out = value(text);
+        assert_eq!(out.len(), text.len(), "{text} became {out}");
+        assert!(fits(&out), "{text} became {out}");
+    }
+}
+
+#[test]
+fn keys_are_long_enough() {
+    assert!(matches!(RedactionKey::from_secret(b"short\n"), Err(KeyError::TooShort { bytes: 5 })));
+    assert!(RedactionKey::random().is_ok());
+}
+
+/// A value of eight letters and digits or more, which appears nowhere by chance.
+fn secret() -> impl Strategy<Value = String> {
+    "[a-z0-9]{4}[A-Z]{3}[a-z0-9]{5,20}"
+}
+
+/// A statement around two secrets, in one of many spellings.
+fn statement() -> impl Strategy<Value = (String, [String; 2])> {
+    let places = prop::sample::select(vec![
+        "select 'A', 'B'",
+        "select E'A\\'\\n', U&'B'",
+        "insert into t (a, b) values ('A', 'x''B')",
+        "select * from t where a = N'A' -- B",
+        "select /* A */ $q$B$q$",
+        "update t set a = 'A' where b like '%B%'",
+        "alter role r password 'A'; set app.x = 'B'",
+        "copy (select 'A') to stdout with (null 'B')",
+        "select 'A'\n  'B'",
+        "select 'A\\'', 'B'",
+        "select 'A', 'B",
+        "select \"n\", 'A' || E'\\\\B'",
+        "comment on table t is 'A'; notify c, 'B'",
+        "select $$A B$$",
+    ]);
+    (places, secret(), secret()).prop_map(|(place, a, b)| {
+        (place.replace('A', "\u{1}").replace('B', &b).replace('\u{1}', &a), [a, b])
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_literal_survives_anywhere((sql, secrets) in statement(), bound in secret()) {
+        let parameters = Some(vec![Parameter::Truncated(bound.as_str().into())]);
+        let execute = Action::Execute(Bound {
+            statement: "".into(), portal: "".into(), sql: sql.as_str().into(), parameters,
+        });
+        let mut one = event(execute);
+        one.application = secrets[0].as_str().into();
+        one.outcome.error = Some(format!("no {bound}").into());
+        let out = format!("{:?}", redactor().redact(one));
+        for secret in secrets.iter().chain([&bound]) {
+            prop_assert!(!out.contains(secret.as_str()), "{secret} of {sql} in {out}");
+        }
+    }
+
+    #[test]
+    fn what_the_grammar_took_it_still_takes((sql, _) in statement()) {
+        if judge(sql.as_bytes()).effect != Effect::Unreadable {
+            let out = redacted(&sql);
+            let withheld = out.starts_with("redacted '");
+            prop_assert!(withheld || judge(out.as_bytes()).effect == judge(sql.as_bytes()).effect, "{sql} became {out}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_taken(sql: Vec<u8>) {
+        redactor().redact(event(Action::Simple { sql: sql.into() }));
+    }
+}

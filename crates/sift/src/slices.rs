@@ -1,0 +1,110 @@
+//! [`Slices`]: a stream of events cut by time.
+
+use std::{collections::HashSet, time::Duration};
+
+use howdah_traffic::{Action, Event, SessionId, Timestamp};
+
+use crate::memory::{Memory, again};
+
+/// Cuts events, given in the order of time, into slices of equal length.
+///
+/// A session that goes on from one slice into the next begins anew there: its login, named prepared
+/// statements and settings are repeated at the time of its first event in the slice, with the source
+/// [`Inferred`](howdah_traffic::Source::Inferred). So every slice can be replayed alone.
+#[derive(Debug)]
+pub struct Slices {
+    length: Duration,
+    first: Option<Timestamp>,
+    number: u64,
+    memory: Memory<()>,
+    /// Sessions with an event in the present slice.
+    begun: HashSet<SessionId>,
+    repeated: u64,
+}
+
+impl Slices {
+    /// Slices of `length`, the first of which begins with the first event. A length below a microsecond
+    /// counts as one.
+    pub fn new(length: Duration) -> Self {
+        Self {
+            length: length.max(Duration::from_micros(1)),
+            first: None,
+            number: 0,
+            memory: Memory::default(),
+            begun: HashSet::new(),
+            repeated: 0,
+        }
+    }
+
+    /// Number of the slice, from 0, that the event belongs to, and what has to come before it there.
+    pub fn push(&mut self, event: &Event) -> (u64, Vec<Event>) {
+        let first = *self.first.get_or_insert(event.time);
+        let micros = event.time.saturating_since(first).as_micros() / self.length.as_micros();
+        // Never back: what comes late belongs to the slice that is open.
+        let number = u64::try_from(micros).unwrap_or(u64::MAX).max(self.number);
+        if number > self.number {
+            self.number = number;
+            self.begun.clear();
+        }
+        let repeated = match self.begun.insert(event.session.clone()) {
+            true if !matches!(event.action, Action::Connect) => self
+                .memory
+                .of(&event.session)
+                .iter()
+                .map(|(earlier, ())| again(earlier.clone(), event))
+                .collect(),
+            _ => Vec::new(),
+        };
+        self.repeated += repeated.len() as u64;
+        self.memory.note(event, ());
+        (self.number, repeated)
+    }
+
+    /// Time at which a slice begins; the epoch before the first event.
+    pub fn start_of(&self, number: u64) -> Timestamp {
+        let micros = self.length.as_micros().saturating_mul(u128::from(number));
+        let offset = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
+        self.first.unwrap_or_default() + offset
+    }
+
+    /// Events that were repeated so far.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use howdah_traffic::{Outcome, Source};
+
+    #[test]
+    fn every_slice_begins_its_sessions() {
+        let event = |seconds: i64, action| Event {
+            time: Timestamp::from_micros(seconds * 1_000_000),
+            session: "a".into(),
+            user: "".into(),
+            database: "".into(),
+            application: "".into(),
+            action,
+            outcome: Outcome::default(),
+            source: Source::Session,
+            vxid: None,
+            query_id: None,
+            pipeline: None,
+        };
+        let parse = |name: &str| Action::Parse { statement: name.into(), sql: "select 1".into() };
+        let mut slices = Slices::new(Duration::from_secs(10));
+        assert_eq!(slices.push(&event(100, Action::Connect)), (0, vec![]));
+        assert_eq!(slices.push(&event(105, parse("p"))), (0, vec![]));
+        let (number, before) = slices.push(&event(131, Action::Cancel));
+        assert_eq!((number, before.len()), (3, 2));
+        assert!(before.iter().all(|one| one.time.as_micros() == 131_000_000));
+        assert_eq!(slices.push(&event(132, Action::Cancel)), (3, vec![]));
+        // Late by a slice, and the end of the session.
+        assert_eq!(slices.push(&event(120, Action::Disconnect)), (3, vec![]));
+        assert_eq!(slices.push(&event(145, Action::Cancel)), (4, vec![]));
+        assert_eq!(slices.repeated(), 2);
+        assert_eq!(slices.start_of(3), Timestamp::from_micros(130_000_000));
+    }
+}

@@ -1,0 +1,154 @@
+//! What a statement may do to a server, by PostgreSQL's own grammar. Not what it means: no catalog is
+//! asked, so names are taken at their word.
+//!
+//! The grammar is that of PostgreSQL 18, in C, by way of `pg_query`; the feature `grammar` compiles it.
+//! A parse costs tens of microseconds, so [`Judge`] remembers the answer for each shape of statement.
+//!
+//! What follows from the text alone has limits, all on the safe side but three: a function that is
+//! known by name is taken to be PostgreSQL's own, operators and casts are taken to be harmless, and a
+//! view is taken for a table.
+
+use std::{collections::HashMap, sync::Arc};
+
+use pg_query::protobuf::ParseResult;
+
+use crate::{Fingerprint, Fingerprinter, split_statements};
+
+mod statement;
+mod tree;
+
+/// What a text of one or more statements may do to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Effect {
+    /// It reads, or changes nothing but its own session: transactions, settings, cursors, and
+    /// prepared statements that read.
+    ReadOnly,
+    /// It changes data, schema or the server, or tells other sessions something.
+    Writes,
+    /// It reads, and takes locks that others notice: `FOR UPDATE`, `LOCK TABLE`.
+    Locks,
+    /// It calls a function that is not known to be harmless.
+    UnknownFunction,
+    /// PostgreSQL's grammar does not accept it, or it is nested too deeply to be looked through.
+    Unreadable,
+}
+
+/// What a text says, as far as [`Effect`] and names go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// The effect of all its statements together: that of the first that does more than read.
+    pub effect: Effect,
+    /// Names of the session that it makes, uses or drops, in order.
+    pub names: Vec<NameUse>,
+}
+
+/// What a statement does with a name that its session knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameUse {
+    /// `PREPARE name`, `DECLARE name`.
+    Makes(Name),
+    /// `EXECUTE name`, `FETCH FROM name`.
+    Uses(Name),
+    /// `DEALLOCATE name`, `CLOSE name`.
+    Drops(Name),
+    /// `DEALLOCATE ALL`, `CLOSE ALL`.
+    DropsAll(Sort),
+}
+
+/// A name within a session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// Of what.
+    pub sort: Sort,
+    /// The name, as the server folds it.
+    pub name: Box<str>,
+}
+
+/// What a session gives names to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sort {
+    /// A prepared statement, of SQL or of the protocol: they share one room.
+    Statement,
+    /// A cursor.
+    Cursor,
+}
+
+/// Judges a text without a memory. See [`Judge`].
+///
+/// ```
+/// use howdah_sql::grammar::{Effect, judge};
+///
+/// assert_eq!(judge(b"select * from t where id = $1").effect, Effect::ReadOnly);
+/// assert_eq!(judge(b"with d as (delete from t returning *) select * from d").effect, Effect::Writes);
+/// assert_eq!(judge(b"select * from t for update").effect, Effect::Locks);
+/// ```
+pub fn judge(sql: &[u8]) -> Judgement {
+    // Quotes and words are ASCII in every encoding of a server, so what is not UTF-8 can be made so
+    // without moving them.
+    match parse(&String::from_utf8_lossy(sql)) {
+        // On texts that are nested beyond its stack the parser may give an empty tree.
+        Some(tree) if !tree.stmts.is_empty() || split_statements(sql).next().is_none() => {
+            statement::judge_all(&tree)
+        }
+        _ => Judgement { effect: Effect::Unreadable, names: Vec::new() },
+    }
+}
+
+/// The tree of a text, if the grammar gives one.
+fn parse(sql: &str) -> Option<ParseResult> {
+    // `pg_query` also collects names from the tree, and panics on trees that it does not expect.
+    let parsed = std::panic::catch_unwind(|| pg_query::parse(sql, 0));
+    parsed.ok()?.ok().map(|result| result.protobuf)
+}
+
+/// Judges texts, and remembers the judgement of each shape.
+///
+/// Literals decide nothing, save in the options of EXPLAIN; and the names of what is to be deallocated
+/// are no part of a shape. Texts with one of these words are parsed each time.
+#[derive(Debug, Default)]
+pub struct Judge {
+    fingerprinter: Fingerprinter,
+    known: HashMap<Fingerprint, Arc<Judgement>>,
+}
+
+/// Shapes that are remembered, at most; then all are forgotten.
+const KNOWN_MAX: usize = 64 << 10;
+
+impl Judge {
+    /// What [`judge`] says of `sql`.
+    pub fn judge(&mut self, sql: &[u8]) -> Arc<Judgement> {
+        let shape = self.fingerprinter.shape(sql);
+        if shape.normal.contains("explain") || shape.normal.contains("deallocate") {
+            return Arc::new(judge(sql));
+        }
+        if let Some(known) = self.known.get(&shape.fingerprint) {
+            return Arc::clone(known);
+        }
+        let judgement = Arc::new(judge(sql));
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(shape.fingerprint, Arc::clone(&judgement));
+        judgement
+    }
+}
+
+/// Whether a function of this name, in lower case and of `pg_catalog`, changes nothing.
+///
+/// `functions.txt` holds the names whose functions in PostgreSQL 15 and 18 are all stable or immutable
+/// (`select proname from pg_proc where pronamespace = 'pg_catalog'::regnamespace group by 1 having
+/// not bool_or(provolatile = 'v')`), less those that take a transaction id or run SQL that they are
+/// given, and the volatile ones that only look, sleep, roll dice or change a setting of the session.
+pub fn is_harmless_function(name: &str) -> bool {
+    static NAMES: std::sync::OnceLock<Vec<&'static str>> = std::sync::OnceLock::new();
+    let names = NAMES.get_or_init(|| {
+        let mut names: Vec<_> = include_str!("grammar/functions.txt").lines().collect();
+        names.sort_unstable();
+        names
+    });
+    names.binary_search(&name).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The effect of whole statements, kind by kind. What is not named here writes.
+
+use pg_query::{
+    NodeEnum,
+    protobuf::{
+        CopyStmt, DefElem, DiscardMode, ExplainStmt, LockStmt, Node, ParseResult,
+        TransactionStmtKind as Transaction,
+    },
+};
+
+use super::{Effect, Judgement, Name, NameUse, Sort, tree::effect_of};
+
+/// Of all statements of a text.
+pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
+    let mut judgement = Judgement { effect: Effect::ReadOnly, names: Vec::new() };
+    for statement in tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()) {
+        let effect = judge_one(statement, &mut judgement.names);
+        if judgement.effect == Effect::ReadOnly {
+            judgement.effect = effect;
+        }
+    }
+    judgement
+}
+
+fn judge_one(statement: &Node, names: &mut Vec<NameUse>) -> Effect {
+    let Some(kind) = &statement.node else { return Effect::Unreadable };
+    match kind {
+        NodeEnum::SelectStmt(_) => effect_of(statement),
+        NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
+            // Two-phase commit outlives the session.
+            Transaction::TransStmtPrepare
+            | Transaction::TransStmtCommitPrepared
+            | Transaction::TransStmtRollbackPrepared
+            | Transaction::Undefined => Effect::Writes,
+            _ => Effect::ReadOnly,
+        },
+        NodeEnum::VariableSetStmt(_)
+        | NodeEnum::VariableShowStmt(_)
+        | NodeEnum::ConstraintsSetStmt(_) => Effect::ReadOnly,
+        NodeEnum::DiscardStmt(discard) => {
+            if discard.target() == DiscardMode::DiscardAll {
+                names.extend([Sort::Statement, Sort::Cursor].map(NameUse::DropsAll));
+            }
+            Effect::ReadOnly
+        }
+        NodeEnum::PrepareStmt(prepare) => {
+            names.push(NameUse::Makes(name(Sort::Statement, &prepare.name)));
+            prepare.query.as_deref().map_or(Effect::Unreadable, |query| judge_one(query, names))
+        }
+        NodeEnum::ExecuteStmt(execute) => {
+            names.push(NameUse::Uses(name(Sort::Statement, &execute.name)));
+            first_of(execute.params.iter().map(effect_of))
+        }
+        NodeEnum::DeallocateStmt(deallocate) => {
+            names.push(dropped(Sort::Statement, &deallocate.name));
+            Effect::ReadOnly
+        }
+        NodeEnum::DeclareCursorStmt(declare) => {
+            names.push(NameUse::Makes(name(Sort::Cursor, &declare.portalname)));
+            declare.query.as_deref().map_or(Effect::Unreadable, effect_of)
+        }
+        NodeEnum::FetchStmt(fetch) => {
+            names.push(NameUse::Uses(name(Sort::Cursor, &fetch.portalname)));
+            Effect::ReadOnly
+        }
+        NodeEnum::ClosePortalStmt(close) => {
+            names.push(dropped(Sort::Cursor, &close.portalname));
+            Effect::ReadOnly
+        }
+        NodeEnum::CopyStmt(copy) => copied(copy),
+        NodeEnum::ExplainStmt(explain) => explained(explain, names),
+        NodeEnum::LockStmt(lock) => locked(lock),
+        // What they run is in the server, or in a language that is not SQL.
+        NodeEnum::CallStmt(_) | NodeEnum::DoStmt(_) => Effect::UnknownFunction,
+        _ => Effect::Writes,
+    }
+}
+
+fn name(sort: Sort, name: &str) -> Name {
+    Name { sort, name: name.into() }
+}
+
+/// `DEALLOCATE` and `CLOSE`: without a name they mean all.
+fn dropped(sort: Sort, word: &str) -> NameUse {
+    if word.is_empty() { NameUse::DropsAll(sort) } else { NameUse::Drops(name(sort, word)) }
+}
+
+fn first_of(effects: impl Iterator<Item = Effect>) -> Effect {
+    effects.into_iter().find(|effect| *effect != Effect::ReadOnly).unwrap_or(Effect::ReadOnly)
+}
+
+/// `COPY … TO STDOUT` reads; to a file or a program, or from anywhere, it writes.
+fn copied(copy: &CopyStmt) -> Effect {
+    if copy.is_from || copy.is_program || !copy.filename.is_empty() {
+        return Effect::Writes;
+    }
+    copy.query.as_deref().map_or(Effect::ReadOnly, effect_of_statement)
+}
+
+/// Of a statement within another, which is a query or a writing one.
+fn effect_of_statement(statement: &Node) -> Effect {
+    judge_one(statement, &mut Vec::new())
+}
+
+/// `EXPLAIN` plans, and runs only with `ANALYZE`.
+fn explained(explain: &ExplainStmt, names: &mut Vec<NameUse>) -> Effect {
+    let Some(query) = explain.query.as_deref() else { return Effect::Unreadable };
+    let mut options = explain.options.iter().filter_map(|option| match &option.node {
+        Some(NodeEnum::DefElem(option)) if option.defname == "analyze" => Some(option),
+        _ => None,
+    });
+    let runs = options.next_back().is_some_and(|option| is_on(option));
+    match &query.node {
+        Some(NodeEnum::ExecuteStmt(_)) => judge_one(query, names),
+        _ if runs => judge_one(query, names),
+        _ => Effect::ReadOnly,
+    }
+}
+
+/// The value of an option that is on or off, as `defGetBoolean` has it; on if in doubt.
+fn is_on(option: &DefElem) -> bool {
+    let off = |word: &str| ["false", "off"].iter().any(|no| word.eq_ignore_ascii_case(no));
+    match option.arg.as_ref().and_then(|arg| arg.node.as_ref()) {
+        Some(NodeEnum::Integer(number)) => number.ival != 0,
+        Some(NodeEnum::Boolean(value)) => value.boolval,
+        Some(NodeEnum::String(word)) => !off(&word.sval),
+        _ => true,
+    }
+}
+
+/// `ACCESS SHARE` is what every SELECT takes.
+fn locked(lock: &LockStmt) -> Effect {
+    const ACCESS_SHARE: i32 = 1;
+    if lock.mode == ACCESS_SHARE { Effect::ReadOnly } else { Effect::Locks }
+}

@@ -1,0 +1,163 @@
+//! Statements and what they do.
+
+use super::{Effect::*, *};
+
+fn effect(sql: &str) -> Effect {
+    let one = judge(sql.as_bytes());
+    // With a memory, twice, the answer is the same.
+    let mut judge = Judge::default();
+    assert_eq!(*judge.judge(sql.as_bytes()), one, "{sql}");
+    assert_eq!(*judge.judge(sql.as_bytes()), one, "{sql}");
+    one.effect
+}
+
+#[test]
+fn what_reads() {
+    for sql in [
+        "",
+        "-- nothing",
+        "select 1",
+        "select count(*), max(x) over (order by lower(y)) from t join u using (id) where a = $1",
+        "table t",
+        "values (1), (2)",
+        "with c as materialized (select now()) select * from c union all select pg_catalog.now()",
+        "select coalesce(a, current_user, extract(year from b)), xmlelement(name x), '{}'::jsonb -> 'a'",
+        "select generate_series(1, 10), (select array_agg(x order by x) from t)",
+        "select set_config('search_path', 'a', false)",
+        "begin isolation level serializable",
+        "start transaction read only",
+        "commit",
+        "end",
+        "rollback to savepoint s",
+        "savepoint s",
+        "release s",
+        "set search_path = a, b",
+        "set local work_mem = '1GB'",
+        "set role bob",
+        "reset all",
+        "show all",
+        "discard all",
+        "set constraints all deferred",
+        "explain delete from t",
+        "explain (analyze false, verbose) delete from t",
+        "explain (analyze 0) delete from t",
+        "explain (analyze 'off') delete from t",
+        "explain analyze select 1",
+        "copy t to stdout",
+        "copy (select * from t) to stdout (format csv)",
+        "lock table t in access share mode",
+        "begin; select 1; commit",
+        "select 'insert into t values (1)'",
+        "select caf\u{fffd} from t",
+    ] {
+        assert_eq!(effect(sql), ReadOnly, "{sql}");
+    }
+}
+
+#[test]
+fn what_writes() {
+    for sql in [
+        "insert into t values (1)",
+        "update t set a = 1",
+        "delete from t",
+        "merge into t using u on t.id = u.id when matched then delete",
+        "select * into u from t",
+        "with d as (delete from t returning *) select * from d",
+        "select * from (with i as (insert into t default values returning *) select * from i) x",
+        "explain analyze insert into t values (1)",
+        "explain (analyze) with d as (delete from t returning 1) select 1",
+        "explain (analyze true, analyze false, analyze 1) delete from t",
+        "explain analyze create table u as select 1",
+        "copy t from stdin",
+        "copy t to '/tmp/t'",
+        "copy t to program 'cat'",
+        "copy (delete from t returning *) to stdout",
+        "create table u as select 1",
+        "create temp table u (a int)",
+        "truncate t",
+        "vacuum t",
+        "notify c",
+        "listen c",
+        "alter system set work_mem = '1GB'",
+        "prepare transaction 'x'",
+        "commit prepared 'x'",
+        "begin; delete from t; commit",
+        "select 1; drop table t",
+        "drop function f(int)",
+        "drop rule r on t",
+        "prepare p as delete from t",
+        "refresh materialized view v",
+        "grant select on t to bob",
+    ] {
+        assert_eq!(effect(sql), Writes, "{sql}");
+    }
+}
+
+#[test]
+fn what_locks_and_what_cannot_be_told() {
+    for sql in [
+        "select * from t for update",
+        "select * from (select * from t for share skip locked) x",
+        "lock table t",
+        "declare c cursor for select * from t for no key update",
+    ] {
+        assert_eq!(effect(sql), Locks, "{sql}");
+    }
+    for sql in [
+        "select f(1)",
+        "select nextval('s')",
+        "select pg_advisory_lock(1)",
+        "select app.lower('A')",
+        "select * from t where a = any (select dblink_exec('', ''))",
+        "select * from t order by f(a)",
+        "select count(*) filter (where f(a)) from t",
+        "select sum(a) over (partition by f(b)) from t",
+        "select * from f(1) with ordinality, rows from (now()) r",
+        "select 1 limit f()",
+        "select json_object('a': f())",
+        "select (array[1])[f()]",
+        "select case when f() then 1 end",
+        "execute p(f())",
+        "explain analyze select txid_current()",
+        "select query_to_xml('delete from t', true, true, '')",
+        "call p()",
+        "do $$ begin end $$",
+    ] {
+        assert_eq!(effect(sql), UnknownFunction, "{sql}");
+    }
+    assert_eq!(effect("selekt 1"), Unreadable);
+    assert_eq!(effect("select 'cut"), Unreadable);
+    assert_eq!(effect("select 1\0"), Unreadable);
+    assert_eq!(effect(&format!("select {}1{}", "(".repeat(99), ")".repeat(99))), ReadOnly);
+    assert_eq!(effect(&format!("select {}1{}", "(".repeat(99999), ")".repeat(99999))), Unreadable);
+    assert_eq!(effect(&format!("select {}true", "not ".repeat(300))), Unreadable);
+}
+
+#[test]
+fn names_are_told_in_order() {
+    let statement = |text: &str| Name { sort: Sort::Statement, name: text.into() };
+    let cursor = |text: &str| Name { sort: Sort::Cursor, name: text.into() };
+    let text = b"prepare P as select 1; execute \"P\"; deallocate p; declare c cursor for select 1;
+                 fetch 5 from c; close c; discard all; explain execute q";
+    let expected = [
+        NameUse::Makes(statement("p")),
+        NameUse::Uses(statement("P")),
+        NameUse::Drops(statement("p")),
+        NameUse::Makes(cursor("c")),
+        NameUse::Uses(cursor("c")),
+        NameUse::Drops(cursor("c")),
+        NameUse::DropsAll(Sort::Statement),
+        NameUse::DropsAll(Sort::Cursor),
+        NameUse::Uses(statement("q")),
+    ];
+    let judgement = judge(text);
+    assert_eq!((judgement.effect, &judgement.names[..]), (ReadOnly, &expected[..]));
+    assert_eq!(judge(b"deallocate all").names, [NameUse::DropsAll(Sort::Statement)]);
+}
+
+#[test]
+fn a_literal_of_explain_is_not_forgotten() {
+    let mut judge = Judge::default();
+    assert_eq!(judge.judge(b"explain (analyze 0) delete from t").effect, ReadOnly);
+    assert_eq!(judge.judge(b"explain (analyze 1) delete from t").effect, Writes);
+}
