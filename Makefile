@@ -7,7 +7,7 @@ TARGET ?= all
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt fuzz bench doc
+.PHONY: help setup demo test lint fmt fuzz bench doc receivers
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -34,6 +34,11 @@ fmt: ## Format the code.
 
 fuzz: ## Fuzz the parsers, or one: make fuzz TARGET=sql SECONDS=600.
 	$(CARGO) run --quiet --package howdah-fuzz -- run $(TARGET) $(SECONDS)
+
+receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and send to every receiver.
+	mkdir -p target/tools/receivers/usr/bin
+	cd scripts/otel-receiver && go build -trimpath -ldflags="-s -w" -o ../../target/tools/receivers/usr/bin/otel-receiver .
+	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --test receivers
 
 bench: ## List the benchmarks and how to run each.
 	@cat bench/README.md

@@ -305,3 +305,6 @@ impl SendError for Refusal {
         !PASSING.iter().any(|class| error.sqlstate.starts_with(class))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! Against a throw-away PostgreSQL: rows read back, partitions made and dropped, a server that goes
+//! away, a commit that was never answered.
+
+use howdah_lab::Cluster;
+
+use super::*;
+use crate::{
+    backends::testing::{TIMESTAMP, made_at, snapshot},
+    settings::{CopyFormat, Partition},
+};
+
+fn cluster(test: &str) -> Option<Cluster> {
+    howdah_lab::or_say_why_not(test, Cluster::builder().start())
+}
+
+fn settings(cluster: &Cluster) -> settings::Postgres {
+    settings::Postgres {
+        connection: cluster.uri("postgres"),
+        table: "samples".to_owned(),
+        partition: Partition::Day,
+        retention: Duration::ZERO,
+        format: CopyFormat::Binary,
+        spool_bytes: 1 << 20,
+    }
+}
+
+fn backend(settings: settings::Postgres) -> Postgres {
+    Postgres::new(settings, &Environment::empty().with_os_user("nobody")).unwrap()
+}
+
+fn client(cluster: &Cluster) -> Client {
+    let words = Words::from_conninfo(cluster.uri("postgres"));
+    let environment = Environment::empty().with_os_user("nobody");
+    Client::connect(&Target::resolve(&words, &environment).unwrap()).unwrap()
+}
+
+/// Rows of values per interval of the common snapshot.
+const VALUES: &str = "28";
+
+fn value(client: &mut Client, sql: &str) -> String {
+    client.one_value(sql).unwrap().unwrap_or_default()
+}
+
+#[test]
+fn rows_arrive_in_both_formats_and_in_the_partition_of_their_day() {
+    let Some(cluster) = cluster("rows arrive in PostgreSQL") else { return };
+    let mut client = client(&cluster);
+    for (format, schema) in [(CopyFormat::Binary, "b"), (CopyFormat::Text, "t")] {
+        client.query(&format!("create schema {schema}")).unwrap();
+        let table = format!("{schema}.samples");
+        let mut postgres =
+            backend(settings::Postgres { format, table: table.clone(), ..settings(&cluster) });
+        postgres.flush(&snapshot()).unwrap();
+        postgres.flush(&Arc::new(made_at(TIMESTAMP + 86_400))).unwrap();
+        let one = |client: &mut Client, what: &str, wanted: &str| {
+            let sql = format!("select {what} from {table} where time = '2026-03-01 10:00:00+00'");
+            assert_eq!(value(client, &sql), wanted, "{what} by {format:?}");
+        };
+        one(&mut client, "count(*)", VALUES);
+        let which = "max(value) filter (where kind = 'counter' and name = 'api.hits' and ";
+        one(&mut client, &format!("{which} tags = '{{}}' and field = 'count')"), "30");
+        one(&mut client, &format!("{which} tags->>'code' = '500' and field = 'rate')"), "0.2");
+        one(&mut client, "max(value) filter (where field = 'std')", "8.16496580927726");
+        one(&mut client, "min(value) filter (where kind = 'gauge')", "-2.5");
+        for (day, rows) in [("20260301", VALUES), ("20260302", VALUES), ("20260303", "0")] {
+            assert_eq!(value(&mut client, &format!("select count(*) from {table}_p{day}")), rows);
+        }
+        assert!(postgres.status().get("flush_length").unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn partitions_that_are_too_old_are_dropped_and_others_left_alone() {
+    let Some(cluster) = cluster("old partitions are dropped") else { return };
+    let mut client = client(&cluster);
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    let mut postgres = backend(settings::Postgres { retention: days(30), ..settings(&cluster) });
+    postgres.flush(&snapshot()).unwrap();
+    let archive = "create table archive partition of samples for values from ('2020-01-01') to ('2021-01-01')";
+    client.query(archive).unwrap();
+    // The partition of 1 March ends on 2 March: too old on 1 April, when that of 2 April is made.
+    for (day, partitions) in [(30, "5"), (31, "5")] {
+        postgres.flush(&Arc::new(made_at(TIMESTAMP + day * 86_400))).unwrap();
+        let sql = "select count(*) from pg_inherits where inhparent = 'samples'::regclass";
+        assert_eq!(value(&mut client, sql), partitions, "after {day} days");
+    }
+    assert_eq!(value(&mut client, "select to_regclass('archive')"), "archive");
+    assert_eq!(value(&mut client, "select to_regclass('samples_p20260301')"), "");
+}
+
+#[test]
+fn while_the_server_is_away_rows_wait_and_then_each_is_there_once() {
+    let Some(mut cluster) = cluster("rows wait for PostgreSQL") else { return };
+    let mut postgres = backend(settings(&cluster));
+    postgres.flush(&snapshot()).unwrap();
+    cluster.kill().unwrap();
+    for flush in 1..=2 {
+        // Kept, which is no error.
+        postgres.flush(&Arc::new(made_at(TIMESTAMP + flush))).unwrap();
+    }
+    assert!(postgres.status().get("spool_bytes").unwrap() > 0.0);
+    cluster.start().unwrap();
+    postgres.finish(Duration::from_secs(30)).unwrap();
+    let mut client = client(&cluster);
+    let sql =
+        "select string_agg(n::text, ' ') from (select count(*) n from samples group by time) x";
+    assert_eq!(value(&mut client, sql), [VALUES; 3].join(" "));
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
+}
+
+#[test]
+fn a_commit_that_was_never_answered_is_neither_lost_nor_done_twice() {
+    let Some(cluster) = cluster("a commit in doubt") else { return };
+    let mut client = client(&cluster);
+    let mut postgres = backend(settings(&cluster));
+    postgres.flush(&snapshot()).unwrap();
+    let transaction = |client: &mut Client, end: &str| {
+        client.query("begin").unwrap();
+        let id = client.one_value("select pg_current_xact_id()").unwrap();
+        client.query(end).unwrap();
+        id
+    };
+    // The server says what became of the transaction: the batch is sent again or it is not.
+    for (end, rows) in [("commit", 28), ("rollback", 56)] {
+        postgres.link.in_doubt = transaction(&mut client, end);
+        let batch = rows::encode(&snapshot(), CopyFormat::Binary).pop().unwrap();
+        postgres.outbox.push(batch);
+        postgres.deliver(TIMESTAMP, Duration::from_secs(30), true).unwrap();
+        assert_eq!(value(&mut client, "select count(*) from samples"), rows.to_string(), "{end}");
+    }
+    // A number that this server has never given out.
+    postgres.link.in_doubt = Some("999999999".to_owned());
+    postgres.flush(&Arc::new(made_at(TIMESTAMP + 1))).unwrap();
+    assert_eq!(value(&mut client, "select count(*) from samples"), "84");
+}
+
+#[test]
+fn a_table_that_was_dropped_is_made_anew_and_one_that_does_not_fit_is_told() {
+    let Some(cluster) = cluster("a table comes and goes") else { return };
+    let mut client = client(&cluster);
+    let mut postgres = backend(settings(&cluster));
+    postgres.flush(&snapshot()).unwrap();
+    client.query("drop table samples").unwrap();
+    postgres.flush(&snapshot()).unwrap();
+    assert_eq!(value(&mut client, "select count(*) from samples"), VALUES);
+
+    client.query("drop table samples; create table samples (id int)").unwrap();
+    let error = postgres.flush(&snapshot()).unwrap_err();
+    assert!(error.to_string().contains("copying failed"), "{error}");
+    assert!(!error.receiver.contains("password"), "{}", error.receiver);
+    assert_eq!(postgres.status().get("lost_values"), Some(28.0));
+}
+
+#[test]
+fn words_that_make_no_sense_are_errors_without_secrets() {
+    let wrong = |connection: &str, table: &str| {
+        let settings = settings::Postgres {
+            connection: connection.to_owned(),
+            table: table.to_owned(),
+            partition: Partition::Day,
+            retention: Duration::ZERO,
+            format: CopyFormat::Text,
+            spool_bytes: 0,
+        };
+        let error = Postgres::new(settings, &Environment::empty().with_os_user("x")).unwrap_err();
+        format!("{error}: {:?}", error.source().map(ToString::to_string))
+    };
+    assert!(wrong("postgresql://a/b", "x.y.z").contains("is no name for a table"));
+    let told = wrong("postgresql://me:secret@h:port/b", "t");
+    assert!(!told.contains("secret"), "{told}");
+}

@@ -1,0 +1,65 @@
+//! An OpenTelemetry collector, built by `make receivers`, that prints what it receives.
+
+use std::{collections::BTreeMap, fs, process::Command};
+
+use howdah_statsd::settings::{Backends, Otlp, Temporality};
+
+use crate::support::{
+    AT_THE_END, Receiver, free_port, program, send, serve, stop, wait_for, wait_for_port,
+};
+
+#[test]
+fn a_collector_understands_what_was_sent() {
+    let Some(program) = program("otel-receiver", "run make receivers") else { return };
+    for temporality in [Temporality::Cumulative, Temporality::Delta] {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let config = format!(
+            "yaml:{{receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{port}'}}}}}}}}, \
+             exporters: {{debug: {{verbosity: detailed}}}}, \
+             service: {{telemetry: {{metrics: {{level: none}}}}, \
+             pipelines: {{metrics: {{receivers: [otlp], exporters: [debug]}}}}}}}}"
+        );
+        let output = folder.path().join("output");
+        let _collector =
+            Receiver::start(Command::new(&program).arg(format!("--config={config}")), &output);
+        wait_for_port(port);
+
+        let otlp = Otlp {
+            url: format!("http://127.0.0.1:{port}/v1/metrics"),
+            temporality,
+            resource: BTreeMap::from([("service.name".to_owned(), "shop".to_owned())]),
+            token_file: None,
+            ca_file: None,
+            spool_bytes: 1 << 20,
+        };
+        let server = serve(Backends { otlp: vec![otlp], ..Backends::default() }, AT_THE_END);
+        send(&server);
+        stop(server);
+
+        let text = wait_for("receiving", || {
+            fs::read_to_string(&output).ok().filter(|text| text.contains("Name: users"))
+        });
+        let kind = match temporality {
+            Temporality::Cumulative => "AggregationTemporality: Cumulative",
+            Temporality::Delta => "AggregationTemporality: Delta",
+        };
+        let after = |name: &str| {
+            let start = text.find(&format!("Name: {name}\n")).unwrap_or_else(|| panic!("{text}"));
+            let rest = &text[start..];
+            rest.split("\nMetric #").next().unwrap().to_owned()
+        };
+        let hits = after("api.hits");
+        for part in ["IsMonotonic: true", kind, "Value: 30.0", "Value: 2.0", "code: Str(500)"] {
+            assert!(hits.contains(part), "{part} is not in {hits}");
+        }
+        let latency = after("api.latency");
+        for part in ["Unit: s", "ExponentialHistogram", kind, "Count: 3", "Sum: 0.06", "Min: 0.01"]
+        {
+            assert!(latency.contains(part), "{part} is not in {latency}");
+        }
+        assert!(after("pool.size").contains("Value: -2.5"), "{text}");
+        assert!(after("users").contains("Value: 2.0"), "{text}");
+        assert!(text.contains("service.name: Str(shop)"), "{text}");
+    }
+}
