@@ -57,7 +57,7 @@ store-enabled = false
         ("select upper_90 from \"api.latency\" where metric_type = 'timer'", "30"),
         ("select sum_squares from \"api.latency\"", "1400"),
         ("select value from \"pool.size\"", "-2.5"),
-        ("select \"count\" from users where metric_type = 'set'", "2"),
+        ("select \"count\" from \"users\" where metric_type = 'set'", "2"),
     ] {
         let path = format!("/query?db=howdah&epoch=s&q={}", encoded(query));
         let reply = http(port, "GET", &path).unwrap();
