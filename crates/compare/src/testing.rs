@@ -32,6 +32,7 @@ impl Maker {
             service_us: Some(service_us as u64),
             schedule_error_us: Some(0),
             dependency_lag_us: None,
+            input_late_us: None,
             rows: Some(1),
             disposition: Disposition::Done,
             captured_us: None,

@@ -51,6 +51,7 @@ fn outcome(query: u64, number: i64, service_us: u64) -> ReplayOutcome {
         service_us: Some(service_us + number.unsigned_abs()),
         schedule_error_us: Some(0),
         dependency_lag_us: None,
+        input_late_us: None,
         rows: Some(1),
         disposition: Disposition::Done,
         captured_us: None,

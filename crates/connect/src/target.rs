@@ -295,6 +295,12 @@ impl Target {
         Self { application_name: name.to_owned(), ..self.clone() }
     }
 
+    /// The same target with another limit on each attempt; `None` is for as long as the system does.
+    #[must_use]
+    pub fn with_connect_timeout(&self, timeout: Option<Duration>) -> Self {
+        Self { connect_timeout: timeout, ..self.clone() }
+    }
+
     /// What to log in with at `endpoint`, without channel binding: that is known only after the TLS
     /// handshake.
     pub fn login(&self, endpoint: &Endpoint) -> Login {

@@ -46,7 +46,7 @@ impl DatasetKind {
     pub const fn version(self) -> u32 {
         match self {
             Self::Capture => 2,
-            Self::Run => 1,
+            Self::Run => 2,
         }
     }
 

@@ -15,7 +15,8 @@ pub use writer::{RunSettings, RunWriter};
 ///
 /// All durations are in microseconds. The two clocks are apart: *schedule error* is how late the
 /// player was although the session was free, *dependency lag* is how late the session was because
-/// its previous statement still ran.
+/// its previous statement still ran. What came late from its source is neither: *input late*. The
+/// three make up the time from `due_us` to `sent_us`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayOutcome {
     /// When the captured client began the action.
@@ -38,8 +39,11 @@ pub struct ReplayOutcome {
     pub service_us: Option<u64>,
     /// How much later than due it was sent for which the player is to blame.
     pub schedule_error_us: Option<u64>,
-    /// How much later than due its session became free.
+    /// How much later than due, or than it was read if that was later, its session became free.
     pub dependency_lag_us: Option<u64>,
+    /// How much later than due it came from its source: a live log, say. Runs of version 1 do not
+    /// tell.
+    pub input_late_us: Option<u64>,
     /// Rows that the server sent or changed, if it said so.
     pub rows: Option<u64>,
     /// How it ended.

@@ -151,6 +151,7 @@ fn duckdb_joins_the_tables_of_a_run() {
         service_us: Some(service_us),
         schedule_error_us: Some(5),
         dependency_lag_us: Some(0),
+        input_late_us: Some(0),
         rows: Some(1),
         disposition,
         captured_us: None,

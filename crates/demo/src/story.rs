@@ -18,7 +18,7 @@ use howdah_connect::{Client, ConnectError, QueryError, ResolveError};
 use howdah_dataset::{Capture, CaptureSettings, CaptureWriter, ReadError, RunSettings, RunWriter};
 use howdah_lab::Search;
 use howdah_logs::{Options, ReadFilesError, read_files};
-use howdah_replay::{Rate, Replay, Report, Settings, StartError};
+use howdah_replay::{Notices, Rate, Replay, Report, Settings, StartError};
 use howdah_stats::Registry;
 use howdah_traffic::{Event, Timestamp};
 
@@ -207,6 +207,9 @@ impl Demo {
             encrypted: client.is_encrypted(),
             settings,
             writer: Some(RunWriter::create(&dir, run)?),
+            outcomes_known: true,
+            capacity: None,
+            notices: Notices::default(),
             registry: Registry::new(),
             stop: self.stop.clone(),
         };

@@ -51,10 +51,12 @@ impl Context {
 
     /// Says one line on stderr, unless `--quiet`.
     pub(crate) fn say(&self, line: impl fmt::Display) {
-        if !self.quiet {
-            // Nobody is left to be told that stderr is closed.
-            let _ = self.bars.write_above(format!("{line}\n").as_bytes());
-        }
+        self.talk().say(line);
+    }
+
+    /// The same for other threads.
+    pub(crate) fn talk(&self) -> Talk {
+        Talk { bars: self.bars.clone(), quiet: self.quiet }
     }
 
     /// A progress bar, visible only when a person watches stderr. Finish it by
@@ -91,5 +93,22 @@ impl Context {
     /// The bars, for those who write beside them.
     pub(crate) fn bars(&self) -> &Bars {
         &self.bars
+    }
+}
+
+/// What is said to a person on stderr, from any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Talk {
+    bars: Bars,
+    quiet: bool,
+}
+
+impl Talk {
+    /// See [`Context::say`].
+    pub(crate) fn say(&self, line: impl fmt::Display) {
+        if !self.quiet {
+            // Nobody is left to be told that stderr is closed.
+            let _ = self.bars.write_above(format!("{line}\n").as_bytes());
+        }
     }
 }

@@ -330,6 +330,7 @@ fn write_run(dir: &Path) {
         service_us: Some(250),
         schedule_error_us: None,
         dependency_lag_us: None,
+        input_late_us: None,
         rows: None,
         disposition: Disposition::Done,
         captured_us: None,

@@ -23,15 +23,22 @@ struct Pending {
     stream: Stream,
     request: Vec<u8>,
     written: usize,
-    item: Item,
+    item: Option<Item>,
     sent: Instant,
 }
 
 /// A cancel request that came to an end.
 pub(crate) struct Cancel {
-    pub(crate) item: Item,
+    /// The captured event that asked for it, if one did.
+    pub(crate) item: Option<Item>,
     pub(crate) sent: Instant,
     pub(crate) failure: Option<Failure>,
+}
+
+/// A cancel request that could not even be begun.
+pub(crate) struct NotBegun {
+    pub(crate) item: Option<Item>,
+    pub(crate) failure: Failure,
 }
 
 impl Cancels {
@@ -43,15 +50,19 @@ impl Cancels {
         self.pending.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Begins one. A failure gives the event back.
     pub(crate) fn begin(
         &mut self,
         dialer: &Dialer,
         poller: &Poller,
         request: Vec<u8>,
-        item: Item,
+        item: Option<Item>,
         now: Instant,
-    ) -> Result<(), Box<(Item, Failure)>> {
+    ) -> Result<(), Box<NotBegun>> {
         let id = self.next;
         self.next += 1;
         let begun = dialer.dial().map_err(std::io::Error::other).and_then(|stream| {
@@ -64,7 +75,7 @@ impl Cancels {
                 self.pending.insert(id, pending);
                 Ok(())
             }
-            Err(error) => Err(Box::new((item, Lost::Io(error).into()))),
+            Err(error) => Err(Box::new(NotBegun { item, failure: Lost::Io(error).into() })),
         }
     }
 

@@ -24,6 +24,19 @@ impl Identities {
         choose(self.as_user.as_deref(), &self.users, user)
     }
 
+    /// Whether the role for a session captured as `user` is one that was named here.
+    pub(crate) fn names_user(&self, user: &str) -> bool {
+        self.as_user.is_some() || self.users.contains_key(user)
+    }
+
+    /// The roles that were named, each with the captured role that it stands for, if it is not for
+    /// all of them.
+    pub(crate) fn named_users(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
+        let only = self.as_user.iter().map(|user| (None, user.as_str()));
+        let renamed = self.users.iter().filter(|_| self.as_user.is_none());
+        only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
+    }
+
     /// The database for a session captured in `database`; empty if the target's own is meant.
     pub fn database<'a>(&'a self, database: &'a str) -> &'a str {
         choose(self.as_database.as_deref(), &self.databases, database)

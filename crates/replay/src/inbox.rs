@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use howdah_net::Waker;
@@ -17,6 +18,32 @@ pub(crate) struct Arrival {
     /// Sessions of this worker that were open in the capture at this point, this one included.
     /// A replay at the highest speed opens no more than that at once.
     pub(crate) open_sessions: usize,
+    /// When the reader had it.
+    pub(crate) read: Instant,
+    /// When the reader last had to wait for room in an inbox, if it ever had: until then nothing
+    /// could come in, for a reason that is not the source's.
+    pub(crate) held_up: Option<Instant>,
+}
+
+impl Arrival {
+    /// When an event that is due at `due` was there to be sent: then, or when the source gave it.
+    pub(crate) fn here(&self, due: Instant) -> Instant {
+        match self.held_up {
+            Some(held_up) if held_up > due => due,
+            _ => self.read.max(due),
+        }
+    }
+}
+
+/// How an event was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handed {
+    /// There was room for it.
+    AtOnce,
+    /// There was none for a while.
+    Late,
+    /// The worker takes no more.
+    Refused,
 }
 
 /// A queue between the reading thread, which waits when it is full, and a worker, which is woken
@@ -43,14 +70,16 @@ impl Inbox {
         Self { state: Mutex::default(), room: Condvar::new(), waker, bytes_max }
     }
 
-    /// Hands over an event, waiting for room before it. False when the worker takes no more.
-    pub(crate) fn put(&self, arrival: Arrival) -> bool {
+    /// Hands over an event, waiting for room before it.
+    pub(crate) fn put(&self, arrival: Arrival) -> Handed {
+        let mut handed = Handed::AtOnce;
         let mut state = self.lock();
         while state.bytes >= self.bytes_max && !state.closed {
+            handed = Handed::Late;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {
-            return false;
+            return Handed::Refused;
         }
         // A worker knows of the event at the front and comes for those behind it by itself.
         let news = state.queue.is_empty();
@@ -60,7 +89,7 @@ impl Inbox {
         if news {
             self.waker.wake();
         }
-        true
+        handed
     }
 
     /// Says that no more will come.

@@ -14,27 +14,36 @@
 //!
 //! *Schedule error* is how late a statement was sent although its session was free: our fault.
 //! *Dependency lag* is how long it was due while the session's previous statement still ran, or its
-//! login: the database's answer. They are measured apart and never added up.
+//! login: the database's answer. They are measured apart and never added up. What the source of the
+//! events was late with, a live log for one, is neither: *input late*.
 //!
 //! What this crate does not do: read logs, compare runs, draw.
 
 mod cancel;
+mod capacity;
 mod identity;
 mod inbox;
 mod link;
 mod metrics;
+mod notice;
 mod pace;
 mod player;
+mod preflight;
 mod recorder;
 mod run;
 mod settings;
 mod summary;
+mod survey;
 mod target;
 mod worker;
 
+pub use capacity::Capacity;
 pub use identity::{Identities, ParseRenamingError, Renaming};
 pub use metrics::{METRICS, Progress, Standing};
+pub use notice::{Notice, Notices};
 pub use pace::{ParseRateError, Rate};
-pub use recorder::{Ends, Tally};
+pub use preflight::{ShutOut, shut_out};
+pub use recorder::{Ends, Failures, Tally};
 pub use run::{FeedError, Replay, Report, StartError};
 pub use settings::{Limits, Settings};
+pub use survey::Survey;

@@ -58,6 +58,11 @@ impl Failure {
             ["08006", "53", "57"].iter().any(|class| code.as_str().starts_with(class))
         })
     }
+
+    /// Whether the target has no connection to give: 53300 too_many_connections.
+    pub(crate) fn is_want_of_room(&self) -> bool {
+        self.sqlstate == SqlState::new(b"53300")
+    }
 }
 
 /// How far [`Link::pump`] came.

@@ -22,6 +22,7 @@ pub const METRICS: &[Description] = &[
     LATENCY,
     SCHEDULE_ERROR,
     DEPENDENCY_LAG,
+    INPUT_LATE,
 ];
 
 const EVENTS_READ: Description =
@@ -81,6 +82,10 @@ const DEPENDENCY_LAG: Description = Description::histogram(
     "howdah_replay_dependency_lag_seconds",
     "How long executions were due while their session's previous statement still ran.",
 );
+const INPUT_LATE: Description = Description::histogram(
+    "howdah_replay_input_late_seconds",
+    "How long after their due time executions came from their source.",
+);
 
 /// Handles to the metrics of one replay. Workers share it.
 #[derive(Clone, Debug)]
@@ -98,6 +103,7 @@ pub(crate) struct Metrics {
     pub(crate) latency: Histogram,
     pub(crate) schedule_error: Histogram,
     pub(crate) dependency_lag: Histogram,
+    pub(crate) input_late: Histogram,
 }
 
 impl Metrics {
@@ -116,6 +122,7 @@ impl Metrics {
             latency: registry.histogram(&LATENCY),
             schedule_error: registry.histogram(&SCHEDULE_ERROR),
             dependency_lag: registry.histogram(&DEPENDENCY_LAG),
+            input_late: registry.histogram(&INPUT_LATE),
         }
     }
 

@@ -11,10 +11,15 @@ use howdah_traffic::Timestamp;
 /// How fast the capture plays: a factor on captured time, or no waiting at all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// 1 keeps the captured pace, 2 plays twice as fast, 0.5 half as fast. Finite and above zero.
+    /// 1 keeps the captured pace, 2 plays twice as fast, 0.5 half as fast. Within [`Rate::RANGE`].
     Times(f64),
     /// Every session sends its next statement as soon as it is free.
     Max,
+}
+
+impl Rate {
+    /// Factors that make sense: a second of traffic in a microsecond to one in eleven days.
+    pub const RANGE: std::ops::RangeInclusive<f64> = 0.000_001..=1_000_000.0;
 }
 
 impl Default for Rate {
@@ -32,9 +37,12 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A rate that is neither a positive number nor `max`.
+/// A rate that is neither a number of [`Rate::RANGE`] nor `max`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a rate: give a number above 0, such as 0.5 or 2, or max")]
+#[error(
+    "{text:?} is not a rate: give a number from {} to {}, such as 0.5 or 2, or max",
+    Rate::RANGE.start(), Rate::RANGE.end()
+)]
 pub struct ParseRateError {
     text: String,
 }
@@ -48,7 +56,7 @@ impl FromStr for Rate {
         }
         let number = text.strip_suffix('x').unwrap_or(text);
         match number.parse::<f64>() {
-            Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(Self::Times(rate)),
+            Ok(rate) if Self::RANGE.contains(&rate) => Ok(Self::Times(rate)),
             _ => Err(ParseRateError { text: text.to_owned() }),
         }
     }
@@ -121,8 +129,9 @@ mod tests {
         assert_eq!("1.5".parse(), Ok(Rate::Times(1.5)));
         assert_eq!("2x".parse(), Ok(Rate::Times(2.0)));
         assert_eq!("max".parse(), Ok(Rate::Max));
-        for bad in ["0", "-1", "NaN", "inf", "", "fast"] {
-            assert!(bad.parse::<Rate>().is_err(), "{bad}");
+        for bad in ["0", "-1", "NaN", "inf", "1e-300", "1e300", "1e-7", "1000001", "", "fast"] {
+            let refused = bad.parse::<Rate>().unwrap_err().to_string();
+            assert!(refused.contains("a number from 0.000001 to 1000000"), "{refused}");
         }
     }
 

@@ -21,6 +21,8 @@ use crate::link::{Failure, Reply};
 pub(crate) struct Item {
     pub(crate) event: Event,
     pub(crate) due: Instant,
+    /// When it was there to be sent: when it was due, or later where its source was late.
+    pub(crate) here: Instant,
     pub(crate) bytes: usize,
 }
 
@@ -61,6 +63,8 @@ pub(crate) enum Skip {
     NothingToCancel,
     TooFarBehind,
     Interrupted,
+    Cancelled,
+    Abandoned,
 }
 
 impl Skip {
@@ -75,6 +79,8 @@ impl Skip {
             Self::NothingToCancel => "nothing left to cancel",
             Self::TooFarBehind => "session too far behind, queue limit reached",
             Self::Interrupted => "interrupted",
+            Self::Cancelled => "in flight when interrupted, cancelled on the target",
+            Self::Abandoned => "in flight when interrupted, not answered in time",
         }
     }
 }
@@ -585,25 +591,35 @@ impl Player {
         self.free
     }
 
-    /// Gives up all that waits or is in flight.
-    pub(crate) fn interrupt(&mut self, now: Instant) -> Vec<Finished> {
-        let free = self.free;
-        let waiting = std::mem::take(&mut self.queue).into_iter().map(|item| (item, None));
-        let flying = self.flight.take().into_iter().flat_map(|flight| {
-            flight.parts.into_iter().map(move |part| (part.item, Some(flight.sent)))
-        });
-        flying
-            .chain(waiting)
-            .map(|(item, sent)| Finished {
-                item,
-                sent,
-                begun: sent,
-                ended: now,
-                free,
-                rows: None,
-                end: End::Skipped(Skip::Interrupted),
-            })
-            .collect()
+    /// Gives up all that waits.
+    pub(crate) fn give_up_waiting(&mut self, now: Instant) -> Vec<Finished> {
+        let end = End::Skipped(Skip::Interrupted);
+        let gone = |item| Finished {
+            item,
+            sent: None,
+            begun: None,
+            ended: now,
+            free: self.free,
+            rows: None,
+            end: end.clone(),
+        };
+        std::mem::take(&mut self.queue).into_iter().map(gone).collect()
+    }
+
+    /// Gives up what is in flight.
+    pub(crate) fn give_up_flight(&mut self, now: Instant) -> Vec<Finished> {
+        let Some(flight) = self.flight.take() else { return Vec::new() };
+        let end = End::Skipped(Skip::Abandoned);
+        let gone = |part: Part| Finished {
+            item: part.item,
+            sent: Some(flight.sent),
+            begun: Some(flight.sent),
+            ended: now,
+            free: self.free,
+            rows: None,
+            end: end.clone(),
+        };
+        flight.parts.into_iter().map(gone).collect()
     }
 }
 
@@ -723,7 +739,7 @@ fn begins(action: &Action) -> bool {
 }
 
 /// Whether no transaction that was open before it is open behind it.
-fn ends_transaction(action: &Action) -> bool {
+pub(crate) fn ends_transaction(action: &Action) -> bool {
     let Some(sql) = action.sql() else { return false };
     let mut ended = false;
     for statement in split_statements(sql.as_bytes()) {

@@ -12,12 +12,13 @@ use std::{
 use howdah_dataset::{Disposition, ReplayOutcome, RunWriter, Statement, WriteError};
 use howdah_sql::Fingerprinter;
 use howdah_stats::Percentiles;
-use howdah_traffic::{Action, Event, Kind};
+use howdah_traffic::{Action, Event, Kind, Outcome, Timestamp};
 
 use crate::{
+    link::Failure,
     metrics::Metrics,
     pace::Schedule,
-    player::{End, Finished},
+    player::{End, Finished, Skip},
 };
 
 /// Statements that a run describes. A workload with more shapes than this has its values in its
@@ -30,10 +31,10 @@ const STATEMENTS_MAX: usize = 100_000;
 pub struct Tally {
     /// Events by kind, and how they ended.
     pub events: BTreeMap<Kind, Ends>,
-    /// Failed executions by SQLSTATE; the empty one is for failures without a code.
-    pub errors: BTreeMap<String, u64>,
-    /// The message of one such failure, by SQLSTATE.
-    pub error_samples: BTreeMap<String, String>,
+    /// Failed executions and logins by SQLSTATE; the empty one is for failures without a code.
+    pub errors: BTreeMap<String, Failures>,
+    /// Executions that went well here and failed when they were captured.
+    pub failed_only_when_captured: u64,
     /// Events that were not sent, by reason.
     pub skipped: BTreeMap<String, u64>,
     /// From sending an execution to its complete answer.
@@ -42,10 +43,27 @@ pub struct Tally {
     pub schedule_error: Percentiles,
     /// How long executions were due while their session's previous statement still ran.
     pub dependency_lag: Percentiles,
+    /// How late executions came from their source: a live log, or a reader that does not keep up.
+    pub input_late: Percentiles,
+    /// Captured time of the first and the last event that came to an end other than that of the
+    /// whole replay.
+    pub played: Option<(Timestamp, Timestamp)>,
     /// Rows that the target returned or changed.
     pub rows: u64,
     /// First and last send of an execution, since the start.
     pub sends: Option<(Duration, Duration)>,
+}
+
+/// Failures of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// How many.
+    pub count: u64,
+    /// Those of them that failed when they were captured, too: in the same way, as far as the
+    /// capture tells.
+    pub captured_too: u64,
+    /// The message of one of them, preferably of one that did not fail when it was captured.
+    pub sample: String,
 }
 
 /// How many events ended in which way.
@@ -138,21 +156,19 @@ impl Recorder {
     }
 
     fn count(&mut self, one: &Finished) {
-        let kind = one.item.event.action.kind();
+        let event = &one.item.event;
+        let kind = event.action.kind();
         let ends = self.tally.events.entry(kind).or_default();
         let word = match &one.end {
             End::Done => {
                 ends.done += 1;
+                self.tally.failed_only_when_captured += u64::from(event.outcome.failed());
                 "done"
             }
             End::Failed(failure) => {
                 ends.failed += 1;
                 if kind.is_execution() || kind == Kind::Connect {
-                    let code = failure.sqlstate.map(|code| code.to_string()).unwrap_or_default();
-                    self.metrics.error(&code).add(1);
-                    let message = || failure.message.to_string();
-                    self.tally.error_samples.entry(code.clone()).or_insert_with(message);
-                    *self.tally.errors.entry(code).or_default() += 1;
+                    self.count_failure(failure, &event.outcome);
                 }
                 "failed"
             }
@@ -164,7 +180,28 @@ impl Recorder {
             }
         };
         self.metrics.ended(kind.as_str(), word).add(1);
-        self.metrics.ended_position.set(one.item.event.time.as_micros() as f64 / 1e6);
+        if !matches!(one.end, End::Skipped(Skip::Interrupted)) {
+            self.metrics.ended_position.set(event.time.as_micros() as f64 / 1e6);
+            let (first, last) = self.tally.played.get_or_insert((event.time, event.time));
+            *first = event.time.min(*first);
+            *last = event.time.max(*last);
+        }
+    }
+
+    fn count_failure(&mut self, failure: &Failure, captured: &Outcome) {
+        let code = failure.sqlstate.map(|code| code.to_string()).unwrap_or_default();
+        self.metrics.error(&code).add(1);
+        // A log need not hold codes; then a failure is as good as the same.
+        let too = match captured.sqlstate {
+            Some(sqlstate) => Some(sqlstate) == failure.sqlstate,
+            None => captured.failed(),
+        };
+        let failures = self.tally.errors.entry(code).or_default();
+        if failures.count == 0 || (failures.count == failures.captured_too && !too) {
+            failures.sample = failure.message.to_string();
+        }
+        failures.count += 1;
+        failures.captured_too += u64::from(too);
     }
 
     fn outcome(&self, one: &Finished) -> ReplayOutcome {
@@ -172,10 +209,12 @@ impl Recorder {
         let since_start =
             |at: Instant| micros(at.saturating_duration_since(self.schedule.start())).cast_signed();
         let paced = self.schedule.is_paced();
-        // Two clocks, never mixed: late although free is our fault, due while busy the database's.
-        let ready = one.item.due.max(one.free);
+        // Never mixed: late although it was there and its session free is our fault, there while the
+        // session was busy the database's.
+        let ready = one.item.here.max(one.free);
         let late = |sent: Instant| micros(sent.saturating_duration_since(ready));
-        let lag = micros(one.free.saturating_duration_since(one.item.due));
+        let lag = micros(one.free.saturating_duration_since(one.item.here));
+        let input = micros(one.item.here.saturating_duration_since(one.item.due));
         ReplayOutcome {
             time: event.time,
             session: event.session.clone(),
@@ -188,6 +227,7 @@ impl Recorder {
             service_us: one.begun.map(|begun| micros(one.ended.saturating_duration_since(begun))),
             schedule_error_us: one.sent.filter(|_| paced).map(late),
             dependency_lag_us: one.sent.filter(|_| paced).map(|_| lag),
+            input_late_us: one.sent.filter(|_| paced).map(|_| input),
             rows: one.rows,
             disposition: match &one.end {
                 End::Done => Disposition::Done,
@@ -218,6 +258,10 @@ impl Recorder {
             self.metrics.schedule_error.observe_us(error);
             self.tally.dependency_lag.record_us(lag);
             self.metrics.dependency_lag.observe_us(lag);
+        }
+        if let Some(late) = outcome.input_late_us {
+            self.tally.input_late.record_us(late);
+            self.metrics.input_late.observe_us(late);
         }
     }
 

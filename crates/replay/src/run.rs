@@ -17,11 +17,13 @@ use howdah_connect::{Endpoint, Target};
 use howdah_dataset::{RunWriter, WriteError};
 use howdah_net::Poller;
 use howdah_stats::Registry;
-use howdah_traffic::{Event, Kind, SessionId, Timestamp};
+use howdah_traffic::{Event, Kind, SessionId};
 
 use crate::{
-    inbox::{Arrival, Inbox, event_bytes},
+    capacity::Capacity,
+    inbox::{Arrival, Handed, Inbox, event_bytes},
     metrics::Metrics,
+    notice::{Notice, Notices},
     pace::Schedule,
     player::Finished,
     recorder::{Recorder, Tally},
@@ -51,6 +53,14 @@ pub struct Replay {
     pub settings: Settings,
     /// Where outcomes go; `None` keeps only the numbers.
     pub writer: Option<RunWriter>,
+    /// Whether events tell how they ended when they were captured. A log that is replayed as it is
+    /// read does not: a statement's end stands behind its beginning.
+    pub outcomes_known: bool,
+    /// What the target has room for, if it is to be said when the reader comes to a point of the
+    /// capture that needs more.
+    pub capacity: Option<Capacity>,
+    /// Where notices go.
+    pub notices: Notices,
     /// Where the live numbers go.
     pub registry: Registry,
     /// Set it, from any thread, and the replay ends within a moment.
@@ -63,8 +73,6 @@ pub struct Replay {
 pub struct Report {
     /// The numbers.
     pub tally: Tally,
-    /// Captured time of the first and the last event read.
-    pub captured: Option<(Timestamp, Timestamp)>,
     /// Events read from the capture. Each of them is done, failed or skipped in the tally; of a
     /// replay that was stopped, what had been read further ahead does not count.
     pub events_read: u64,
@@ -78,6 +86,8 @@ pub struct Report {
     pub connections: u64,
     /// Connections that the target closed or refused.
     pub connections_lost: u64,
+    /// Whether it is known what failed when it was captured: see [`Replay::outcomes_known`].
+    pub outcomes_known: bool,
     /// It was told to stop before the end.
     pub interrupted: bool,
     /// What kept the reader from the end of the capture.
@@ -140,11 +150,15 @@ impl Replay {
             dialer,
             logins: Arc::new(logins),
             limits: self.settings.limits,
+            workers: self.settings.workers.max(1),
+            notices: Arc::new(self.notices),
             metrics,
             stop: self.stop.clone(),
             finished,
         };
-        play(shared, recorder, outcomes, self.settings.workers.max(1), opening, events)
+        let mut report = play(shared, recorder, outcomes, self.capacity, opening, events)?;
+        report.outcomes_known = self.outcomes_known;
+        Ok(report)
     }
 }
 
@@ -152,12 +166,12 @@ fn play<E: Into<FeedError>>(
     shared: Shared,
     recorder: Recorder,
     outcomes: Receiver<Vec<Finished>>,
-    workers: usize,
+    capacity: Option<Capacity>,
     opening: Event,
     events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
 ) -> Result<Report, StartError> {
-    let mut crew = Vec::with_capacity(workers);
-    for _ in 0..workers {
+    let mut crew = Vec::with_capacity(shared.workers);
+    for _ in 0..shared.workers {
         let poller = Poller::new().map_err(StartError::Worker)?;
         let waker = poller.waker().map_err(StartError::Worker)?;
         let inbox = Arc::new(Inbox::new(waker, INBOX_BYTES));
@@ -165,12 +179,20 @@ fn play<E: Into<FeedError>>(
     }
     let start = shared.schedule.start();
     let stop = shared.stop.clone();
+    let notices = shared.notices.clone();
     // The recorder ends when the last worker has dropped its end of the channel.
     drop(shared);
     let (crew, inboxes): (Vec<_>, Vec<_>) = crew.into_iter().unzip();
     let error = Arc::new(Mutex::new(None));
-    let feeder =
-        Feeder { inboxes, open: Vec::new(), hash: RandomState::new(), error: error.clone() };
+    let feeder = Feeder {
+        open: vec![HashSet::new(); inboxes.len()],
+        inboxes,
+        hash: RandomState::new(),
+        held_up: None,
+        capacity,
+        notices,
+        error: error.clone(),
+    };
     // Not joined: it may hang in a read of an endless pipe when the replay is told to stop.
     thread::Builder::new()
         .name("replay-reader".to_owned())
@@ -191,13 +213,13 @@ fn play<E: Into<FeedError>>(
     }
     Ok(Report {
         tally,
-        captured: sum.captured,
         events_read: sum.events,
         elapsed: start.elapsed(),
         sessions: sum.sessions,
         connections_max: sum.open_max,
         connections: sum.connections,
         connections_lost: sum.lost,
+        outcomes_known: false,
         interrupted: sum.stopped || stop.load(Ordering::Relaxed),
         feed_error: error.lock().unwrap_or_else(PoisonError::into_inner).take(),
         write_error,
@@ -211,6 +233,10 @@ struct Feeder {
     /// By worker: its sessions that are open at this point of the capture.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
+    /// When it last had to wait for room, if it ever had.
+    held_up: Option<Instant>,
+    capacity: Option<Capacity>,
+    notices: Arc<Notices>,
     /// What it broke off for.
     error: Arc<Mutex<Option<FeedError>>>,
 }
@@ -221,7 +247,6 @@ impl Feeder {
         opening: Event,
         events: impl Iterator<Item = Result<Event, E>>,
     ) {
-        self.open.resize_with(self.inboxes.len(), HashSet::new);
         for event in std::iter::once(Ok(opening)).chain(events) {
             match event {
                 Ok(event) => {
@@ -244,17 +269,37 @@ impl Feeder {
     /// False when the workers take no more.
     fn deal(&mut self, event: Event) -> bool {
         let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;
-        let open = &mut self.open[worker];
         match event.action.kind() {
             Kind::Connect => {
-                open.insert(event.session.clone());
+                self.open[worker].insert(event.session.clone());
+                self.compare_with_capacity();
             }
             Kind::Disconnect => {
-                open.remove(&event.session);
+                self.open[worker].remove(&event.session);
             }
             _ => {}
         }
-        let arrival = Arrival { bytes: event_bytes(&event), open_sessions: open.len(), event };
-        self.inboxes[worker].put(arrival)
+        let arrival = Arrival {
+            bytes: event_bytes(&event),
+            open_sessions: self.open[worker].len(),
+            read: Instant::now(),
+            held_up: self.held_up,
+            event,
+        };
+        match self.inboxes[worker].put(arrival) {
+            Handed::AtOnce => true,
+            Handed::Late => {
+                self.held_up = Some(Instant::now());
+                true
+            }
+            Handed::Refused => false,
+        }
+    }
+
+    fn compare_with_capacity(&self) {
+        let sessions = self.open.iter().map(HashSet::len).sum();
+        if let Some(capacity) = self.capacity.filter(|capacity| sessions > capacity.free()) {
+            self.notices.give(&Notice::Crowded { sessions, capacity });
+        }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     pace::Rate,
-    recorder::{Ends, Tally},
+    recorder::{Ends, Failures, Tally},
     run::Report,
 };
 
@@ -21,7 +21,11 @@ impl Report {
     /// Every number. Durations are in microseconds unless the key says otherwise; a distribution
     /// of nothing is null.
     pub fn json(&self, rate: Rate) -> Value {
-        let Tally { latency, schedule_error, dependency_lag, .. } = &self.tally;
+        let Tally { latency, schedule_error, dependency_lag, input_late, .. } = &self.tally;
+        let by_code = |count: fn(&Failures) -> u64| -> serde_json::Map<_, _> {
+            let errors = self.tally.errors.iter();
+            errors.map(|(code, failures)| (code.clone(), count(failures).into())).collect()
+        };
         let kinds: serde_json::Map<_, _> = self
             .tally
             .events
@@ -33,18 +37,23 @@ impl Report {
             "rate": rate.to_string(),
             "complete": !self.interrupted && self.feed_error.is_none(),
             "elapsed_s": self.elapsed.as_secs_f64(),
-            "captured_s": self.captured_span().as_secs_f64(),
+            "captured_s": self.played_span().as_secs_f64(),
             "first_to_last_send_s": self.send_span().map(|span| span.as_secs_f64()),
             "events_read": self.events_read,
             "events": ends_json(self.tally.total()),
             "executions": ends_json(self.tally.executions()),
             "by_kind": kinds,
-            "errors": self.tally.errors,
+            "errors": by_code(|failures| failures.count),
+            "errors_captured_too":
+                self.outcomes_known.then(|| by_code(|failures| failures.captured_too)),
+            "failed_only_when_captured":
+                self.outcomes_known.then_some(self.tally.failed_only_when_captured),
             "skipped": self.tally.skipped,
             "rows": self.tally.rows,
             "latency_us": percentiles_json(latency),
             "schedule_error_us": percentiles_json(schedule_error),
             "dependency_lag_us": percentiles_json(dependency_lag),
+            "input_late_us": percentiles_json(input_late),
             "sessions": self.sessions,
             "connections": self.connections,
             "connections_max": self.connections_max,
@@ -61,23 +70,22 @@ impl Report {
     }
 
     fn write_lines(&self, rate: Rate, out: &mut String) -> fmt::Result {
-        let pace = match rate {
-            Rate::Max => "as fast as it goes".to_owned(),
-            Rate::Times(rate) => format!("at {rate} times the captured pace"),
-        };
         writeln!(
             out,
-            "replayed {} of captured traffic in {}, {pace}",
-            Shown(self.captured_span()),
-            Shown(self.elapsed)
+            "replayed {} of captured traffic in {}, {}{}",
+            Shown(self.played_span()),
+            Shown(self.elapsed),
+            pace_words(rate),
+            if self.interrupted { ", until it was interrupted" } else { "" }
         )?;
         line(out, "events", &ends_words(self.tally.total()))?;
         line(out, "executions", &ends_words(self.tally.executions()))?;
-        for (code, count) in &self.tally.errors {
-            let sample = self.tally.error_samples.get(code).map_or("", String::as_str);
-            let sample: String = sample.chars().filter(|c| !c.is_control()).take(80).collect();
-            let code = if code.is_empty() { "no code" } else { code };
-            line(out, "  errors", &format!("{count}  {code}, such as: {sample}"))?;
+        for (code, failures) in &self.tally.errors {
+            line(out, "  errors", &failures_words(code, failures, self.outcomes_known))?;
+        }
+        if self.outcomes_known && self.tally.failed_only_when_captured > 0 {
+            let count = self.tally.failed_only_when_captured;
+            line(out, "  no errors", &format!("{count}  failed when captured, and not here"))?;
         }
         for (reason, count) in &self.tally.skipped {
             line(out, "  skipped", &format!("{count}  {reason}"))?;
@@ -89,6 +97,11 @@ impl Report {
             line(out, "schedule error", &format!("{ours}  (session free, sent late: ours)"))?;
             line(out, "dependency lag", &format!("{theirs}  (session busy: the database's)"))?;
         }
+        let late = self.tally.input_late.summary().filter(|summary| summary.max_us > 0);
+        if late.is_some() {
+            let input = percentiles_words(&self.tally.input_late);
+            line(out, "input late", &format!("{input}  (read after it was due: the source's)"))?;
+        }
         let sessions = format!(
             "{}, {} connections open at most, {} lost or refused",
             self.sessions, self.connections_max, self.connections_lost
@@ -96,15 +109,39 @@ impl Report {
         line(out, "sessions", &sessions)
     }
 
-    /// Captured time from the first event to the last.
-    pub fn captured_span(&self) -> Duration {
-        self.captured.map_or(Duration::ZERO, |(first, last)| last.saturating_since(first))
+    /// Captured time from the first event to the last; of a replay that was interrupted, to the last
+    /// that was played.
+    pub fn played_span(&self) -> Duration {
+        self.tally.played.map_or(Duration::ZERO, |(first, last)| last.saturating_since(first))
     }
 
     /// From the first send of an execution to the last; `None` if nothing was sent.
     pub fn send_span(&self) -> Option<Duration> {
         self.tally.sends.map(|(first, last)| last - first)
     }
+}
+
+fn pace_words(rate: Rate) -> String {
+    match rate {
+        Rate::Max => "as fast as it goes".to_owned(),
+        Rate::Times(1.0) => "at the captured pace".to_owned(),
+        Rate::Times(rate) if rate > 1.0 => format!("{rate} times as fast as captured"),
+        Rate::Times(rate) => format!("slowed down to {rate} of the captured pace"),
+    }
+}
+
+/// `10  23505, 5 failed there too, 5 only here, such as: duplicate key …`.
+fn failures_words(code: &str, failures: &Failures, outcomes_known: bool) -> String {
+    let Failures { count, captured_too, sample } = failures;
+    let code = if code.is_empty() { "no code" } else { code };
+    let compared = match (*captured_too, count - captured_too) {
+        _ if !outcomes_known => String::new(),
+        (0, _) => ", only here".to_owned(),
+        (_, 0) => ", failed there too".to_owned(),
+        (too, new) => format!(", {too} failed there too, {new} only here"),
+    };
+    let sample: String = sample.chars().filter(|c| !c.is_control()).take(80).collect();
+    format!("{count}  {code}{compared}, such as: {sample}")
 }
 
 fn line(out: &mut String, label: &str, value: &str) -> fmt::Result {
@@ -171,4 +208,18 @@ fn durations_show_three_digits() {
     assert_eq!(shown(45_678), "45.7 ms");
     assert_eq!(shown(345_678), "346 ms");
     assert_eq!(shown(20_012_345), "20.0 s");
+}
+
+#[test]
+fn paces_and_failures_are_told_in_words() {
+    assert_eq!(pace_words(Rate::Times(1.0)), "at the captured pace");
+    assert_eq!(pace_words(Rate::Times(2.5)), "2.5 times as fast as captured");
+    assert_eq!(pace_words(Rate::Times(0.5)), "slowed down to 0.5 of the captured pace");
+    let failures =
+        |captured_too| Failures { count: 10, captured_too, sample: "no\nroom".to_owned() };
+    let told = |captured_too| failures_words("53300", &failures(captured_too), true);
+    assert_eq!(told(5), "10  53300, 5 failed there too, 5 only here, such as: noroom");
+    assert_eq!(told(10), "10  53300, failed there too, such as: noroom");
+    assert_eq!(told(0), "10  53300, only here, such as: noroom");
+    assert_eq!(failures_words("", &failures(0), false), "10  no code, such as: noroom");
 }

@@ -5,6 +5,13 @@
 //! statement costs here: an event taken from the inbox, one timer, one write, one read, and its
 //! share of an `epoll_wait`.
 
+mod admission;
+mod ending;
+mod seat;
+mod stats;
+
+pub(crate) use stats::WorkerStats;
+
 use std::{
     collections::HashMap,
     io,
@@ -16,31 +23,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_net::{Dialer, Poller, Readiness, Timers, Token};
-use howdah_traffic::{Kind, SessionId, Timestamp};
+use howdah_net::{Dialer, Poller, Readiness, Timers};
+use howdah_traffic::SessionId;
 use howdah_wire::startup::cancel_request;
 
 use crate::{
-    cancel::{Cancel, Cancels},
-    inbox::{Arrival, Inbox, Supply},
+    cancel::{Cancel, Cancels, NotBegun},
+    inbox::{Inbox, Supply},
     link::{Link, Lost, Pumped, Reply},
     metrics::Metrics,
+    notice::{Notice, Notices},
     pace::Schedule,
     player::{End, Finished, Item, Outage, Player, Presence, Skip, Step},
     settings::Limits,
     target::Logins,
 };
-
-/// How far ahead of their due time events are taken from the inbox, so that a batch of messages is
-/// together and a session's connection can be planned.
-const LOOKAHEAD: Duration = Duration::from_secs(1);
+use ending::Ending;
+use seat::{Seat, Slot};
 
 /// How often a stop is looked for, and gauges are set.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-
-/// At the highest speed: how long nothing may end before the reader is let on in spite of a full
-/// queue, because what is queued may wait for a lock that a later event frees.
-const STALL: Duration = Duration::from_secs(1);
 
 /// Waits between attempts to connect: doubled from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -58,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) dialer: Dialer,
     pub(crate) logins: Arc<Logins>,
     pub(crate) limits: Limits,
+    pub(crate) workers: usize,
+    pub(crate) notices: Arc<Notices>,
     pub(crate) metrics: Metrics,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) finished: SyncSender<Vec<Finished>>,
@@ -77,72 +81,12 @@ pub(crate) struct Worker {
     /// Outcomes not handed over yet.
     ended: Vec<Finished>,
     backlog_bytes: usize,
+    /// When something ended last.
     progress: Instant,
+    /// Set once somebody wants an end.
+    ending: Option<Ending>,
     stats: WorkerStats,
     buffer: Box<[u8]>,
-}
-
-/// What a worker knows about its connections at the end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WorkerStats {
-    /// Events taken from the inbox: each of them has an end, unlike those that a stop leaves there.
-    pub(crate) events: u64,
-    /// Captured time of the first and the last of them.
-    pub(crate) captured: Option<(Timestamp, Timestamp)>,
-    pub(crate) sessions: u64,
-    pub(crate) connections: u64,
-    pub(crate) lost: u64,
-    pub(crate) open: usize,
-    pub(crate) open_max: usize,
-    pub(crate) in_flight: usize,
-    pub(crate) stopped: bool,
-}
-
-impl WorkerStats {
-    /// Adds what another worker did.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.events += other.events;
-        for time in other.captured.into_iter().flat_map(|(first, last)| [first, last]) {
-            self.span(time);
-        }
-        self.sessions += other.sessions;
-        self.connections += other.connections;
-        self.lost += other.lost;
-        self.open_max += other.open_max;
-        self.stopped |= other.stopped;
-    }
-
-    fn span(&mut self, time: Timestamp) {
-        let (first, last) = self.captured.get_or_insert((time, time));
-        *first = time.min(*first);
-        *last = time.max(*last);
-    }
-}
-
-/// A place for a player. Places are used again; the generation tells an old name from a new one.
-#[derive(Default)]
-struct Seat {
-    generation: u32,
-    player: Option<Player>,
-    link: Option<Link>,
-    /// The Connect event that the connection being opened answers, and when that began.
-    arriving: Option<(Option<Item>, Instant)>,
-    retries: u32,
-    /// The due time a timer is set for.
-    timer: Option<Instant>,
-}
-
-/// Names a seat at one time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Slot {
-    index: u32,
-    generation: u32,
-}
-
-impl Slot {
-    fn token(self) -> Token {
-        Token(u64::from(self.generation & 0x3fff_ffff) << 32 | u64::from(self.index))
-    }
 }
 
 impl Worker {
@@ -160,6 +104,7 @@ impl Worker {
             ended: Vec::new(),
             backlog_bytes: 0,
             progress: Instant::now(),
+            ending: None,
             stats: WorkerStats::default(),
             buffer: vec![0; 64 * 1024].into(),
         }
@@ -168,20 +113,7 @@ impl Worker {
     /// Plays until the inbox is finished and everything is answered, or until told to stop.
     pub(crate) fn run(mut self) -> io::Result<WorkerStats> {
         let mut ready = Vec::new();
-        loop {
-            let now = Instant::now();
-            if self.shared.stop.load(Ordering::Relaxed) {
-                self.interrupt(now);
-                break;
-            }
-            let supply = self.admit(now);
-            self.fire(now);
-            self.hand_over();
-            if supply == Supply::Finished && self.is_quiet() {
-                break;
-            }
-            self.set_gauges();
-            let deadline = if self.unread.is_empty() { self.deadline(supply, now) } else { now };
+        while let Some(deadline) = self.turn(Instant::now()) {
             ready.clear();
             self.poller.wait(Some(deadline), &mut ready)?;
             let unread = std::mem::take(&mut self.unread);
@@ -197,90 +129,26 @@ impl Worker {
         Ok(self.stats)
     }
 
-    /// Takes from the inbox what is due soon.
-    fn admit(&mut self, now: Instant) -> Supply {
-        let schedule = self.shared.schedule;
-        let limits = self.shared.limits;
-        let stalled = now.saturating_duration_since(self.progress) > STALL;
-        let mut backlog = self.backlog_bytes;
-        let mut present = self.seats.len() - self.vacant.len();
-        let wanted = |arrival: &Arrival| {
-            if schedule.is_paced() {
-                let horizon = now + lookahead(backlog, limits);
-                let near = schedule.due(arrival.event.time) <= horizon;
-                backlog += if near { arrival.bytes } else { 0 };
-                return near;
+    /// Does what the time has come for, and says when to be called again at the latest; `None` when
+    /// there is nothing left to do.
+    fn turn(&mut self, now: Instant) -> Option<Instant> {
+        if self.ending.is_none() && self.shared.stop.load(Ordering::Relaxed) {
+            self.interrupt(now);
+        }
+        let deadline = match self.ending {
+            Some(_) => self.wind_down(now)?,
+            None => {
+                let supply = self.admit(now);
+                self.fire(now);
+                if supply == Supply::Finished && self.is_quiet() {
+                    return None;
+                }
+                self.deadline(supply, now)
             }
-            let crowded = arrival.event.action.kind() == Kind::Connect
-                && present >= arrival.open_sessions.max(1);
-            if !stalled && (crowded || backlog >= limits.read_ahead_bytes) {
-                return false;
-            }
-            // Let on once per stall: a little at a time.
-            if stalled && backlog >= limits.backlog_bytes {
-                return false;
-            }
-            backlog += arrival.bytes;
-            present += usize::from(arrival.event.action.kind() == Kind::Connect);
-            true
         };
-        let mut arrivals = Vec::new();
-        let supply = self.inbox.take(wanted, &mut arrivals);
-        if stalled && !arrivals.is_empty() {
-            self.progress = now;
-        }
-        for arrival in arrivals {
-            self.seat(arrival, now);
-        }
-        supply
-    }
-
-    /// Gives an event to its session's player.
-    fn seat(&mut self, arrival: Arrival, now: Instant) {
-        self.shared.metrics.events_read.add(1);
-        self.stats.events += 1;
-        self.stats.span(arrival.event.time);
-        let slot = match self.by_session.get(&arrival.event.session) {
-            Some(slot) => *slot,
-            None => self.new_seat(arrival.event.session.clone(), now),
-        };
-        let item = Item {
-            due: self.shared.schedule.due(arrival.event.time),
-            event: arrival.event,
-            bytes: arrival.bytes,
-        };
-        let seat = &mut self.seats[slot.index as usize];
-        let Some(player) = seat.player.as_mut() else { return };
-        if self.backlog_bytes >= self.shared.limits.backlog_bytes && player.is_behind(now) {
-            let free = player.free();
-            self.ended.push(unsent(item, End::Skipped(Skip::TooFarBehind), now, free));
-            return;
-        }
-        self.backlog_bytes += item.bytes;
-        let due = item.due;
-        let idle = !player.has_waiting();
-        player.push(item);
-        if idle {
-            if due <= now {
-                self.play(slot);
-            } else {
-                self.set_timer(slot, due);
-            }
-        }
-    }
-
-    fn new_seat(&mut self, session: SessionId, now: Instant) -> Slot {
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.seats.push(Seat::default());
-            u32::try_from(self.seats.len() - 1).expect("fewer than 2^32 sessions at once")
-        });
-        let seat = &mut self.seats[index as usize];
-        seat.generation = seat.generation.wrapping_add(1);
-        seat.player = Some(Player::new(session.clone(), now, self.shared.limits.fetch_rows));
-        let slot = Slot { index, generation: seat.generation };
-        self.by_session.insert(session, slot);
-        self.stats.sessions += 1;
-        slot
+        self.hand_over();
+        self.set_gauges();
+        Some(if self.unread.is_empty() { deadline } else { now })
     }
 
     fn set_timer(&mut self, slot: Slot, due: Instant) {
@@ -382,36 +250,22 @@ impl Worker {
         let seat = &mut self.seats[slot.index as usize];
         let Some(player) = seat.player.as_ref() else { return };
         let free = player.free();
-        let key = seat.link.as_mut().and_then(Link::client).and_then(|client| client.cancel_key());
-        let Some(key) = key else {
+        let Some(request) = cancel_of(seat) else {
             self.end(unsent(item, End::Skipped(Skip::NothingToCancel), now, free));
             return;
         };
-        let mut request = Vec::new();
-        cancel_request(&mut request, key);
-        match self.cancels.begin(&self.shared.dialer, &self.poller, request, item, now) {
-            Ok(()) => {}
-            Err(refused) => {
-                let (item, failure) = *refused;
-                self.end(unsent(item, End::Failed(failure), now, free));
-            }
+        let begun = self.cancels.begin(&self.shared.dialer, &self.poller, request, Some(item), now);
+        if let Err(NotBegun { item: Some(item), failure }) = begun.map_err(|refused| *refused) {
+            self.end(unsent(item, End::Failed(failure), now, free));
         }
     }
 
     fn handle(&mut self, ready: Readiness) {
         if Cancels::owns(ready.token) {
-            if let Some(Cancel { item, sent, failure }) = self.cancels.advance(ready.token) {
-                let ended = Instant::now();
+            let cancel = self.cancels.advance(ready.token);
+            if let Some(Cancel { item: Some(item), sent, failure }) = cancel {
                 let end = failure.map_or(End::Done, End::Failed);
-                self.end(Finished {
-                    item,
-                    sent: Some(sent),
-                    begun: Some(sent),
-                    ended,
-                    free: sent,
-                    rows: None,
-                    end,
-                });
+                self.end(answered(item, sent, Instant::now(), end));
             }
             return;
         }
@@ -473,15 +327,7 @@ impl Worker {
         let seat = &mut self.seats[slot.index as usize];
         seat.retries = 0;
         if let Some((Some(item), since)) = seat.arriving.take() {
-            self.end(Finished {
-                item,
-                sent: Some(since),
-                begun: Some(since),
-                ended: now,
-                free: since,
-                rows: None,
-                end: End::Done,
-            });
+            self.end(answered(item, since, now, End::Done));
         }
     }
 
@@ -506,20 +352,16 @@ impl Worker {
         match seat.arriving.take() {
             Some((Some(item), _)) if waits => player.put_back(item),
             Some((Some(item), since)) => {
-                let (sent, end) = (Some(since), End::Failed(failure.clone()));
-                ended.push(Finished {
-                    item,
-                    sent,
-                    begun: sent,
-                    ended: now,
-                    free: since,
-                    rows: None,
-                    end,
-                });
+                ended.push(answered(item, since, now, End::Failed(failure.clone())));
             }
             // The event that wanted this connection does not get another.
             _ if !was_here && !waits => ended.extend(player.refuse_head(&failure, now)),
             _ => {}
+        }
+        if !was_here && failure.is_want_of_room() {
+            let said = failure.message.to_string();
+            let paced = self.shared.schedule.is_paced();
+            self.shared.notices.give(&Notice::Full { said, open: self.stats.open, paced });
         }
         self.stats.lost += 1;
         self.shared.metrics.connections_lost.add(1);
@@ -533,7 +375,10 @@ impl Worker {
         self.play(slot);
     }
 
-    fn end(&mut self, one: Finished) {
+    fn end(&mut self, mut one: Finished) {
+        if self.ending.is_some() {
+            ending::judge(&mut one);
+        }
         self.backlog_bytes = self.backlog_bytes.saturating_sub(one.item.bytes);
         if let Some(sent) = one.sent
             && one.item.event.action.kind().is_execution()
@@ -581,7 +426,7 @@ impl Worker {
         }
         if let (Supply::Next(time), true) = (supply, self.shared.schedule.is_paced()) {
             // Half the lookahead late is early enough, and spares a wake-up per event.
-            let lookahead = lookahead(self.backlog_bytes, self.shared.limits);
+            let lookahead = admission::lookahead(self.backlog_bytes, self.shared.limits);
             deadline = deadline.min(self.shared.schedule.due(time) - lookahead / 2);
         }
         deadline
@@ -593,61 +438,21 @@ impl Worker {
         metrics.statements_in_flight.set(self.stats.in_flight as f64);
         metrics.backlog_bytes.set(self.backlog_bytes as f64);
     }
-
-    /// Gives up what waits or runs: someone wants to end this.
-    fn interrupt(&mut self, now: Instant) {
-        self.stats.stopped = true;
-        self.inbox.close();
-        for index in 0..self.seats.len() {
-            let seat = &mut self.seats[index];
-            if let Some((Some(item), since)) = seat.arriving.take() {
-                let end = End::Skipped(Skip::Interrupted);
-                self.ended.push(Finished {
-                    item,
-                    sent: Some(since),
-                    begun: Some(since),
-                    ended: now,
-                    free: since,
-                    rows: None,
-                    end,
-                });
-            }
-            if let Some(player) = seat.player.as_mut() {
-                self.ended.extend(player.interrupt(now));
-            }
-        }
-        for Cancel { item, sent, .. } in self.cancels.drain() {
-            let end = End::Skipped(Skip::Interrupted);
-            self.ended.push(Finished {
-                item,
-                sent: Some(sent),
-                begun: Some(sent),
-                ended: now,
-                free: sent,
-                rows: None,
-                end,
-            });
-        }
-    }
-
-    /// Closes what is still open.
-    fn leave(&mut self) {
-        for seat in &mut self.seats {
-            if let Some(link) = seat.link.take() {
-                link.close();
-            }
-        }
-        self.stats.open = 0;
-        self.set_gauges();
-    }
-}
-
-/// How far ahead of their time events are taken in: not at all while so many wait, so that those of
-/// sessions that are not behind still find room.
-fn lookahead(backlog_bytes: usize, limits: Limits) -> Duration {
-    if backlog_bytes >= limits.backlog_bytes { Duration::ZERO } else { LOOKAHEAD }
 }
 
 fn unsent(item: Item, end: End, now: Instant, free: Instant) -> Finished {
     Finished { item, sent: None, begun: None, ended: now, free, rows: None, end }
+}
+
+/// What became of something that has no rows and was sent as soon as it could be.
+fn answered(item: Item, sent: Instant, ended: Instant, end: End) -> Finished {
+    Finished { item, sent: Some(sent), begun: Some(sent), ended, free: sent, rows: None, end }
+}
+
+/// The request that cancels what a seat's connection is doing, if its server takes any.
+fn cancel_of(seat: &mut Seat) -> Option<Vec<u8>> {
+    let key = seat.link.as_mut()?.client()?.cancel_key()?;
+    let mut request = Vec::new();
+    cancel_request(&mut request, key);
+    Some(request)
 }

@@ -255,6 +255,7 @@ fn outcome(due_us: i64, disposition: Disposition) -> ReplayOutcome {
         service_us: Some(250),
         schedule_error_us: Some(1),
         dependency_lag_us: None,
+        input_late_us: None,
         rows: Some(1),
         disposition,
         captured_us: Some(240),

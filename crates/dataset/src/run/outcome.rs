@@ -36,6 +36,7 @@ impl Record for ReplayOutcome {
         Column::optional("error_bytes", Shape::Bytes),
         Column::optional("skip_reason", Shape::Text),
         Column::optional("captured_us", Shape::Int64),
+        Column::optional("input_late_us", Shape::Int64).since(2),
     ];
 
     fn encode(rows: &[Self]) -> Vec<ArrayRef> {
@@ -61,6 +62,7 @@ impl Record for ReplayOutcome {
             error_bytes,
             strings(rows.iter().map(|row| reason(&row.disposition))),
             amounts(rows.iter().map(|row| row.captured_us)),
+            amounts(rows.iter().map(|row| row.input_late_us)),
         ]
     }
 
@@ -76,6 +78,7 @@ impl Record for ReplayOutcome {
         let (service_us, captured_us) = (amount("service_us"), amount("captured_us"));
         let schedule_error_us = amount("schedule_error_us");
         let dependency_lag_us = amount("dependency_lag_us");
+        let input_late_us = Numbers::of_added(batch, "input_late_us");
         let rows = amount("rows");
         let mut disposition = Dispositions::of(batch);
         let outcome = |row| {
@@ -91,6 +94,10 @@ impl Record for ReplayOutcome {
                 service_us: service_us.amount(row)?,
                 schedule_error_us: schedule_error_us.amount(row)?,
                 dependency_lag_us: dependency_lag_us.amount(row)?,
+                input_late_us: match &input_late_us {
+                    Some(column) => column.amount(row)?,
+                    None => None,
+                },
                 rows: rows.amount(row)?,
                 disposition: disposition.at(row)?,
                 captured_us: captured_us.amount(row)?,

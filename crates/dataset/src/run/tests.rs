@@ -40,6 +40,7 @@ fn outcome(number: i64) -> ReplayOutcome {
         service_us: Some(250),
         schedule_error_us: Some(1),
         dependency_lag_us: None,
+        input_late_us: None,
         rows: Some(1),
         disposition: Disposition::Done,
         captured_us: Some(200),
@@ -76,7 +77,7 @@ fn any_outcome() -> impl Strategy<Value = ReplayOutcome> {
     let names = (any::<String>(), any::<String>(), any::<String>());
     let kind = proptest::sample::select(Kind::ALL);
     let schedule = (any::<i64>(), any::<i64>(), any::<Option<i64>>());
-    let amounts = (amount(), amount(), amount(), amount(), amount());
+    let amounts = (amount(), amount(), amount(), amount(), amount(), amount());
     (names, kind, any::<Option<u64>>(), schedule, amounts, any_disposition()).prop_map(
         |(names, kind, fingerprint, (time, due_us, sent_us), amounts, disposition)| ReplayOutcome {
             time: Timestamp::from_micros(time),
@@ -90,6 +91,7 @@ fn any_outcome() -> impl Strategy<Value = ReplayOutcome> {
             service_us: amounts.0,
             schedule_error_us: amounts.1,
             dependency_lag_us: amounts.2,
+            input_late_us: amounts.5,
             rows: amounts.3,
             disposition,
             captured_us: amounts.4,
@@ -195,4 +197,17 @@ fn a_fingerprint_is_sixteen_digits() {
     for text in ["ab", "00000000000000xy", "+0000000000000ab"] {
         assert_eq!(fingerprint_from_text(text), None, "{text}");
     }
+}
+
+#[test]
+fn a_run_of_version_1_is_read_without_what_it_lacks() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let run = Run::open(&root.join("tests/fixtures/run-version-1")).unwrap();
+    assert_eq!(run.manifest().version, 1);
+    let outcomes: Vec<_> = run.outcomes().collect::<Result<_, _>>().unwrap();
+    let kinds: Vec<_> = outcomes.iter().map(|outcome| outcome.kind).collect();
+    assert_eq!(kinds, [Kind::Connect, Kind::Simple, Kind::Simple, Kind::Disconnect]);
+    assert!(outcomes.iter().all(|outcome| outcome.input_late_us.is_none()));
+    assert!(outcomes.iter().all(|outcome| outcome.dependency_lag_us.is_some()));
+    assert_eq!(run.statements().unwrap().len(), 2);
 }

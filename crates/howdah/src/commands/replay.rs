@@ -12,12 +12,14 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use howdah_connect::{Client, Target};
 use howdah_dataset::{Capture, Events, RunSettings, RunWriter, WriteError};
-use howdah_logs::{LogStream, Options};
+use howdah_logs::{LogStream, NotTaken, Options, ReadFilesError};
 use howdah_replay::{
-    FeedError, Identities, Limits, Rate, Renaming, Replay, Report, Settings, StartError,
+    Capacity, FeedError, Identities, Limits, Notice, Notices, Rate, Renaming, Replay, Report,
+    Settings, ShutOut, StartError, Survey, shut_out,
 };
-use howdah_traffic::{Event, Timestamp};
+use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
@@ -109,8 +111,10 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     }
     let target = args.connection.target(args.target.as_deref())?;
     let mut source = Source::open(&args)?;
-    let client = connection::connect(&target)?;
+    let mut client = connection::connect(&target)?;
     allow_many_connections();
+    let settings = settings(&args);
+    let capacity = check_logins(&args, ctx, &mut client, &target, &settings.identities)?;
     // What cannot be read replaces no run, and Ctrl-C while a pipe is silent ends us at once.
     source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
     let writer = args.output.as_deref().map(|dir| run_writer(&args, dir, &client)).transpose()?;
@@ -119,13 +123,15 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     // The captured sessions may need every connection that the target allows.
     client.close();
     let stop = ctx.interrupted();
-    let settings = settings(&args);
     let replay = Replay {
         target,
         endpoint,
         encrypted,
         settings,
         writer,
+        outcomes_known: matches!(source, Source::Capture { .. }),
+        capacity,
+        notices: notices(ctx),
         registry: ctx.registry().clone(),
         stop: stop.clone(),
     };
@@ -142,7 +148,105 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     conclude(&args, ctx, report)
 }
 
+/// How long a capture is looked at for who comes, before it is played.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// The same where there may be more sessions at once than the target has room for.
+const LONG_LOOK: Duration = Duration::from_secs(1);
+
+/// Says which sessions will not get in, while nothing has been sent yet. Gives what is left to look
+/// out for during the replay.
+///
+/// # Errors
+///
+/// A role that the user named is refused.
+fn check_logins(
+    args: &Args,
+    ctx: &Context,
+    client: &mut Client,
+    target: &Target,
+    identities: &Identities,
+) -> anyhow::Result<Option<Capacity>> {
+    let capacity = Capacity::ask(client).unwrap_or_else(|error| {
+        tracing::debug!(%error, "the target does not say how many connections it allows");
+        None
+    });
+    let survey = survey(args, capacity)?;
+    for out in shut_out(target, identities, &survey) {
+        complain(ctx, out)?;
+    }
+    let needed = survey.open_max;
+    match capacity.filter(|capacity| needed > capacity.free()) {
+        Some(capacity) => {
+            let more = if survey.complete { "" } else { " or more" };
+            ctx.say(format_args!("note: needs {needed} connections{more} at once, {capacity}"));
+            ctx.say(format_args!(
+                "hint: {}",
+                Notice::Crowded { sessions: needed, capacity }.hint()
+            ));
+            Ok(None)
+        }
+        None => Ok(capacity),
+    }
+}
+
+/// Looks ahead in what is being replayed. A pipe can be read only once, so nothing is known of it.
+fn survey(args: &Args, capacity: Option<Capacity>) -> anyhow::Result<Survey> {
+    if !args.inputs.iter().all(|path| path.is_file() || path.is_dir()) {
+        return Ok(Survey::default());
+    }
+    Ok(match Source::open(args)? {
+        Source::Capture { events, connects, .. } => {
+            let free = capacity.map_or(usize::MAX, |capacity| capacity.free());
+            let crowded = usize::try_from(connects).is_ok_and(|connects| connects > free);
+            Survey::of(events, if crowded { LONG_LOOK } else { GLANCE })
+        }
+        Source::Log(events) => Survey::of(events, GLANCE),
+    })
+}
+
+/// Tells of a role that is not let in. One that was named for the replay is a slip of the pen, one of
+/// the capture perhaps known and of no interest.
+fn complain(ctx: &Context, out: ShutOut) -> anyhow::Result<()> {
+    let ShutOut { user, database, is_mapped, captured, sessions, error, .. } = out;
+    let whose: Vec<_> = captured.iter().filter(|name| !name.is_empty()).cloned().collect();
+    let whose = if whose.is_empty() {
+        "all sessions".to_owned()
+    } else {
+        format!("sessions of {}", whose.join(", "))
+    };
+    if is_mapped {
+        let error = anyhow::Error::from(error)
+            .context(format!("role {user} cannot log in to database {database}"));
+        return Err(errors::with_hint(
+            error,
+            format_args!("{whose} need it: see --map-user and --as-user"),
+        ));
+    }
+    ctx.say(format_args!("note: role {user} cannot log in to database {database}: {error}"));
+    ctx.say(format_args!(
+        "hint: {whose} will fail ({sessions} seen so far); --map-user {user}=ROLE logs them in as another"
+    ));
+    Ok(())
+}
+
+/// Notices go above the progress bar.
+fn notices(ctx: &Context) -> Notices {
+    let talk = ctx.talk();
+    Notices::new(move |notice| {
+        talk.say(format_args!("note: {notice}"));
+        talk.say(format_args!("hint: {}", notice.hint()));
+    })
+}
+
 fn cannot_replay(args: &Args, error: StartError) -> anyhow::Error {
+    // Whether a prefix will do shows at the first line that it is to fit.
+    if let StartError::Feed(cause) = &error
+        && let Some(ReadFilesError::Options(error)) =
+            cause.downcast_ref::<ReadFilesError<NotTaken>>()
+    {
+        return errors::wrong_usage(error);
+    }
     anyhow::Error::from(error).context(format!("cannot replay {}", args.inputs[0].display()))
 }
 
@@ -176,11 +280,7 @@ fn settings(args: &Args) -> Settings {
     }
 }
 
-fn run_writer(
-    args: &Args,
-    dir: &Path,
-    client: &howdah_connect::Client,
-) -> anyhow::Result<RunWriter> {
+fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWriter> {
     let settings = RunSettings {
         capture: args
             .inputs
@@ -206,7 +306,7 @@ fn run_writer(
 /// Where the events come from.
 #[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
 enum Source {
-    Capture { events: Peekable<Events>, total: u64 },
+    Capture { events: Peekable<Events>, total: u64, connects: u64 },
     Log(Peekable<LogStream>),
 }
 
@@ -219,13 +319,19 @@ impl Source {
                     .hint(
                         "`howdah capture import LOG -o CAPTURE` makes one; logs are given by file",
                     )?;
-                let total = capture.manifest().events;
-                Ok(Self::Capture { events: capture.events().peekable(), total })
+                let manifest = capture.manifest();
+                let total = manifest.events;
+                let connects = manifest.kinds.get(&Kind::Connect).copied().unwrap_or(0);
+                Ok(Self::Capture { events: capture.events().peekable(), total, connects })
             }
             inputs if inputs.iter().any(|path| path.is_dir()) => Err(errors::wrong_usage(
                 "give one capture, or log files: a folder is among several inputs",
             )),
             inputs => {
+                for path in inputs.iter().filter(|path| path.as_os_str() != "-") {
+                    std::fs::metadata(path)
+                        .with_context(|| format!("cannot read the log {}", path.display()))?;
+                }
                 let format = args.input_format.map(Into::into);
                 let options = Options { format, ..args.log.options()? };
                 let stream = LogStream::open(inputs.to_vec(), options);

@@ -58,6 +58,7 @@ fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
                 service_us: Some(middle_us * (80 + number as u64 * 37 % 41) / 100),
                 schedule_error_us: Some(3),
                 dependency_lag_us: None,
+                input_late_us: None,
                 rows: Some(1),
                 disposition: if failed { error } else { Disposition::Done },
                 captured_us: None,

@@ -4,7 +4,7 @@ use howdah_lab::{Cluster, or_say_why_not};
 
 use crate::{
     logs::Log,
-    support::{Gate, Replayed, Running, Stage, connect, until, value, word},
+    support::{Gate, Replayed, Running, Stage, connect, howdah, replay, text, until, value, word},
 };
 
 /// A session that is stopped inside its first transaction, has a second one, and then inserts many
@@ -158,6 +158,11 @@ fn more_sessions_than_the_target_allows_are_counted_by_their_code() {
     let (status, said, replayed) =
         Running::start(folder.path(), "server.log", &cluster.uri("postgres"), &[]).wait();
     assert_eq!(status.code(), Some(0), "{said}");
+    let needs = "note: needs 12 connections at once, the target has room for 5 \
+                 (max_connections is 8, 3 are reserved for superusers)\nhint: raise max_connections";
+    assert!(said.starts_with(needs), "{said}");
+    let full = "note: the target refuses connections (sorry, too many clients already) while ";
+    assert_eq!(said.matches(full).count(), 1, "{said}");
     let refused = &replayed.report["by_kind"]["connect"];
     assert_eq!((&refused["done"], &refused["failed"]), (&8.into(), &4.into()));
     // Each refused session has two statements, which are due while it has no connection.
@@ -174,4 +179,43 @@ fn more_sessions_than_the_target_allows_are_counted_by_their_code() {
     assert_eq!(status.code(), Some(0), "{said}");
     replayed.assert_all_done();
     assert_eq!(replayed.report["executions"]["done"], 24);
+    assert!(said.contains("sessions without a connection wait for one"), "{said}");
+}
+
+#[test]
+fn failures_that_production_had_as_well_are_told_from_new_ones() {
+    let Some(stage) = Stage::new("failed_there_too") else { return };
+    let mut log = Log::new("failed_there_too");
+    log.connect(0, 1);
+    // Known from their errors; a log without %e has no codes.
+    for at in 1..=2 {
+        log.query(at, 1, "select 1/0").line(at, 1, "ERROR:  division by zero");
+        log.line(at, 1, "STATEMENT:  select 1/0");
+    }
+    log.query(3, 1, "select 1/0").query(4, 1, "select no_such_column");
+    log.query(5, 1, "select 1").line(5, 1, "ERROR:  canceling statement due to lock timeout");
+    log.line(5, 1, "STATEMENT:  select 1").disconnect(6, 1);
+    // A log that is read as it is played does not know yet what will fail.
+    let streamed = stage.replay(&log.text, &[]).report;
+    assert_eq!(streamed["errors"], serde_json::json!({ "22012": 3, "42703": 1 }));
+    assert_eq!(streamed["errors_captured_too"], serde_json::Value::Null);
+    let import = ["capture", "import", "server.log", "-o", "capture"];
+    howdah(stage.folder.path()).args(import).assert().success();
+    let replayed = replay(stage.folder.path(), "capture", &stage.uri(), &[]);
+    let report = &replayed.report;
+    assert_eq!(report["errors"], serde_json::json!({ "22012": 3, "42703": 1 }));
+    assert_eq!(report["errors_captured_too"], serde_json::json!({ "22012": 2, "42703": 0 }));
+    assert_eq!(report["failed_only_when_captured"], 1);
+
+    let words = ["replay", "capture", "--target", &stage.uri()];
+    let done = howdah(stage.folder.path()).args(words).assert().success();
+    let told = text(&done.get_output().stdout);
+    let lines = [
+        "errors        3  22012, 2 failed there too, 1 only here, such as: division by zero",
+        "errors        1  42703, only here, such as: column \"no_such_column\" does not exist",
+        "no errors     1  failed when captured, and not here",
+    ];
+    for line in lines {
+        assert!(told.contains(line), "{line}: {told}");
+    }
 }

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     logs::Log,
-    support::{Gate, Running, Stage, until},
+    support::{Gate, Running, Stage, connect, until, value},
 };
 
 #[test]
@@ -14,7 +14,7 @@ fn ctrl_c_in_the_middle_leaves_a_valid_run() {
     let Some(stage) = Stage::new("ctrl_c") else { return };
     let mut log = Log::new("ctrl_c");
     log.session(1, &["select 1", "select pg_advisory_lock(5)", "select 2", "select 3"]);
-    log.session(2, &["select 4"]).query(900, 2, "select 5").query(3_600_000, 2, "select 6");
+    log.session(2, &["select 4"]).query(900, 2, "select 5").query(3_000_000, 2, "select 6");
     stage.write("server.log", &log.text);
     let mut gate = Gate::close(stage.client(), 5);
     let mut running = Running::start(stage.folder.path(), "server.log", &stage.uri(), &[]);
@@ -27,6 +27,55 @@ fn ctrl_c_in_the_middle_leaves_a_valid_run() {
     assert_eq!(replayed.report["complete"], false);
     assert!(replayed.report["skipped"]["interrupted"].as_u64().unwrap() >= 3);
     assert_eq!(replayed.report["executions"]["failed"], 0);
+}
+
+/// Two sessions that sleep, and have something to do much later.
+fn sleepers(database: &str) -> Log {
+    let mut log = Log::new(database);
+    for pid in 1..=2 {
+        log.session(pid, &["select pg_sleep(3600)"]).query(3_000_000, pid, "select 'never'");
+    }
+    log
+}
+
+fn assert_nothing_runs_on(cluster: &howdah_lab::Cluster, database: &str, more: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("server.log"), sleepers(database).text).unwrap();
+    let target =
+        format!("host=127.0.0.1 port={} user=postgres dbname={database} {more}", cluster.port());
+    let mut running = Running::start(folder.path(), "server.log", &target, &["--rate", "max"]);
+    let mut client = connect(cluster, "postgres");
+    let mut count = || {
+        let active = "select count(*) from pg_stat_activity where query like '%pg_sleep(3600)' \
+                      and state = 'active' and pid <> pg_backend_pid()";
+        value(&mut client, active)
+    };
+    until("both sleep", || (count() == "2").then_some(()));
+    running.interrupt();
+    let (status, said, replayed) = running.wait();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert_eq!(count(), "0", "they sleep on");
+    let cancelled = "in flight when interrupted, cancelled on the target";
+    assert_eq!(replayed.report["skipped"][cancelled], 2, "{}", replayed.report);
+    assert_eq!(replayed.report["skipped"]["interrupted"], 2, "{}", replayed.report);
+    assert_eq!(replayed.report["executions"]["failed"], 0);
+    // What waited a long way off was not played, although it had been read.
+    assert!(replayed.report["captured_s"].as_f64().unwrap() < 1.0, "{}", replayed.report);
+}
+
+#[test]
+fn ctrl_c_cancels_on_the_target_what_runs_there() {
+    let Some(stage) = Stage::new("sleepers") else { return };
+    assert_nothing_runs_on(stage.cluster, "sleepers", "");
+}
+
+#[test]
+fn ctrl_c_cancels_by_tls_where_sessions_have_it() {
+    let built = howdah_lab::Cluster::builder().name("tls-cancel").start();
+    let Some(mut cluster) = howdah_lab::or_say_why_not("tls-cancel", built) else { return };
+    if crate::who::with_tls(&mut cluster) {
+        assert_nothing_runs_on(&cluster, "postgres", "sslmode=require");
+    }
 }
 
 #[test]

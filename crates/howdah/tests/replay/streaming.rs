@@ -47,6 +47,42 @@ fn the_first_statement_leaves_while_the_pipe_goes_on() {
 }
 
 #[test]
+fn what_a_live_log_brings_late_is_neither_our_fault_nor_the_databases() {
+    let Some(stage) = Stage::new("live") else { return };
+    stage.client().query("create table t (a int)").unwrap();
+    let mut running =
+        Running::start(stage.folder.path(), "-", &stage.uri(), &["--input-format", "stderr"]);
+    let mut pipe = running.child().stdin.take().unwrap();
+    let mut log = Log::new("live");
+    log.connect(0, 1).query(1, 1, "insert into t values (0)");
+    pipe.write_all(log.text.as_bytes()).unwrap();
+    until("the first statement has run", || {
+        (stage.value("select count(*) from t") != "0").then_some(())
+    });
+    // Due a few milliseconds after the first, which is over; a pipe that was silent lets them go
+    // when it has been silent again.
+    let mut log = Log::new("live");
+    for at in 2..=5 {
+        log.query(at, 1, "insert into t values (1)");
+    }
+    pipe.write_all(log.text.as_bytes()).unwrap();
+    drop(pipe);
+    let (status, said, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    replayed.assert_all_done();
+    let executions = replayed.executions();
+    assert_eq!(executions.len(), 5);
+    for outcome in &executions {
+        let parts = [outcome.schedule_error_us, outcome.dependency_lag_us, outcome.input_late_us];
+        let sum: u64 = parts.iter().map(|part| part.unwrap()).sum();
+        let late = u64::try_from(outcome.sent_us.unwrap() - outcome.due_us).unwrap();
+        assert!(late.abs_diff(sum) <= 3, "{late} µs late: {outcome:?}");
+    }
+    assert!(executions[1..].iter().all(|outcome| outcome.input_late_us.unwrap() > 0));
+    assert_eq!(replayed.report["input_late_us"]["count"], 5);
+}
+
+#[test]
 fn a_log_replays_as_its_capture_does() {
     let Some(stage) = Stage::new("twice") else { return };
     let mut log = Log::new("twice");

@@ -56,6 +56,16 @@ fn a_target_that_refuses_is_named_with_the_reason() {
 }
 
 #[test]
+fn a_log_that_is_not_there_is_named_before_any_server_is_asked() {
+    let Some(stage) = with_log("log_first") else { return };
+    let nobody = "postgresql://127.0.0.1:1/shop";
+    let said = refused(&stage, 1, &["server.log", "missing.log", "--target", nobody]);
+    assert!(said.starts_with("howdah: cannot read the log missing.log: No such file"), "{said}");
+    let said = refused(&stage, 1, &["missing", "--target", nobody]);
+    assert!(said.contains("missing") && !said.contains("connect to"), "{said}");
+}
+
+#[test]
 fn a_wrong_password_is_said_and_not_shown() {
     let built = howdah_lab::Cluster::builder().name("secret").password("right").start();
     let Some(cluster) = howdah_lab::or_say_why_not("secret", built) else { return };
@@ -115,6 +125,9 @@ fn words_that_make_no_sense_are_wrong_usage() {
         ["--rate", "0"],
         ["--rate", "-1"],
         ["--rate", "fast"],
+        ["--rate", "NaN"],
+        ["--rate", "inf"],
+        ["--rate", "1e-300"],
         ["--workers", "0"],
         ["--fetch-rows", "0"],
         ["--backlog", "0"],
@@ -124,6 +137,9 @@ fn words_that_make_no_sense_are_wrong_usage() {
     for words in cases {
         let said = refused(&stage, 2, &[&["server.log", "--target", &uri][..], &words].concat());
         assert!(said.contains(words[0]), "{words:?}: {said}");
+        let range =
+            said.contains("give a number from 0.000001 to 1000000, such as 0.5 or 2, or max");
+        assert_eq!(range, words[0] == "--rate", "{said}");
     }
     assert_eq!(stage.value("select count(*) from t"), "0");
 }
@@ -142,7 +158,7 @@ fn people_get_lines_and_where_the_run_is() {
     let words = ["replay", "server.log", "--target", &uri, "-o", "run", "--rate", "2"];
     let done = howdah(stage.folder.path()).args(words).assert().success();
     let told = text(&done.get_output().stdout);
-    assert!(told.contains("at 2 times the captured pace"), "{told}");
+    assert!(told.contains(", 2 times as fast as captured\n"), "{told}");
     assert!(told.contains("executions      1: 1 done, 0 failed, 0 skipped"), "{told}");
     assert!(told.contains("schedule error") && told.contains("dependency lag"), "{told}");
     assert!(told.ends_with("run: run\n"), "{told}");

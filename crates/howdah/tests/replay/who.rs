@@ -42,6 +42,37 @@ fn sessions_log_in_as_whom_they_were_captured_or_mapped() {
 }
 
 #[test]
+fn a_role_that_cannot_log_in_is_named_before_anything_is_sent() {
+    let Some(stage) = Stage::new("shut_out") else { return };
+    let mut client = stage.client();
+    client.query("create table t (who text default current_user)").unwrap();
+    client.query("create role no_login_here nologin").unwrap();
+    let mut log = Log::new("shut_out");
+    let insert = ["insert into t default values"];
+    log.session(1, &insert).user("no_login_here").session(2, &insert);
+    stage.write("server.log", &log.text);
+    let replay = |words: &[&str]| {
+        let mut command = crate::support::howdah(stage.folder.path());
+        command.args(["replay", "server.log", "--target", &stage.uri()]).args(words);
+        command.assert()
+    };
+    // One that the capture has is a result; one that was named for the replay is a mistake.
+    let done = replay(&[]).success();
+    let said = crate::support::text(&done.get_output().stderr);
+    let note = "note: role no_login_here cannot log in to database shut_out: ";
+    assert!(said.starts_with(note) && said.contains("is not permitted to log in"), "{said}");
+    assert!(said.contains("\nhint: sessions of no_login_here will fail (1 seen so far)"), "{said}");
+    assert_eq!(stage.value("select count(*) from t"), "1");
+    for words in [["--map-user", "postgres=nobody_at_all"], ["--as-user", "nobody_at_all"]] {
+        let refused = replay(&words).code(1);
+        let said = crate::support::text(&refused.get_output().stderr);
+        assert!(said.contains("role nobody_at_all cannot log in to database shut_out: "), "{said}");
+        assert!(said.contains("\nhint: ") && said.contains(" need it: see --map-user"), "{said}");
+    }
+    assert_eq!(stage.value("select count(*) from t"), "1");
+}
+
+#[test]
 fn sessions_connect_to_the_database_they_were_captured_in_or_mapped_to() {
     let Some(stage) = Stage::new("where_to") else { return };
     let log = two_roles(&stage).replace("who_alice", "postgres").replace("who_bob", "postgres");
@@ -135,7 +166,7 @@ fn sessions_keep_to_the_proofs_that_the_target_allows() {
 }
 
 /// Gives the server a certificate; false, after saying so, where there is no `openssl`.
-fn with_tls(cluster: &mut howdah_lab::Cluster) -> bool {
+pub(crate) fn with_tls(cluster: &mut howdah_lab::Cluster) -> bool {
     use std::{
         fs,
         io::Write as _,

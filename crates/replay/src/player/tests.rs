@@ -48,8 +48,10 @@ impl Scene {
 
     /// The same, of a pipeline.
     fn event_of(&mut self, pipeline: Option<u32>, millis: u64, action: Action) {
+        let due = self.start + Duration::from_millis(millis);
         let item = Item {
-            due: self.start + Duration::from_millis(millis),
+            due,
+            here: due,
             bytes: 1,
             event: Event {
                 time: Timestamp::from_micros(i64::try_from(millis * 1000).unwrap()),

@@ -22,6 +22,7 @@ fn outcome(query: u64, number: u64, service_us: u64) -> ReplayOutcome {
         service_us: Some(service_us),
         schedule_error_us: Some(0),
         dependency_lag_us: None,
+        input_late_us: None,
         rows: Some(1),
         disposition: Disposition::Done,
         captured_us: None,

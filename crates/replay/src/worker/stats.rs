@@ -1,0 +1,27 @@
+//! What a worker counts, apart from what became of each event.
+
+/// What a worker knows about its connections at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WorkerStats {
+    /// Events taken from the inbox: each of them has an end, unlike those that a stop leaves there.
+    pub(crate) events: u64,
+    pub(crate) sessions: u64,
+    pub(crate) connections: u64,
+    pub(crate) lost: u64,
+    pub(crate) open: usize,
+    pub(crate) open_max: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) stopped: bool,
+}
+
+impl WorkerStats {
+    /// Adds what another worker did.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.events += other.events;
+        self.sessions += other.sessions;
+        self.connections += other.connections;
+        self.lost += other.lost;
+        self.open_max += other.open_max;
+        self.stopped |= other.stopped;
+    }
+}
