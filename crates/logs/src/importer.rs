@@ -398,7 +398,8 @@ fn describe(reader: &Reader, summary: &mut Summary) {
             return;
         }
         let origin = if reader.is_guessed() { Origin::Guessed } else { Origin::Given };
-        summary.prefix = Some(Prefix { text: prefix.source().to_owned(), origin });
+        let confidence = prefix.confidence().cloned();
+        summary.prefix = Some(Prefix { text: prefix.source().to_owned(), origin, confidence });
         summary.facts.sessions_merged |= !prefix.tells_sessions();
     }
 }

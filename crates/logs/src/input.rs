@@ -25,6 +25,7 @@ mod pgreplay_go;
 mod plan;
 mod stamp;
 mod syslog;
+mod unwrapper;
 mod wrapping;
 
 use std::{
@@ -44,6 +45,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use self::{
     compressed::Compression,
     plan::{Inputs, LeftOut, LogFile, Order, PlanError},
+    unwrapper::Unwrapper,
     wrapping::Wrapping,
 };
 use self::{

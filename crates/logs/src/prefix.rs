@@ -7,6 +7,7 @@
 //!
 //! Source: manual, `log_line_prefix`; `log_status_format` in `elog.c`.
 
+mod deduce;
 mod guess;
 mod shape;
 
@@ -15,13 +16,15 @@ use std::ops::Range;
 use memchr::memmem;
 
 pub(crate) use self::guess::guess;
-use crate::{options::OptionsError, record::Label};
+use crate::{options::OptionsError, record::Label, summary::Confidence};
 
 /// A compiled prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Prefix {
     source: String,
     items: Vec<Item>,
+    /// How sure a guess of it is.
+    confidence: Option<Confidence>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,7 +198,7 @@ impl Prefix {
         if !literal.is_empty() {
             items.push(Item::Literal(literal));
         }
-        let prefix = Self { source: source.to_owned(), items };
+        let prefix = Self { source: source.to_owned(), items, confidence: None };
         if !prefix.has_any(&[Field::Seconds, Field::Millis, Field::Epoch]) {
             return Err(OptionsError::PrefixWithoutTime { prefix: prefix.source });
         }
@@ -205,6 +208,11 @@ impl Prefix {
     /// The prefix in PostgreSQL's syntax.
     pub(crate) fn source(&self) -> &str {
         &self.source
+    }
+
+    /// How sure it is, if it was guessed.
+    pub(crate) fn confidence(&self) -> Option<&Confidence> {
+        self.confidence.as_ref()
     }
 
     /// Whether lines tell one session from another.

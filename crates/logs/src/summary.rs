@@ -1,5 +1,7 @@
 //! What an import read, what it could not read, and what it learnt of the log.
 
+use std::fmt;
+
 use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Text};
 use serde::{Serialize, Serializer};
 
@@ -51,6 +53,48 @@ pub struct Prefix {
     pub text: String,
     /// Whether a person gave it.
     pub origin: Origin,
+    /// How sure it is, if it was guessed.
+    pub confidence: Option<Confidence>,
+}
+
+/// As a phrase: `log_line_prefix '%m [%p] ' (guessed: fits all 40 lines looked at)`.
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "log_line_prefix '{}' ", self.text)?;
+        match (self.origin, &self.confidence) {
+            (Origin::Given, _) => f.write_str("(given)"),
+            (Origin::Guessed, None) => f.write_str("(guessed)"),
+            (Origin::Guessed, Some(Confidence { lines, lines_of, .. })) if lines == lines_of => {
+                write!(f, "(guessed: fits all {lines} lines looked at)")
+            }
+            (Origin::Guessed, Some(Confidence { lines, lines_of, .. })) => {
+                write!(f, "(guessed: fits {lines} of {lines_of} lines looked at)")
+            }
+        }
+    }
+}
+
+impl Prefix {
+    /// What a person should do about a guess that may be wrong.
+    pub fn doubt(&self) -> Option<String> {
+        let rival = self.confidence.as_ref()?.rival.as_ref()?;
+        Some(format!(
+            "the prefix may be '{rival}' as well, with other users, databases or sessions: \
+             SHOW log_line_prefix tells, --prefix says it"
+        ))
+    }
+}
+
+/// How sure the guess of a prefix is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Confidence {
+    /// Lines of the sample that it fits.
+    pub lines: u64,
+    /// Lines of the sample that look like records.
+    pub lines_of: u64,
+    /// A prefix that fits as many lines and finds other users, databases or sessions in them. Then
+    /// only a person knows which one is right.
+    pub rival: Option<String>,
 }
 
 /// Where a fact comes from.
@@ -389,4 +433,18 @@ fn problems_are_counted_and_sampled() {
 fn excerpts_are_short_and_printable() {
     assert_eq!(shorten(b"a\x00b\xff"), "a\u{fffd}b\u{fffd}");
     assert_eq!(shorten(&[b'x'; 1000]).chars().count(), EXCERPT_CHARS + 1);
+}
+
+#[test]
+fn a_prefix_is_told_with_how_sure_it_is() {
+    let prefix = |lines, rival: Option<&str>| Prefix {
+        text: "%m ".to_owned(),
+        origin: Origin::Guessed,
+        confidence: Some(Confidence { lines, lines_of: 9, rival: rival.map(str::to_owned) }),
+    };
+    let told = prefix(9, None).to_string();
+    assert_eq!(told, "log_line_prefix '%m ' (guessed: fits all 9 lines looked at)");
+    assert!(prefix(8, None).to_string().ends_with("fits 8 of 9 lines looked at)"));
+    assert_eq!(prefix(9, None).doubt(), None);
+    assert!(prefix(9, Some("%t ")).doubt().is_some_and(|doubt| doubt.contains("'%t '")));
 }

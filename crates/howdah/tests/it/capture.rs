@@ -47,7 +47,7 @@ fn events(folder: &Path) -> Vec<Value> {
 fn import_says_what_it_took_the_log_for_and_what_it_left_out() {
     let (_folder, said) = imported();
     assert!(
-        said.contains("in stderr format, log_line_prefix '%m [%p] %q%u@%d ' (guessed)"),
+        said.contains("in stderr format, log_line_prefix '%m [%p] %q%u@%d ' (guessed: fits all "),
         "{said}"
     );
     assert!(said.contains("  simple "), "{said}");

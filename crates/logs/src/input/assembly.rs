@@ -58,7 +58,7 @@ struct Message {
     broken: bool,
     closed: bool,
     last_entry: u64,
-    /// Bytes of the last piece, before anything was undone in it.
+    /// Bytes of the last piece, as the server sent it.
     last_len: usize,
     time: String,
     text: Vec<u8>,
@@ -120,7 +120,7 @@ impl Assembly {
         if self.adds_prefix.is_none() {
             self.adds_prefix = label(&text).map(|(_, at)| !has_time(&text[..at]));
         }
-        self.add(entry, number, raw.len(), &text, found);
+        self.add(entry, number, &text, found);
         self.emit(found);
     }
 
@@ -147,20 +147,19 @@ impl Assembly {
         &mut self,
         entry: &Entry<'_>,
         number: Option<(u64, Option<u64>)>,
-        len: usize,
         text: &[u8],
         found: &mut Found,
     ) {
-        let (clock, bytes_max) = (self.clock, self.bytes_max);
+        let (clock, bytes_max, len) = (self.clock, self.bytes_max, text.len());
         let last = self.open.iter_mut().rfind(|open| !open.closed && open.pid == entry.pid);
         if let Some(message) = last {
             let joint = match (message.number, number) {
                 (Some((known, piece)), Some((new, Some(next)))) if known == new => {
                     message.broken |= next != piece + 1;
                     message.number = Some((new, next));
-                    Some(message.goes_on_with(len, text))
+                    Some(message.goes_on_with(text))
                 }
-                (None, None) => message.belongs_without_number(text, len),
+                (None, None) => message.belongs_without_number(text),
                 _ => None,
             };
             if let Some(joint) = joint {
@@ -228,23 +227,23 @@ enum Joint {
 impl Message {
     /// How a piece of this message follows what is there. The server cuts a line at the last white
     /// space within 900 bytes, so the cut part and the next word together do not fit.
-    fn goes_on_with(&self, len: usize, text: &[u8]) -> Joint {
+    fn goes_on_with(&self, text: &[u8]) -> Joint {
         let is_new_line = match text.first() {
             Some(b'\t') | None => true,
-            Some(b' ') => false,
+            Some(byte) if is_space(byte) => false,
             Some(_) => self.last_len < FULL_BYTES || self.begins_like(text),
         };
-        let word = text.iter().skip(1).position(u8::is_ascii_whitespace).map_or(len, |at| at + 1);
+        let word = text.iter().skip(1).position(is_space).map_or(text.len(), |at| at + 1);
         let is_cut = self.last_len + word >= FULL_BYTES;
         if is_new_line || !is_cut { Joint::NewLine } else { Joint::SameLine }
     }
 
     /// The same where pieces are not numbered; `None` if a message begins with this one.
-    fn belongs_without_number(&self, text: &[u8], len: usize) -> Option<Joint> {
+    fn belongs_without_number(&self, text: &[u8]) -> Option<Joint> {
         match label(text) {
-            Some((Label::Main(_), _)) if self.goes_on_with(len, text) == Joint::NewLine => None,
+            Some((Label::Main(_), _)) if self.goes_on_with(text) == Joint::NewLine => None,
             Some((Label::Field(_), _)) => Some(Joint::NewLine),
-            _ => Some(self.goes_on_with(len, text)),
+            _ => Some(self.goes_on_with(text)),
         }
     }
 
@@ -264,6 +263,11 @@ impl Message {
         }
         self.text.extend_from_slice(text);
     }
+}
+
+/// What `isspace` takes for white space.
+fn is_space(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
 /// Splits `[7-2] ` or `[7] ` off: the message's number, and that of the piece.

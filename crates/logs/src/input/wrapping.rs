@@ -40,6 +40,18 @@ pub enum Wrapping {
 }
 
 impl Wrapping {
+    /// Every one, in the order of declaration.
+    pub const ALL: [Self; 8] = [
+        Self::Cri,
+        Self::Timestamps,
+        Self::Json,
+        Self::Syslog,
+        Self::JournalJson,
+        Self::JournalExport,
+        Self::PgreplayGo,
+        Self::Pgreplay,
+    ];
+
     /// A phrase for people: what a log came from.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -115,6 +127,12 @@ impl Chain {
     /// Nothing was read yet.
     pub(super) fn new() -> Self {
         Self { sample: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// Nothing was read yet, and it is known what is around the log: this and nothing more.
+    pub(super) fn expecting(wrapping: Wrapping, settings: &Settings) -> Self {
+        let layers = vec![wrapping.layer(settings)];
+        Self { layers, wrappings: vec![wrapping], sample: None }
     }
 
     /// What was taken off so far, from the outside.

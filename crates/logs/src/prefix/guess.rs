@@ -1,36 +1,73 @@
 //! Finding `log_line_prefix` from the lines of a log.
 //!
-//! Candidates are tried, not deduced: what administrators write is a product of a few habits (the
-//! time and process first, then a counter, then who), and a candidate that matches every record of a
-//! sample with plausible names is right for all that matters.
+//! Candidates are tried: what administrators write is a product of a few habits (the time and process
+//! first, then a counter, then who), and a candidate that matches every record of a sample with plausible
+//! names is right for all that matters. Where none does, one is [deduced](super::deduce).
 
-use super::{Field, Names, Prefix};
-use crate::record::Label;
+use super::{Field, Names, Prefix, deduce::deduce};
+use crate::{record::Label, summary::Confidence};
 
 /// The candidate that matches most of `lines`, or `None` if none matches any.
 ///
 /// Among equals the one that stands earlier in [`candidates`] wins: simpler ones come first.
 pub(crate) fn guess<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Prefix> {
     let lines: Vec<_> = lines.filter(|line| may_have_label(line)).collect();
-    let best = |candidates: Vec<(usize, Prefix)>| {
-        let most = candidates.iter().map(|(score, _)| *score).max().filter(|most| *most > 0)?;
-        Some(
-            candidates
-                .into_iter()
-                .filter(move |(score, _)| *score == most)
-                .map(|(_, prefix)| prefix),
-        )
-    };
-    let score = |prefix: Prefix, lines: &mut dyn Iterator<Item = &&[u8]>| {
-        (lines.filter(|line| fits(&prefix, line)).count(), prefix)
-    };
     // Thousands of candidates on a few lines spread over the sample, then the few best on all lines.
     let stride = lines.len().div_ceil(FIRST_PASS_LINES).max(1);
+    let few: Vec<_> = lines.iter().step_by(stride).copied().collect();
     let compiled = candidates().filter_map(|source| Prefix::compile(&source).ok());
-    let first = compiled.map(|prefix| score(prefix, &mut lines.iter().step_by(stride))).collect();
-    let second = best(first)?.map(|prefix| score(prefix, &mut lines.iter())).collect();
-    best(second)?.next()
+    let mut finalists = best(compiled, &few).1;
+    finalists.truncate(FINALISTS_MAX);
+    let (mut most, mut winners) = best(finalists.into_iter(), &lines);
+    if most < lines.len()
+        && let Some(deduced) = deduce(&lines).and_then(|source| Prefix::compile(&source).ok())
+    {
+        let (score, deduced) = best(std::iter::once(deduced), &lines);
+        if score > most {
+            (most, winners) = (score, deduced);
+        }
+    }
+    let mut winners = winners.into_iter();
+    let mut winner = winners.next()?;
+    let rival = winners.find(|rival| reads_differently(&winner, rival, &lines));
+    winner.confidence = Some(Confidence {
+        lines: most as u64,
+        lines_of: lines.len() as u64,
+        rival: rival.map(|rival| rival.source),
+    });
+    Some(winner)
 }
+
+/// The prefixes that fit most lines, and how many that is; none if they fit none.
+fn best(prefixes: impl Iterator<Item = Prefix>, lines: &[&[u8]]) -> (usize, Vec<Prefix>) {
+    let mut winners = (1, Vec::new());
+    for prefix in prefixes {
+        let score = lines.iter().filter(|line| fits(&prefix, line)).count();
+        if score > winners.0 {
+            winners = (score, Vec::new());
+        }
+        if score == winners.0 {
+            winners.1.push(prefix);
+        }
+    }
+    winners
+}
+
+/// Whether two prefixes that fit the same lines find different sessions in them.
+fn reads_differently(one: &Prefix, other: &Prefix, lines: &[&[u8]]) -> bool {
+    const WHO: [Field; 4] = [Field::User, Field::Database, Field::Pid, Field::SessionId];
+    lines.iter().any(|line| {
+        let found = [one, other].map(|prefix| prefix.matches(line, Names::default()));
+        let [Some(one), Some(other)] = found else { return false };
+        WHO.into_iter().any(|field| {
+            let (one, other) = (one.field(line, field), other.field(line, field));
+            !one.is_empty() && !other.is_empty() && one != other
+        })
+    })
+}
+
+/// Candidates that are held against all lines.
+const FINALISTS_MAX: usize = 64;
 
 /// Lines that all candidates are tried on.
 const FIRST_PASS_LINES: usize = 40;
@@ -93,6 +130,7 @@ const WHOLE: &[&str] = &[
     "%t:%u:%d:",
     "%m %u %d [%p]: ",
     "%m %d %u [%p] ",
+    "%m %u %d [%p] ",
     "%m|%p|%u|%d|%a|",
     "%m|%u|%d|%p|",
     "%m|%u|%d|%r|%p|",
@@ -102,6 +140,16 @@ const WHOLE: &[&str] = &[
     "%m [%p] [%c] ",
     "%m %p %c ",
     "%n %-12u %8p %l %e %i %s %v %x %r %h %b %P %Q %% |%c| ",
+    // openSUSE, Spilo, Supabase, Aiven, Crunchy, EDB, pgBadger's for syslog behind time and process.
+    "%m %d %u [%p]",
+    "%t [%p]: [%l-1] %c %x %d %u %a %h ",
+    "%h %m [%p] %q%u@%d ",
+    "%m [%p] %q[user=%u,db=%d,app=%a] ",
+    "%t [%p]: [%l-1] user=%u,db=%d,app=%a,client=%h ",
+    "%m [%p]: [%l-1] %quser=%u,db=%d,app=%a,client=%h ",
+    "[%m] [%p] %u@%d %h %a ",
+    "%m [%p]: [%l-1] db=%d,user=%u,host=%h ",
+    "%m-%c-%u-%d-",
 ];
 
 const HEADS: &[&str] = &[

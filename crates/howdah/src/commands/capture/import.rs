@@ -207,17 +207,14 @@ fn show(ctx: &Context, bar: &mut Option<ProgressBar>, progress: Progress) {
 /// Says what was read, what is in the capture, and what is not.
 fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary) {
     let format = summary.format.map_or("unknown", Format::as_str);
-    let prefix = summary.prefix.as_ref().map_or(String::new(), |prefix| {
-        let origin = match prefix.origin {
-            howdah_logs::Origin::Given => "given",
-            howdah_logs::Origin::Guessed => "guessed",
-        };
-        format!(", log_line_prefix '{}' ({origin})", prefix.text)
-    });
+    let prefix = summary.prefix.as_ref().map_or(String::new(), |prefix| format!(", {prefix}"));
     for line in summary.inputs.lines() {
         ctx.say(line);
     }
     ctx.say(format_args!("read {} records in {format} format{prefix}", summary.records));
+    if let Some(doubt) = summary.prefix.as_ref().and_then(howdah_logs::Prefix::doubt) {
+        ctx.say(doubt);
+    }
     let span = match (manifest.first, manifest.last) {
         (Some(first), Some(last)) => format!(", {first} to {last}"),
         _ => String::new(),

@@ -1,0 +1,108 @@
+use crate::prefix::{Field, Names, Prefix, guess};
+
+/// Heads of a session's lines and of a checkpointer's, as the server prints them for a prefix.
+fn head(prefix: &str, number: usize, is_session: bool) -> String {
+    let (user, database, application) = [
+        ("[unknown]", "[unknown]", "[unknown]"),
+        ("al", "shop", "psql"),
+        ("bo", "stock", "web_app"),
+        ("al", "stock", "cron"),
+    ][number % 4];
+    let mut out = String::new();
+    let mut letters = prefix.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            out.push(letter);
+            continue;
+        }
+        let in_session = |text: &str| if is_session { text.to_owned() } else { String::new() };
+        let process = if is_session { 18146 + number % 4 } else { 70 };
+        out += &match letters.next() {
+            Some('m') => format!("2026-11-20 12:43:19.{number:03} UTC"),
+            Some('t') => format!("2026-11-20 12:43:{:02} UTC", number % 60),
+            Some('n') => format!("1795178599.{number:03}"),
+            Some('s') => "2026-11-20 12:40:00 UTC".to_owned(),
+            Some('c') => format!("6b004067.{process:x}"),
+            Some('p') => process.to_string(),
+            Some('l') => (number / 4 + 1).to_string(),
+            Some('e') => "00000".to_owned(),
+            Some('x') => "0".to_owned(),
+            Some('u') => in_session(user),
+            Some('d') => in_session(database),
+            Some('a') => in_session(application),
+            Some('r') => in_session(&format!("10.0.0.{number}(5043{number})")),
+            Some('h') => in_session(&format!("10.0.0.{number}")),
+            Some('v') => in_session(&format!("3/{number}")),
+            Some('q') if is_session => String::new(),
+            Some('q') => break,
+            other => panic!("%{other:?} is not printed here"),
+        };
+    }
+    out
+}
+
+fn log(prefix: &str) -> Vec<String> {
+    let line = |number: usize| {
+        if number % 10 == 9 {
+            return head(prefix, number, false) + "LOG:  checkpoint starting: time\n";
+        }
+        let message = match number % 4 {
+            0 => "connection received: host=10.0.0.1 port=5043".to_owned(),
+            1 if number < 4 => {
+                "connection authorized: user=al database=shop application_name=psql".to_owned()
+            }
+            2 if number < 4 => {
+                "connection authorized: user=bo database=stock application_name=web_app".to_owned()
+            }
+            _ => format!("statement: select {number}"),
+        };
+        head(prefix, number, true) + &format!("LOG:  {message}\n")
+    };
+    (0..50).map(line).collect()
+}
+
+#[test]
+fn prefixes_that_nobody_thought_of() {
+    for prefix in [
+        "%m;%c;%u;%d;%a;%h; ",
+        "<%m|%p|%l> %q(%d/%u) ",
+        "%t %q[%r] db:%d usr:%u ",
+        "srv1 %m {%p} %q%u>%d ",
+        "%n/%p/%u/%d/",
+        "PG15 %m %e %x %p %quser=%u database=%d ",
+        "%c %l %s %m %q%d.%u ",
+        "%m pid=%p sess=%c app=%a u=%u d=%d h=%h ",
+    ] {
+        let log = log(prefix);
+        let guessed = guess(log.iter().map(String::as_bytes)).expect(prefix);
+        let confidence = guessed.confidence().expect("a guess");
+        assert_eq!(confidence.lines, 50, "{prefix}: {}", guessed.source());
+        let right = Prefix::compile(prefix).expect("a prefix");
+        for line in &log {
+            let line = line.as_bytes();
+            let read = |prefix: &Prefix| {
+                let found = prefix.matches(line, Names::default()).expect("a record");
+                [Field::User, Field::Database, Field::Pid, Field::SessionId]
+                    .map(|field| String::from_utf8_lossy(found.field(line, field)).into_owned())
+            };
+            assert_eq!(read(&guessed), read(&right), "{prefix} as {}", guessed.source());
+        }
+    }
+}
+
+#[test]
+fn what_can_be_read_in_two_ways_is_told() {
+    // Without a message that names user and database, nobody can tell which is which.
+    let line = |number: u32| {
+        format!("2026-11-20 12:43:19.{number:03} UTC shop al [7] LOG:  statement: select 1\n")
+    };
+    let log: Vec<_> = (0..9).map(line).collect();
+    let guessed = guess(log.iter().map(String::as_bytes)).expect("a prefix");
+    let rival = guessed.confidence().and_then(|confidence| confidence.rival.clone());
+    assert!(rival.is_some(), "{}", guessed.source());
+    // With one it is clear.
+    let clear = "2026-11-20 12:43:19.000 UTC shop al [7] LOG:  connection authorized: user=al database=shop\n";
+    let guessed = guess(log.iter().map(String::as_bytes).chain([clear.as_bytes()])).expect("one");
+    assert_eq!(guessed.confidence().and_then(|confidence| confidence.rival.as_deref()), None);
+    assert_eq!(guessed.source(), "%m %d %u [%p] ");
+}
