@@ -2,6 +2,7 @@
 
 pub mod connect;
 pub mod dataset;
+pub mod log_input;
 pub mod log_text;
 pub mod logs;
 pub mod scram;
@@ -172,6 +173,26 @@ pub static TARGETS: &[Target] = &[
         bytes_max: 64,
         memory: logs::MEMORY,
         smoke: 1500,
+    },
+    Target {
+        name: "logs-unwrap",
+        about: "what is around a log: pieces give what the whole gives, problems close",
+        run: log_input::unwrap,
+        seeds: Seeds::Made(log_input::unwrap_seeds),
+        words: log_input::WORDS,
+        memory: log_input::MEMORY,
+        smoke: 5000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "logs-syslog",
+        about: "a message cut for syslog comes out whole",
+        run: log_input::syslog,
+        seeds: Seeds::Folder("text"),
+        words: log_input::SYSLOG_WORDS,
+        memory: log_input::MEMORY,
+        smoke: 500,
+        ..Target::PLAIN
     },
     Target {
         name: "logs-text",
