@@ -62,8 +62,8 @@ pub(crate) struct Setting<'s> {
     pub(crate) port: u16,
     pub(crate) buffer_bytes: usize,
     pub(crate) flush: Duration,
-    /// Where it flushes to.
-    pub(crate) sink: &'s Sink,
+    /// Where it flushes to, if anywhere.
+    pub(crate) sink: Option<&'s Sink>,
 }
 
 impl Servers {
@@ -152,15 +152,17 @@ impl Servers {
 
     fn howdah(&self, setting: &Setting<'_>) -> anyhow::Result<Command> {
         let Setting { port, buffer_bytes, flush, sink } = setting;
+        let graphite = sink.map_or_else(String::new, |sink| {
+            let port = sink.port();
+            format!("[[statsd.backends.graphite]]\nhost = \"127.0.0.1\"\nport = {port}\n")
+        });
         let file = self.write(
             "howdah.toml",
             &format!(
                 "[statsd]\nflush-interval = {}\nmanagement = \"127.0.0.1:0\"\n\n\
                  [[statsd.listen]]\ntype = \"udp\"\naddress = \"127.0.0.1:{port}\"\n\
-                 buffer-bytes = {buffer_bytes}\n\n\
-                 [[statsd.backends.graphite]]\nhost = \"127.0.0.1\"\nport = {}\n",
+                 buffer-bytes = {buffer_bytes}\n\n{graphite}",
                 flush.as_millis(),
-                sink.port(),
             ),
         )?;
         let mut command = Command::new(&self.howdah);
@@ -178,7 +180,7 @@ impl Servers {
                  graphiteHost: '127.0.0.1', graphitePort: {} }}\n",
                 free_tcp_port()?,
                 flush.as_millis(),
-                sink.port(),
+                sink.map_or(2003, Sink::port),
             ),
         )?;
         let mut command = Command::new("node");
@@ -190,7 +192,7 @@ impl Servers {
         let Setting { port, flush, sink, .. } = setting;
         let file = self.write(
             "gostatsd.toml",
-            &format!("[graphite]\naddress = '127.0.0.1:{}'\n", sink.port()),
+            &format!("[graphite]\naddress = '127.0.0.1:{}'\n", sink.map_or(2003, Sink::port)),
         )?;
         let mut command = Command::new(self.bin("gostatsd"));
         command

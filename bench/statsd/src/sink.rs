@@ -21,8 +21,8 @@ pub(crate) struct Sink {
 pub(crate) struct Heard {
     /// Sums of counts, by key.
     counts: HashMap<String, f64>,
-    /// Last values of others, by key.
-    last: HashMap<String, f64>,
+    /// Largest values of others, by key.
+    largest: HashMap<String, f64>,
     /// Flushes.
     connections: u64,
 }
@@ -59,10 +59,10 @@ impl Sink {
         self.heard().counts.get(key).copied()
     }
 
-    /// The last value of a name that ends in `suffix`.
-    pub(crate) fn last(&self, suffix: &str) -> Option<f64> {
+    /// The largest value of a name that ends in `suffix`.
+    pub(crate) fn largest(&self, suffix: &str) -> Option<f64> {
         let heard = self.heard();
-        heard.last.iter().find(|(key, _)| key.ends_with(suffix)).map(|(_, value)| *value)
+        heard.largest.iter().find(|(key, _)| key.ends_with(suffix)).map(|(_, value)| *value)
     }
 
     /// Waits for the next connection that begins after this call; at most for `patience`.
@@ -89,7 +89,10 @@ impl Sink {
             let mut heard = self.heard();
             match key.strip_prefix("stats_counts.") {
                 Some(key) => *heard.counts.entry(key.to_owned()).or_default() += value,
-                None => drop(heard.last.insert(key.to_owned(), value)),
+                None => {
+                    let largest = heard.largest.entry(key.to_owned()).or_insert(value);
+                    *largest = largest.max(value);
+                }
             }
         }
     }

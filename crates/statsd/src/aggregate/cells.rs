@@ -32,7 +32,7 @@ pub struct Interval {
     /// What could not be used.
     pub rejects: Rejects,
     /// Keys with a new cell since the last swap, in the order of their cells.
-    pub names: Vec<NewName>,
+    pub names: NewNames,
     /// Sums.
     pub counters: Cells<CounterCell>,
     /// Timer samples.
@@ -60,23 +60,75 @@ impl Interval {
     }
 }
 
+/// Keys that got a cell. One text for all of them: a million new keys at once are no rare thing.
+#[derive(Debug, Default)]
+pub struct NewNames {
+    entries: Vec<Entry>,
+    text: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    name_bytes: u32,
+    tags_bytes: u32,
+    kind: Kind,
+    overflow: bool,
+}
+
 /// A key that got a cell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewName {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewName<'t> {
     /// The kind of its cell.
     pub kind: Kind,
-    /// The raw name with the raw tags behind it.
-    pub(super) text: Box<[u8]>,
-    pub(super) name_bytes: usize,
+    /// The raw name.
+    pub name: &'t [u8],
+    /// The raw tags.
+    pub tags: &'t [u8],
     /// The server's own name for what does not fit: to be taken as it is.
     pub overflow: bool,
 }
 
-impl NewName {
-    /// The raw name and the raw tags.
+impl NewNames {
+    /// More than this is no steady traffic, and its memory is given back.
+    const KEPT: usize = 4096;
+
+    pub(super) fn push(&mut self, new: NewName<'_>) {
+        let NewName { kind, name, tags, overflow } = new;
+        // Far from u32::MAX: both came in one packet.
+        let (name_bytes, tags_bytes) = (name.len() as u32, tags.len() as u32);
+        self.entries.push(Entry { name_bytes, tags_bytes, kind, overflow });
+        self.text.extend_from_slice(name);
+        self.text.extend_from_slice(tags);
+    }
+
+    /// All of them, in the order of their cells.
+    pub fn iter(&self) -> impl Iterator<Item = NewName<'_>> {
+        let mut rest = self.text.as_slice();
+        self.entries.iter().map(move |entry| {
+            let (name, behind) = rest.split_at(entry.name_bytes as usize);
+            let (tags, behind) = behind.split_at(entry.tags_bytes as usize);
+            rest = behind;
+            NewName { kind: entry.kind, name, tags, overflow: entry.overflow }
+        })
+    }
+
+    /// How many.
     #[must_use]
-    pub fn parts(&self) -> (&[u8], &[u8]) {
-        self.text.split_at(self.name_bytes)
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.text.clear();
+        self.entries.shrink_to(Self::KEPT);
+        self.text.shrink_to(64 * Self::KEPT);
     }
 }
 

@@ -23,7 +23,9 @@ use std::sync::{
 };
 
 pub use self::{
-    cells::{Cells, CounterCell, GaugeCell, Interval, NewName, SetCell, Sketched, TimerCell},
+    cells::{
+        Cells, CounterCell, GaugeCell, Interval, NewName, NewNames, SetCell, Sketched, TimerCell,
+    },
     keys::KINDS,
     rejects::{Recent, Rejects},
     shard::Shard,

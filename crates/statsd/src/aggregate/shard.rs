@@ -132,7 +132,7 @@ impl Shard {
         let Some(slot) = known.or_else(|| self.keys.insert(name, tags)) else {
             return Ok(self.overflow(name, tags, kind));
         };
-        let cell = self.cell(kind, [name, tags].concat().into(), name.len(), false);
+        let cell = self.cell(NewName { kind, name, tags, overflow: false });
         self.keys.set_cell(slot, kind, cell);
         Ok(cell as usize)
     }
@@ -144,17 +144,16 @@ impl Shard {
             return cell;
         }
         let name = self.overflow_name.clone();
-        let name_bytes = name.len();
-        let cell = self.cell(kind, name, name_bytes, true) as usize;
+        let cell = self.cell(NewName { kind, name: &name, tags: b"", overflow: true }) as usize;
         self.overflow[kind as usize] = Some(cell);
         cell
     }
 
-    fn cell(&mut self, kind: Kind, text: Box<[u8]>, name_bytes: usize, overflow: bool) -> u32 {
-        self.interval.names.push(NewName { kind, text, name_bytes, overflow });
-        let cell = self.cells[kind as usize];
+    fn cell(&mut self, new: NewName<'_>) -> u32 {
+        self.interval.names.push(new);
+        let cell = self.cells[new.kind as usize];
         // Far from u32::MAX: `Limits::keys` is checked against it.
-        self.cells[kind as usize] = cell + 1;
+        self.cells[new.kind as usize] = cell + 1;
         cell
     }
 }

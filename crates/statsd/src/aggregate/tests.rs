@@ -12,7 +12,7 @@ fn shard(limits: Limits) -> Shard {
 /// Every used counter of an interval, by raw name.
 fn sums(interval: &mut Interval, names: &mut Vec<String>) -> Vec<(String, f64)> {
     for name in interval.names.iter().filter(|name| name.kind == Kind::Counter) {
-        names.push(String::from_utf8_lossy(name.parts().0).into_owned());
+        names.push(String::from_utf8_lossy(name.name).into_owned());
     }
     let mut sums = Vec::new();
     interval.counters.drain(|cell, counter| sums.push((names[cell].clone(), counter.sum)));
@@ -29,7 +29,7 @@ fn a_known_key_travels_once_and_adds_up_again() {
     first.clear();
     shard.apply_packet(b"b:7|c");
     let mut second = shard.swap(first);
-    assert_eq!(second.names, []);
+    assert!(second.names.is_empty());
     assert_eq!(sums(&mut second, &mut names), [("b".into(), 7.0)]);
     second.clear();
     let third = shard.swap(second);

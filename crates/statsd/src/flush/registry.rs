@@ -308,7 +308,7 @@ impl Registry {
     }
 
     fn absorb(&mut self, interval: &mut Interval, places: &mut [Vec<u32>; KINDS], now: SystemTime) {
-        for name in &interval.names {
+        for name in interval.names.iter() {
             let place = self.place(name);
             places[name.kind as usize].push(place);
         }
@@ -394,10 +394,9 @@ impl Registry {
         }
     }
 
-    fn place(&mut self, name: &NewName) -> u32 {
-        let (raw, tags) = name.parts();
+    fn place(&mut self, name: NewName<'_>) -> u32 {
         let sanitise = self.settings.aggregation.sanitise && !name.overflow;
-        let key = names::canonical(raw, tags, self.settings.dialect, sanitise);
+        let key = names::canonical(name.name, name.tags, self.settings.dialect, sanitise);
         match name.kind {
             Kind::Counter => self.counters.place(&key),
             Kind::Timer => self.timers.place(&key),

@@ -57,7 +57,7 @@ impl Reader {
                 Err(error) => self.tell(&error),
             };
             let full = read.packets == batch.capacity() as u64;
-            let waited = match pace.after(read.packets, read.bytes, full, Instant::now()) {
+            let waited = match pace.after(read.packets, full, Instant::now()) {
                 Next::Ask => Ok(()),
                 Next::Pause(pause) => self.stop.pause(pause),
                 Next::Wait => self.stop.wait_for(&self.socket),

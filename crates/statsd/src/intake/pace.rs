@@ -24,38 +24,36 @@ pub(crate) enum Next {
 /// Watches the rate of one socket's packets.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// What unread packets may take of the buffer while nobody reads.
-    gather_bytes_max: u64,
+    /// The longest pause that is safe for the socket's buffer.
+    longest: Duration,
     /// Since when packets are counted.
     since: Instant,
     packets: u64,
-    bytes: u64,
     /// The pause found right for the last window's rate.
     pause: Option<Duration>,
 }
 
 impl Pace {
-    /// How long packets may gather. Far below the shortest flush interval, far above a wake-up.
-    pub(crate) const LONGEST: Duration = Duration::from_micros(500);
-    /// Fewer packets than this in the longest pause are not worth one: they are woken for.
-    const WORTH_IT: u64 = 8;
-    /// What the rate is measured over.
+    /// How long packets may gather: far below the shortest flush interval.
+    pub(crate) const LONGEST: Duration = Duration::from_millis(5);
+    /// So many make a wake-up cheap. More would only fall out of the processor's caches.
+    const GATHER: u64 = 256;
+    /// Fewer than this are not worth a pause: they are woken for.
+    const WORTH_IT: u64 = 4;
+    /// What the rate is measured over, at least.
     const WINDOW: Duration = Duration::from_millis(2);
-    /// Share of the buffer that a pause may fill.
-    const SHARE: u64 = 8;
-    /// What the kernel charges a buffer for a packet without content: 768 on x86-64, with room to
-    /// spare. Content is charged up to twice, as its memory comes in powers of two.
-    const PACKET_CHARGE: u64 = 1280;
+    /// What the kernel charges a buffer for a small packet: 768 on x86-64, with room to spare.
+    const PACKET_CHARGE: f64 = 1024.0;
+    /// Packets per second of a burst that may begin at any moment, as one sender's core makes them.
+    const BURST: f64 = 500_000.0;
+    /// Share of the buffer that such a burst may fill in a pause.
+    const SHARE: f64 = 0.5;
 
     /// For a socket whose buffer has `buffer_bytes`.
     pub(crate) fn new(buffer_bytes: u32, now: Instant) -> Self {
-        Self {
-            gather_bytes_max: u64::from(buffer_bytes) / Self::SHARE,
-            since: now,
-            packets: 0,
-            bytes: 0,
-            pause: None,
-        }
+        let room = f64::from(buffer_bytes) * Self::SHARE / Self::PACKET_CHARGE;
+        let safe = Duration::from_secs_f64(room / Self::BURST);
+        Self { longest: safe.min(Self::LONGEST), since: now, packets: 0, pause: None }
     }
 
     /// For a socket whose senders wait while its queue is full: pausing would slow them down.
@@ -63,14 +61,13 @@ impl Pace {
         Self::new(0, now)
     }
 
-    /// After a batch of `packets` that held `bytes`; `full` if there was no room for more.
-    pub(crate) fn after(&mut self, packets: u64, bytes: u64, full: bool, now: Instant) -> Next {
+    /// After a batch of `packets`; `full` if there was no room for more.
+    pub(crate) fn after(&mut self, packets: u64, full: bool, now: Instant) -> Next {
         self.packets += packets;
-        self.bytes += bytes;
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed >= Self::WINDOW {
-            self.pause = self.pause_for(elapsed);
-            (self.since, self.packets, self.bytes) = (now, 0, 0);
+            self.pause = self.pause_for(self.packets as f64 / elapsed.as_secs_f64());
+            (self.since, self.packets) = (now, 0);
         }
         match self.pause {
             _ if full => Next::Ask,
@@ -79,15 +76,13 @@ impl Pace {
         }
     }
 
-    /// The pause for the rate of the window that ends now, if one is worth it.
-    fn pause_for(&self, elapsed: Duration) -> Option<Duration> {
-        let charge = self.packets * Self::PACKET_CHARGE + 2 * self.bytes;
-        // As long as it takes to fill our share of the buffer.
-        let until_full =
-            elapsed.as_secs_f64() * self.gather_bytes_max as f64 / charge.max(1) as f64;
-        let pause = Self::LONGEST.min(Duration::try_from_secs_f64(until_full).ok()?);
-        let gathered = self.packets as f64 * pause.as_secs_f64() / elapsed.as_secs_f64();
-        (gathered >= Self::WORTH_IT as f64).then_some(pause)
+    /// The pause for packets at this rate per second, if one is worth it.
+    fn pause_for(&self, rate: f64) -> Option<Duration> {
+        if rate * self.longest.as_secs_f64() < Self::WORTH_IT as f64 {
+            return None;
+        }
+        let pause = Duration::try_from_secs_f64(Self::GATHER as f64 / rate).ok()?;
+        Some(pause.min(self.longest))
     }
 }
 
@@ -104,7 +99,7 @@ mod tests {
             let batch = (came - read).min(64);
             read += batch;
             asked += 1;
-            now += match pace.after(batch, 25 * batch, batch == 64, now) {
+            now += match pace.after(batch, batch == 64, now) {
                 Next::Ask => Duration::ZERO,
                 Next::Pause(pause) => {
                     longest = longest.max(pause);
@@ -121,14 +116,22 @@ mod tests {
         let start = Instant::now();
         let (asked, longest) = asked(Pace::new(8 << 20, start), Duration::from_nanos(2500), start);
         assert!(asked < 10_000, "400,000 packets took {asked} calls");
+        assert!(longest < Pace::LONGEST, "enough have gathered before: {longest:?}");
+    }
+
+    #[test]
+    fn a_middling_sender_is_not_woken_for_each_packet() {
+        let start = Instant::now();
+        let (asked, longest) = asked(Pace::new(64 << 20, start), Duration::from_micros(250), start);
+        assert!(asked < 400, "4,000 packets took {asked} calls");
         assert_eq!(longest, Pace::LONGEST);
     }
 
     #[test]
     fn a_slow_sender_is_waited_for() {
         let start = Instant::now();
-        let (asked, longest) = asked(Pace::new(8 << 20, start), Duration::from_millis(1), start);
-        assert!((990..1010).contains(&asked), "{asked}");
+        let (asked, longest) = asked(Pace::new(8 << 20, start), Duration::from_millis(2), start);
+        assert!((490..510).contains(&asked), "{asked}");
         assert_eq!(longest, Duration::ZERO);
     }
 
@@ -136,10 +139,10 @@ mod tests {
     fn a_small_buffer_is_not_left_to_fill() {
         let start = Instant::now();
         // What a host has without any settings: room for 270 small packets.
-        let (_, longest) = asked(Pace::new(212_992, start), Duration::from_nanos(2500), start);
-        assert!(longest > Duration::ZERO && longest <= Duration::from_micros(60), "{longest:?}");
-        let (_, longest) = asked(Pace::new(4608, start), Duration::from_nanos(2500), start);
-        assert_eq!(longest, Duration::ZERO, "room for 6 packets leaves none to gather");
+        let (_, longest) = asked(Pace::new(212_992, start), Duration::from_micros(20), start);
+        assert!(longest > Duration::ZERO && longest <= Duration::from_micros(270), "{longest:?}");
+        let (_, longest) = asked(Pace::new(2304, start), Duration::from_nanos(2500), start);
+        assert_eq!(longest, Duration::ZERO, "room for 3 packets leaves none to gather");
     }
 
     #[test]
