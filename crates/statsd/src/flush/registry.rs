@@ -81,7 +81,7 @@ pub struct Totals {
     pub bytes: u64,
     /// Lines that were not empty.
     pub lines: u64,
-    /// Samples that were used.
+    /// Samples that were read, those that the limits refused among them.
     pub samples: u64,
     /// DogStatsD events.
     pub events: u64,

@@ -10,6 +10,7 @@ use crate::{
     flush::{Deleted, Registry, Table},
     grammar::Reason,
     js::{self, Inspect, Number, Value},
+    proxy::Proxy,
     server::Core,
     settings::Dialect,
 };
@@ -38,6 +39,9 @@ pub(super) fn answer(core: &Core, session: &mut Session, line: &str) -> Answer {
     let mut words = line.split_whitespace().map(str::to_owned);
     let command = words.next().unwrap_or_default();
     let words: Vec<String> = words.collect();
+    if let Some(proxy) = core.proxy() {
+        return for_proxy(core, proxy, &command, &words);
+    }
     Answer::Reply(match command.as_str() {
         "help" if perl => HELP_PERL.to_owned(),
         "help" => HELP_ETSY.to_owned(),
@@ -68,6 +72,25 @@ const END: &str = "END\n\n";
 /// The order in which etsy's Graphite backend tells its account; what it has not comes after.
 const FIRST: [&str; 4] = ["last_flush", "last_exception", "flush_time", "flush_length"];
 
+/// Etsy's proxy has a port of its own kind.
+fn for_proxy(core: &Core, proxy: &Proxy, command: &str, words: &[String]) -> Answer {
+    Answer::Reply(match command {
+        "help" => "Commands: config, health, status, quit\n\n".to_owned(),
+        "quit" => return Answer::Close(String::new()),
+        "config" => config(core),
+        "health" => health(core, words),
+        "status" => {
+            let uptime = Number(seconds(SystemTime::now()) - seconds(core.started()));
+            let nodes: String =
+                proxy.nodes_up().into_iter().map(|node| format!("{node} ")).collect();
+            format!("uptime: {uptime}\nnodes: {nodes}\n")
+        }
+        "stats" => stats(core, false),
+        "drops" => drops(core),
+        _ => "ERROR\n".to_owned(),
+    })
+}
+
 fn stats(core: &Core, perl: bool) -> String {
     let now = seconds(SystemTime::now());
     let registry = core.running_interval();
@@ -87,7 +110,7 @@ fn stats(core: &Core, perl: bool) -> String {
             FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len())
         });
         for (key, value) in values {
-            match (*name, key) {
+            match (name, key) {
                 // Etsy's console has other names, and never updates the times.
                 ("console", "last_flush") if !perl => {
                     row(name, "lastFlush", seconds(core.started()));

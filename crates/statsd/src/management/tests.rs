@@ -8,7 +8,7 @@ use crate::{
     backends::{Needs, Status},
     flush::Registry,
     ledger::{Account, Ledger, SocketAccount},
-    server::Core,
+    server::{Core, Shown},
     settings::{Dialect, Settings},
 };
 
@@ -46,8 +46,14 @@ fn core(dialect: Dialect) -> (Core, SharedShard) {
     }
     let statuses = vec![("graphite", graphite), ("console", console)];
     let lines = ["port: 8125", "backends > 0: ./backends/console"].map(str::to_owned);
-    let ledger = std::sync::Arc::new(Sockets);
-    (Core::new(settings, lines.into(), registry, ledger, statuses, started), shard)
+    let shown = Shown {
+        config_lines: lines.into(),
+        ledger: std::sync::Arc::new(Sockets),
+        statuses,
+        repeater: None,
+        proxy: None,
+    };
+    (Core::new(settings, registry, shown, started), shard)
 }
 
 /// What the port and a person say to each other. Ages and control characters are made visible.

@@ -8,7 +8,13 @@ use std::{
     time::SystemTime,
 };
 
-use crate::{backends::Status, flush::Registry, ledger::Ledger, settings::Settings};
+use crate::{
+    backends::{Repeater, Status},
+    flush::Registry,
+    ledger::Ledger,
+    proxy::Proxy,
+    settings::Settings,
+};
 
 /// Shared by the flush thread, the management port and the health endpoint.
 pub(crate) struct Core {
@@ -17,19 +23,31 @@ pub(crate) struct Core {
     registry: Mutex<Registry>,
     ledger: Arc<dyn Ledger>,
     statuses: Vec<(&'static str, Status)>,
+    repeater: Mutex<Option<Repeater>>,
+    proxy: Option<Proxy>,
     healthy: AtomicBool,
     started: SystemTime,
+}
+
+/// What is only looked at.
+pub(crate) struct Shown {
+    /// What `config` shows.
+    pub(crate) config_lines: Vec<String>,
+    pub(crate) ledger: Arc<dyn Ledger>,
+    /// The backends' accounts, in the order of the settings.
+    pub(crate) statuses: Vec<(&'static str, Status)>,
+    pub(crate) repeater: Option<Repeater>,
+    pub(crate) proxy: Option<Proxy>,
 }
 
 impl Core {
     pub(crate) fn new(
         settings: Settings,
-        config_lines: Vec<String>,
         registry: Registry,
-        ledger: Arc<dyn Ledger>,
-        statuses: Vec<(&'static str, Status)>,
+        shown: Shown,
         started: SystemTime,
     ) -> Self {
+        let Shown { config_lines, ledger, statuses, repeater, proxy } = shown;
         Self {
             healthy: AtomicBool::new(settings.healthy),
             settings: RwLock::new(Arc::new(settings)),
@@ -37,6 +55,8 @@ impl Core {
             registry: Mutex::new(registry),
             ledger,
             statuses,
+            repeater: Mutex::new(repeater),
+            proxy,
             started,
         }
     }
@@ -67,9 +87,22 @@ impl Core {
         &*self.ledger
     }
 
-    /// The backends' accounts, in the order of the settings.
-    pub(crate) fn statuses(&self) -> &[(&'static str, Status)] {
-        &self.statuses
+    /// The backends' accounts, in the order of the settings, and those who see packets after them.
+    pub(crate) fn statuses(&self) -> Vec<(&'static str, Status)> {
+        let repeater = self.repeater.lock().unwrap_or_else(PoisonError::into_inner);
+        let repeater = repeater.as_ref().map(|repeater| ("repeater", repeater.status()));
+        let proxy = self.proxy.as_ref().map(|proxy| ("proxy", proxy.status()));
+        self.statuses.iter().cloned().chain(repeater).chain(proxy).collect()
+    }
+
+    /// The repeater, to be ended.
+    pub(crate) fn take_repeater(&self) -> Option<Repeater> {
+        self.repeater.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The proxy, if this server is one.
+    pub(crate) fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_ref()
     }
 
     pub(crate) fn started(&self) -> SystemTime {

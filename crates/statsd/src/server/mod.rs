@@ -29,14 +29,15 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-pub(crate) use self::core::Core;
+pub(crate) use self::core::{Core, Shown};
 use self::{clock::FlushClock, key_log::KeyLog, runner::Runner};
 use crate::{
-    backends::{Backend, Needs},
+    backends::{Backend, Needs, Repeater},
     flush::{FlushTime, Registry},
     intake::{Intake, MakeTap, OpenError, Outlet, advice::Advice},
     ledger::Account,
     management::{Management, health},
+    proxy::{Proxy, ProxyError},
     settings::Settings,
 };
 
@@ -59,7 +60,7 @@ pub struct Parts {
     pub config_lines: Vec<String>,
     /// Where snapshots go.
     pub backends: Vec<Box<dyn Backend>>,
-    /// Who sees raw packets.
+    /// Who sees raw packets, besides the repeater and the proxy of the settings.
     pub taps: Vec<MakeTap>,
 }
 
@@ -80,6 +81,9 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// The proxy cannot begin.
+    #[error("the proxy cannot begin")]
+    Proxy(#[from] ProxyError),
     /// A thread cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
@@ -108,13 +112,24 @@ impl Server {
     ///
     /// Something cannot be opened; nothing is left open then.
     pub fn start(parts: Parts) -> Result<Self, StartError> {
-        let Parts { settings, config_lines, backends, taps } = parts;
+        let Parts { settings, config_lines, backends, mut taps } = parts;
         let started = SystemTime::now();
         let needs = backends.iter().map(|backend| backend.needs());
         let needs = needs.fold(Needs::default(), Needs::or);
         let mut registry = Registry::new(&settings, needs, started);
         let dump = settings.dump_messages;
-        let aggregates = settings.proxy.is_none();
+        let repeaters = &settings.backends.repeater;
+        let repeater = match repeaters.is_empty() {
+            true => None,
+            false => Some(Repeater::start(repeaters).map_err(StartError::Thread)?),
+        };
+        let proxy = settings.proxy.as_ref().map(Proxy::start).transpose()?;
+        taps.extend(repeater.as_ref().map(Repeater::taps));
+        if let Some(proxy) = &proxy {
+            taps.push(proxy.taps()?);
+        }
+        // A proxy hands on what it gets and keeps nothing.
+        let aggregates = proxy.is_none();
         let intake = Intake::open(&settings.listen, || Outlet {
             shard: aggregates.then(|| registry.shard()),
             tap: taps::all(&taps, dump),
@@ -123,8 +138,8 @@ impl Server {
             backends.into_iter().map(|backend| Runner::start(backend, started)).collect();
         let runners = runners.map_err(StartError::Thread)?;
         let statuses = runners.iter().map(|runner| (runner.name(), runner.status())).collect();
-        let core = Core::new(settings, config_lines, registry, intake.ledger(), statuses, started);
-        let core = Arc::new(core);
+        let shown = Shown { config_lines, ledger: intake.ledger(), statuses, repeater, proxy };
+        let core = Arc::new(Core::new(settings, registry, shown, started));
         let (management, health) = (core.settings().management, core.settings().health);
         let management =
             management.map(|address| Management::listen(address, &core)).transpose()?;
@@ -173,8 +188,11 @@ impl Server {
         let deadline = Instant::now() + patience;
         // Half of the time at most for the sockets: what was received must get out.
         let account = self.intake.stop(patience / 2);
-        let left = deadline.saturating_duration_since(Instant::now());
-        let undelivered = self.flushing.end(left);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        if let Some(repeater) = self.core.take_repeater() {
+            let _ = repeater.finish(left() / 2);
+        }
+        let undelivered = self.flushing.end(left());
         Ended { account, undelivered }
     }
 }

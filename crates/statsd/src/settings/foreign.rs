@@ -263,7 +263,15 @@ impl Reader {
             Some(servers) => servers,
             None => vec![self.listen.clone().listen()],
         };
-        let ip = self.management.0.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        let ip = self.management.0.unwrap_or_else(|| {
+            self.warnings.push(Remark {
+                line: 0,
+                key: "mgmt_address".to_owned(),
+                text: "not set: the management port listens at 127.0.0.1 only, and not everywhere"
+                    .to_owned(),
+            });
+            Ipv4Addr::LOCALHOST.into()
+        });
         self.settings.management = Some(SocketAddr::new(ip, self.management.1.unwrap_or(8126)));
         let chosen = self.backends.take().unwrap_or_else(|| vec![(0, "graphite".to_owned())]);
         for (line, name) in chosen {

@@ -268,6 +268,14 @@ mod tests {
     }
 
     #[test]
+    fn the_example_reads_and_holds_the_defaults() {
+        let text = include_str!("../../../../deploy/statsd.toml");
+        let read = Settings::read(text, "host").unwrap();
+        let backends = Backends { console: Some(Console::default()), ..Backends::default() };
+        assert_eq!(read.settings, Settings { backends, ..Settings::default() });
+    }
+
+    #[test]
     fn durations_carry_a_unit_or_are_milliseconds() {
         let interval = |text: &str| toml::from_str::<Settings>(text).map(|all| all.flush_interval);
         assert_eq!(interval("flush-interval = \"1.5s\"").unwrap(), Duration::from_millis(1500));
