@@ -9,6 +9,7 @@ pub mod scram;
 pub mod session;
 pub mod sql;
 pub mod statsd;
+pub mod statsd_settings;
 pub mod wire;
 pub mod words;
 
@@ -272,6 +273,16 @@ pub static TARGETS: &[Target] = &[
         words: statsd::WORDS,
         memory: (1 << 20, 4096),
         smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "statsd-settings",
+        about: "settings of statsd servers: settings, or complaints about lines that are there",
+        run: statsd_settings::run,
+        seeds: Seeds::Folder("statsd_settings"),
+        words: statsd_settings::WORDS,
+        memory: (1 << 20, 4096),
+        smoke: 1000,
         ..Target::PLAIN
     },
     Target {
