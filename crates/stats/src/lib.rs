@@ -1,4 +1,5 @@
-//! Metrics: one table of what is counted, cheap handles to count with, Prometheus text to read.
+//! Metrics: one table of what is counted, cheap handles to count with, Prometheus text to read and
+//! statsd packets to send.
 //!
 //! A tool describes each metric once, as a constant [`Description`]; registering it gives a handle
 //! that hot paths can keep and update without a lock. Who asks for the numbers, over what protocol,
@@ -24,6 +25,7 @@ mod handles;
 mod percentiles;
 mod prometheus;
 mod registry;
+pub mod statsd;
 
 pub use description::{Description, Kind, LATENCY_BOUNDS_US, Unit};
 pub use handles::{Counter, Gauge, Histogram};

@@ -101,7 +101,7 @@ impl Registry {
         family.handle(key(&family.description, labels))
     }
 
-    fn families(&self) -> MutexGuard<'_, Families> {
+    pub(crate) fn families(&self) -> MutexGuard<'_, Families> {
         // A panic elsewhere leaves whole numbers behind.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
