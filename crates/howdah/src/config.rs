@@ -11,9 +11,13 @@
 //! map-user = ["app=app_test"]
 //! ```
 //!
+//! `[metrics.statsd]` stands for an option of every command that has metrics;
+//! `[statsd]` is the statsd server's own, whose settings are more than options can say.
+//!
 //! The command tree is the schema, so there is none to keep in step with it: a key nobody knows is
 //! refused with the nearest one that is known, and a value is judged by the option's own parser.
 
+mod metrics;
 mod problem;
 #[cfg(test)]
 mod tests;
@@ -25,7 +29,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, Id};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -79,6 +83,11 @@ impl ConfigFile {
         &self.path
     }
 
+    /// All of it, as it stands there.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Makes the file's values the defaults of the options they name.
     ///
     /// # Errors
@@ -126,6 +135,9 @@ impl ConfigFile {
     }
 }
 
+/// Sections that hold more than options: their crate reads and judges them when its command runs.
+const OWN_SECTIONS: [&str; 1] = ["statsd"];
+
 /// Where a file may stand, nearest first.
 fn places() -> Vec<PathBuf> {
     let home = std::env::var_os("XDG_CONFIG_HOME")
@@ -154,6 +166,13 @@ fn apply_table(
         let name = key.get_ref().as_ref();
         let key_path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         let at = key.span().start;
+        if path.is_empty() && OWN_SECTIONS.contains(&name) {
+            continue;
+        }
+        if path.is_empty() && name == metrics::SECTION {
+            command = metrics::apply(command, value, found);
+            continue;
+        }
         match value.get_ref().as_table() {
             Some(section) if command.find_subcommand(name).is_some() => {
                 // The name is the subcommand's own, not an alias, or `mut_subcommand` would add one.
@@ -164,19 +183,34 @@ fn apply_table(
             }
             Some(_) => found.push(unknown_section(&command, at, &key_path, name)),
             None => match setting(&command, name) {
-                Some(arg) => match checked(arg, value) {
-                    Ok(values) => {
-                        let id = arg.get_id().clone();
-                        command =
-                            command.mut_arg(id, |arg| arg.default_values(values).required(false));
-                    }
-                    Err(why) => found.push(Problem::new(value.span().start, &key_path, why)),
-                },
+                Some(arg) => {
+                    let id = arg.get_id().clone();
+                    command = apply_value(command, &id, value, &key_path, found);
+                }
                 None => found.push(unknown_key(&command, at, &key_path, name)),
             },
         }
     }
     command
+}
+
+/// Makes a value the default of an option that the command has.
+fn apply_value(
+    command: Command,
+    id: &Id,
+    value: &Spanned<DeValue<'_>>,
+    path: &str,
+    found: &mut Vec<Problem>,
+) -> Command {
+    let arg = command.get_arguments().find(|arg| arg.get_id() == id);
+    match arg.map(|arg| checked(arg, value)) {
+        Some(Ok(values)) => command.mut_arg(id, |arg| arg.default_values(values).required(false)),
+        Some(Err(why)) => {
+            found.push(Problem::new(value.span().start, path, why));
+            command
+        }
+        None => command,
+    }
 }
 
 fn setting<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {

@@ -10,6 +10,7 @@ mod errors;
 mod interrupt;
 mod logging;
 mod metrics;
+mod notify;
 mod outcome;
 mod progress;
 mod terminal;

@@ -1,4 +1,5 @@
-//! `--metrics ADDR`: the numbers of a running command, for Prometheus.
+//! `--metrics ADDR`: the numbers of a running command, for Prometheus; `--metrics-statsd ADDR`: the
+//! same for a statsd server.
 //!
 //! One thread with a runtime of its own, so that a scrape never waits for the work and the work
 //! never waits for a scrape.
@@ -14,6 +15,9 @@ use axum::{Router, http::header::CONTENT_TYPE, routing::get};
 use howdah_stats::Registry;
 use tokio::sync::oneshot;
 
+mod statsd;
+
+use self::statsd::StatsdSender;
 use crate::{context::Context, errors::Advise as _};
 
 /// The option of commands that run long enough to be watched. Flatten it into their `Args`.
@@ -22,20 +26,38 @@ pub(crate) struct MetricsArgs {
     /// Serve Prometheus metrics at this address under /metrics; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics: Option<String>,
+    /// Send the same metrics to a statsd server, every ten seconds and at the end
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) metrics_statsd: Option<String>,
+}
+
+/// What serves and sends metrics. Keep it until the work is done: dropping it ends both, after a last
+/// packet.
+#[derive(Debug)]
+pub(crate) struct Running {
+    _server: Option<MetricsServer>,
+    _sender: Option<StatsdSender>,
 }
 
 impl MetricsArgs {
-    /// Serves the context's registry if the option was given, and says where. Keep what it returns
-    /// until the work is done.
+    /// Serves and sends the context's registry as the options say, and says where it is served. Keep
+    /// what it returns until the work is done.
     ///
     /// # Errors
     ///
-    /// See [`serve`].
-    pub(crate) fn serve(&self, ctx: &Context) -> anyhow::Result<Option<MetricsServer>> {
-        let Some(address) = &self.metrics else { return Ok(None) };
-        let server = serve(address, ctx.registry().clone())?;
-        ctx.say(format_args!("metrics: http://{}/metrics", server.address()));
-        Ok(Some(server))
+    /// See [`serve`] and [`StatsdSender::start`].
+    pub(crate) fn serve(&self, ctx: &Context) -> anyhow::Result<Running> {
+        let server = match &self.metrics {
+            Some(address) => {
+                let server = serve(address, ctx.registry().clone())?;
+                ctx.say(format_args!("metrics: http://{}/metrics", server.address()));
+                Some(server)
+            }
+            None => None,
+        };
+        let start = |address: &String| StatsdSender::start(address, ctx.registry().clone());
+        let sender = self.metrics_statsd.as_ref().map(start).transpose()?;
+        Ok(Running { _server: server, _sender: sender })
     }
 }
 

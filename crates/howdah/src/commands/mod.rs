@@ -29,6 +29,7 @@ mod config;
 mod demo;
 mod lab;
 mod replay;
+mod statsd;
 
 use crate::{context::Context, outcome::Outcome};
 
@@ -57,6 +58,7 @@ commands! {
     Capture in capture,
     Replay in replay,
     Compare in compare,
+    Statsd in statsd,
     Lab in lab,
     Demo in demo,
     Config in config,

@@ -113,3 +113,24 @@ fn broken_toml_has_its_line() {
 fn values_are_counted() {
     assert_eq!(file("a = 1\n[b]\nc = 1\n[b.d]\ne = [1, 2]\n").len(), 3);
 }
+
+#[test]
+fn one_section_sends_the_metrics_of_every_command_to_statsd() {
+    let statsd = || Arg::new("metrics_statsd").long("metrics-statsd");
+    let tree = || {
+        let lab = Command::new("lab").subcommand(Command::new("start").arg(statsd()));
+        Command::new("t").subcommands([Command::new("play").arg(statsd()), lab])
+    };
+    let command = file("[metrics.statsd]\naddress = 'h:8125'\n").apply(tree()).unwrap();
+    for words in [&["t", "play"][..], &["t", "lab", "start"]] {
+        let mut matches = command.clone().try_get_matches_from(words).unwrap();
+        while let Some((_, sub)) = matches.remove_subcommand() {
+            matches = sub;
+        }
+        assert_eq!(matches.get_one::<String>("metrics_statsd").unwrap(), "h:8125");
+    }
+    let wrong = "[metrics.statsd]\nadress = 'h:8125'\n[metrics.graphite]\n";
+    let problems: Vec<String> = file(wrong).apply(tree()).expect_err("wrong").lines().collect();
+    assert!(problems[0].contains("2: metrics.statsd.adress: no such key"), "{problems:?}");
+    assert!(problems.iter().any(|line| line.contains("metrics.graphite: no such section")));
+}

@@ -9,6 +9,7 @@ mod config;
 mod demo;
 mod help;
 mod lab;
+mod statsd;
 mod workspace;
 
 use std::path::Path;

@@ -1,0 +1,193 @@
+//! `howdah statsd`: the statsd server.
+
+use std::{fs, io::Write as _, path::PathBuf};
+
+use anyhow::{Context as _, bail};
+use howdah_connect::Environment;
+use howdah_statsd::{
+    backends,
+    server::{Parts, Server},
+    settings::{self, Settings},
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    config::ConfigFile, context::Context, errors::Advise as _, notify::service_state,
+    outcome::Outcome,
+};
+
+/// Receive counters, timers, gauges and sets, and hand on what they come to.
+///
+/// A statsd server: samples come in by UDP, TCP and unix sockets, are added up, and leave every ten
+/// seconds for Graphite, Prometheus, InfluxDB, OpenTelemetry, PostgreSQL, a file or the console.
+/// Settings are read from howdah.toml ([statsd]) or from files that other statsd servers have:
+/// config.js of etsy's, the JSON of Net::Statsd::Server.
+///
+/// SIGHUP reads the settings again; SIGTERM and Ctrl-C flush once more and end; a second one stops.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The settings; without it the [statsd] section of howdah.toml, if there is one
+    #[arg(short = 'c', long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Whose habits to follow where servers differ; wins over the settings
+    #[arg(long, value_enum, value_name = "SERVER")]
+    dialect: Option<Dialect>,
+    /// Say what is wrong with the settings, and do nothing else; exit 3 if anything is
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Dialect {
+    /// The first statsd, in JavaScript
+    Etsy,
+    /// Net::Statsd::Server
+    Perl,
+}
+
+pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    if args.check {
+        return check(&args, ctx);
+    }
+    let read = read(&args, ctx)?;
+    let warnings = read.warnings.iter();
+    warnings.for_each(|warning| tracing::warn!("{warning}"));
+    // Before anything is open: a signal that comes early must not be missed.
+    let flag = ctx.interrupted();
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let server = start(read)?;
+    announce(&server, ctx);
+    service_state("READY=1");
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        reload(&args, ctx, &server);
+    }
+    drop(flag);
+    service_state("STOPPING=1");
+    stop(server, ctx)
+}
+
+/// Settings from the file that was named, or found.
+fn read(args: &Args, ctx: &Context) -> anyhow::Result<settings::Read> {
+    let (name, text) = match &args.settings {
+        Some(path) => {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("cannot read the settings {}", path.display()))?;
+            (path.clone(), text)
+        }
+        None => match ConfigFile::find(ctx.config())? {
+            Some(file) if has_section(file.text()) => {
+                (file.path().to_owned(), file.text().to_owned())
+            }
+            _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
+        },
+    };
+    let mut read = Settings::read(&text, &host())
+        .with_context(|| format!("cannot use the settings in {}", name.display()))
+        .hint("`howdah statsd --check -c FILE` tells all that is wrong with a file")?;
+    read.settings.dialect = match args.dialect {
+        Some(Dialect::Etsy) => settings::Dialect::Etsy,
+        Some(Dialect::Perl) => settings::Dialect::Perl,
+        None => read.settings.dialect,
+    };
+    Ok(read)
+}
+
+/// Whether a howdah.toml says anything about statsd. One that is broken is told by who reads it all.
+fn has_section(text: &str) -> bool {
+    text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("statsd"))
+}
+
+/// This machine's name, for settings that ask for it.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn check(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let result = read(args, ctx);
+    let mut out = ctx.stdout();
+    match result {
+        Ok(read) => {
+            for warning in &read.warnings {
+                writeln!(out, "warning: {warning}")?;
+            }
+            writeln!(out, "ok")?;
+            Ok(Outcome::Done)
+        }
+        Err(error) => match error.downcast_ref::<settings::Wrong>() {
+            Some(wrong) => {
+                for remark in &wrong.0 {
+                    writeln!(out, "{remark}")?;
+                }
+                Ok(Outcome::No)
+            }
+            None => Err(error),
+        },
+    }
+}
+
+fn start(read: settings::Read) -> anyhow::Result<Server> {
+    let settings::Read { settings, config_lines, .. } = read;
+    let backends = backends::open(&settings, &Environment::from_process())
+        .context("cannot start a backend")?;
+    Server::start(Parts { settings, config_lines, backends, taps: Vec::new() })
+        .context("cannot start the statsd server")
+        .hint("is another statsd server running? Other places can be set, see [[statsd.listen]]")
+}
+
+fn announce(server: &Server, ctx: &Context) {
+    for socket in server.account().sockets {
+        ctx.say(format_args!("receiving: {}", socket.name));
+        tracing::info!(socket = socket.name, buffer_bytes = socket.buffer_bytes, "receiving");
+    }
+    if let Some(address) = server.management() {
+        ctx.say(format_args!("management: {address}"));
+    }
+    if let Some(address) = server.health() {
+        ctx.say(format_args!("health: http://{address}/healthz"));
+    }
+}
+
+/// Reads the settings again. What is wrong with them is logged, and the old ones stay.
+fn reload(args: &Args, ctx: &Context, server: &Server) {
+    service_state("RELOADING=1");
+    match read(args, ctx) {
+        Ok(read) => {
+            read.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            let restart = server.reload(&read.settings, read.config_lines);
+            match restart.is_empty() {
+                true => tracing::info!("settings reloaded"),
+                false => tracing::warn!(
+                    changed = restart.join(", "),
+                    "settings reloaded, but for these, which need a new start"
+                ),
+            }
+        }
+        Err(error) => tracing::error!("the old settings stay: {error:#}"),
+    }
+    service_state("READY=1");
+}
+
+fn stop(server: Server, ctx: &Context) -> anyhow::Result<Outcome> {
+    let ended = server.stop();
+    let account = &ended.account;
+    let packets: u64 = account.sockets.iter().map(|socket| socket.packets_total).sum();
+    let unread: u64 = account.sockets.iter().map(|socket| socket.unread_bytes).sum();
+    ctx.say(format_args!(
+        "packets received {packets}, dropped at sockets {}, dropped by the host {}{}",
+        account.drops_total(),
+        account.backlog_drops_total,
+        if unread > 0 { format!(", {unread} bytes left unread") } else { String::new() },
+    ));
+    if ended.undelivered.is_empty() {
+        return Ok(Outcome::Done);
+    }
+    let one = |(name, why): &(&str, String)| format!("{name}: {why}");
+    let all: Vec<String> = ended.undelivered.iter().map(one).collect();
+    bail!("the last interval did not get everywhere: {}", all.join("; "))
+}

@@ -1,0 +1,66 @@
+//! `[metrics.statsd]`: one place for what every command that counts something takes as an option.
+//!
+//! ```toml
+//! [metrics.statsd]
+//! address = "127.0.0.1:8125"      # --metrics-statsd of all of them
+//! ```
+
+use clap::Command;
+use toml::{Spanned, de::DeValue};
+
+use super::{Problem, apply_value};
+
+pub(super) const SECTION: &str = "metrics";
+const OPTION: &str = "metrics-statsd";
+
+/// Makes the section's values the defaults of the commands that have the option.
+pub(super) fn apply(
+    mut command: Command,
+    section: &Spanned<DeValue<'_>>,
+    found: &mut Vec<Problem>,
+) -> Command {
+    let Some(section_table) = section.get_ref().as_table() else {
+        found.push(Problem::new(section.span().start, SECTION, "is a section"));
+        return command;
+    };
+    for (key, value) in section_table {
+        let path = format!("{SECTION}.{}", key.get_ref());
+        let Some(keys) = value.get_ref().as_table().filter(|_| key.get_ref() == "statsd") else {
+            let problem = Problem::new(key.span().start, &path, "no such section");
+            found.push(problem.or_nearest(key.get_ref(), ["statsd"].into_iter()));
+            continue;
+        };
+        for (key, value) in keys {
+            let path = format!("{path}.{}", key.get_ref());
+            match key.get_ref().as_ref() {
+                "address" => command = everywhere(command, value, &path, found),
+                other => {
+                    let problem = Problem::new(key.span().start, &path, "no such key");
+                    found.push(problem.or_nearest(other, ["address"].into_iter()));
+                }
+            }
+        }
+    }
+    command
+}
+
+fn everywhere(
+    mut command: Command,
+    value: &Spanned<DeValue<'_>>,
+    path: &str,
+    found: &mut Vec<Problem>,
+) -> Command {
+    let names: Vec<String> =
+        command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |sub| everywhere(sub, value, path, found));
+    }
+    let id = command
+        .get_arguments()
+        .find(|arg| arg.get_long() == Some(OPTION))
+        .map(|arg| arg.get_id().clone());
+    match id {
+        Some(id) => apply_value(command, &id, value, path, found),
+        None => command,
+    }
+}

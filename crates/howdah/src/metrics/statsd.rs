@@ -1,0 +1,93 @@
+//! A thread that sends the registry to a statsd server.
+
+use std::{
+    net::UdpSocket,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use howdah_stats::{Registry, statsd::Packets};
+
+use crate::errors::Advise as _;
+
+/// What statsd servers flush at, too.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Sends until dropped, and once more then.
+#[derive(Debug)]
+pub(crate) struct StatsdSender {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StatsdSender {
+    /// Looks the server up and begins to send to it, by UDP.
+    ///
+    /// # Errors
+    ///
+    /// The address is not `HOST:PORT`, or the host is not known.
+    pub(crate) fn start(address: &str, registry: Registry) -> anyhow::Result<Self> {
+        let socket = connected(address)
+            .with_context(|| format!("cannot send metrics to {address}"))
+            .hint("--metrics-statsd takes HOST:PORT, such as 127.0.0.1:8125")?;
+        let (stop, stopped) = mpsc::channel();
+        let thread = thread::Builder::new().name("metrics-statsd".into()).spawn(move || {
+            let mut packets = Packets::default();
+            loop {
+                let end = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
+                for packet in packets.of(&registry) {
+                    // Nobody listens there, or not yet: that is how statsd is meant.
+                    if let Err(error) = socket.send(packet.as_bytes()) {
+                        tracing::debug!(%error, "a packet of metrics was not sent");
+                    }
+                }
+                if end {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+fn connected(address: &str) -> std::io::Result<UdpSocket> {
+    use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+    let found = address.to_socket_addrs()?.next();
+    let to = found.ok_or_else(|| std::io::Error::other("the host has no address"))?;
+    let from: SocketAddr = match to {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(from)?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+impl Drop for StatsdSender {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell: what went wrong in it was logged there.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_command_sends_what_it_counted() {
+    use howdah_stats::Description;
+
+    const SEEN: Description = Description::counter("t_seen_total", "Seen.");
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let registry = Registry::new();
+    let address = server.local_addr().unwrap().to_string();
+    let sender = StatsdSender::start(&address, registry.clone()).unwrap();
+    registry.counter(&SEEN).add(3);
+    drop(sender);
+    let mut buffer = [0; 64];
+    let length = server.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"t_seen_total:3|c");
+    assert!(StatsdSender::start("nowhere", Registry::new()).is_err());
+}

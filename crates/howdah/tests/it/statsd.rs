@@ -1,0 +1,147 @@
+//! `howdah statsd` as a service manager and its clients see it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpStream, UdpSocket},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{howdah, text};
+
+/// A server that runs, with what it has said about where it is.
+struct Server {
+    child: Child,
+    stderr: BufReader<std::process::ChildStderr>,
+    udp: String,
+    management: String,
+}
+
+impl Server {
+    fn start(folder: &Path, words: &[&str]) -> Self {
+        let mut child = Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
+            .args(["statsd", "--log-level=info", "--log-format=text"])
+            .args(words)
+            .current_dir(folder)
+            .env("HOME", folder)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let udp = after(&mut stderr, "receiving: udp ");
+        let management = after(&mut stderr, "management: ");
+        Self { child, stderr, udp, management }
+    }
+
+    fn send(&self, packet: &str) {
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(packet.as_bytes(), &self.udp).unwrap();
+    }
+
+    fn ask(&self, commands: &str) -> String {
+        let mut stream = TcpStream::connect(&self.management).unwrap();
+        stream.write_all(commands.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    /// Waits until `counters` tells of a key.
+    fn await_counter(&self, key: &str) {
+        while !self.ask("counters\nquit\n").contains(key) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// SIGTERM; the exit code, and what was still said on stderr.
+    fn end(mut self) -> (Option<i32>, String) {
+        self.signal(Signal::TERM);
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+/// Reads lines until one begins with `start`; gives the rest of that one.
+fn after(lines: &mut impl std::io::BufRead, start: &str) -> String {
+    let mut seen = String::new();
+    for line in lines.lines() {
+        let line = line.unwrap();
+        if let Some(rest) = line.strip_prefix(start) {
+            return rest.to_owned();
+        }
+        seen += &format!("{line}\n");
+    }
+    panic!("no line begins with {start:?}:\n{seen}");
+}
+
+const CONFIG: &str = "{ port: 0, address: '127.0.0.1', mgmt_address: '127.0.0.1', mgmt_port: 0,
+    flushInterval: 3600000, backends: ['File'], file: { name: 'stats.tsv' }, title: 'x' }";
+
+#[test]
+fn a_server_from_etsys_file_to_the_last_flush() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.js"), CONFIG).unwrap();
+    let mut server = Server::start(folder.path(), &["-c", "config.js"]);
+    server.send("a.b:3|c\nt:320|ms\nnonsense");
+    server.await_counter("a.b");
+    let reply = server.ask("timers\nconfig\nquit\n");
+    assert!(reply.starts_with("{ t: [ 320 ] }\nEND\n\n\nport: 0\n"), "{reply}");
+    fs::write(folder.path().join("config.js"), CONFIG.replace("title", "prefixStats")).unwrap();
+    server.signal(Signal::HUP);
+    while !server.ask("counters\nquit\n").contains("x.packets_received") {
+        std::thread::yield_now();
+    }
+    fs::write(folder.path().join("config.js"), "{ port: }").unwrap();
+    server.signal(Signal::HUP);
+    let mut line = String::new();
+    while !line.contains("the old settings stay") {
+        line.clear();
+        assert!(server.stderr.read_line(&mut line).unwrap() > 0);
+    }
+    assert!(line.contains("line 1: a value cannot begin with '}'"), "{line}");
+    let (code, rest) = server.end();
+    assert_eq!(code, Some(0), "{rest}");
+    assert!(rest.contains("packets received 1, dropped at sockets 0"), "{rest}");
+    let flushed = fs::read_to_string(folder.path().join("stats.tsv")).unwrap();
+    assert!(flushed.contains("c\ta.b\t3\n"), "{flushed}");
+}
+
+#[test]
+fn the_section_of_howdah_toml_is_taken_without_being_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let section = "[statsd]\nmanagement = '127.0.0.1:0'\n\
+                   [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n";
+    fs::write(folder.path().join("howdah.toml"), section).unwrap();
+    let server = Server::start(folder.path(), &["--dialect", "perl"]);
+    assert!(server.ask("help\nquit\n").ends_with("delgauges, quit\r\n\r\n\n"));
+    assert_eq!(server.end().0, Some(0));
+    // Other commands do not mind the section.
+    howdah(folder.path()).args(["config", "check"]).assert().success();
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told_with_line_and_key() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.js"), "{\n prot: 8125,\n port: 'x' }").unwrap();
+    let words = ["statsd", "--check", "-c", "config.js"];
+    let output = howdah(folder.path()).args(words).assert().code(3);
+    let told = text(&output.get_output().stdout);
+    assert_eq!(told, "line 2: prot: no such key\nline 3: port: \"x\" is no number\n");
+    let output = howdah(folder.path()).args(["statsd", "-c", "config.js"]).assert().code(1);
+    let told = text(&output.get_output().stderr);
+    assert!(
+        told.starts_with("howdah: cannot use the settings in config.js: line 2: prot"),
+        "{told}"
+    );
+    let output = howdah(folder.path()).args(["statsd", "-c", "missing"]).assert().code(1);
+    let told = text(&output.get_output().stderr);
+    assert!(told.starts_with("howdah: cannot read the settings missing: No such file"), "{told}");
+}
