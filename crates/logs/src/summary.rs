@@ -153,7 +153,8 @@ pub struct Facts {
     pub executions_with_cut_values: u64,
     /// Executions with parameters.
     pub executions_with_values: u64,
-    /// Executions of the extended protocol whose pipeline is not known.
+    /// Executions of the extended protocol whose transaction the log does not name, so that their
+    /// pipeline cannot be known.
     pub executions_of_unknown_pipeline: u64,
     /// Executions whose text or parameters are not UTF-8.
     pub executions_not_utf8: u64,
@@ -323,7 +324,7 @@ impl Summary {
             _ => {}
         }
         let is_extended = matches!(kind, Kind::Execute | Kind::Fetch);
-        let is_unknown = is_extended && event.pipeline.is_none();
+        let is_unknown = is_extended && event.vxid.is_none();
         facts.executions_of_unknown_pipeline += u64::from(is_unknown);
         facts.executions_not_utf8 += u64::from(!is_utf8 && kind.is_execution());
     }

@@ -508,3 +508,17 @@ fn a_log_that_is_translated_in_part_says_so() {
     assert_eq!(summary.facts.language, Some(Language::German));
     assert_eq!(summary.completeness().gaps[0].lack, Lack::Translated);
 }
+
+#[test]
+fn a_real_pipeline_is_told_from_a_transaction_block() {
+    // Three inserts under one Sync, one select under its own, then two inserts in a block, each
+    // under its own.
+    let (events, summary) = import(fixture("17", "pipelines", "csv"));
+    let executions = events.iter().filter(|event| event.action.kind() == Kind::Execute);
+    let pipelines: Vec<_> = executions.map(|event| event.pipeline).collect();
+    assert_eq!(pipelines, [Some(1), Some(1), Some(1), Some(2), None, None]);
+    // What prepared and bound them belongs to the same.
+    let all = events.iter().filter(|event| event.pipeline == Some(1));
+    assert_eq!(all.count(), 9);
+    assert_eq!(summary.facts.executions_of_unknown_pipeline, 0);
+}
