@@ -12,8 +12,8 @@ use std::{
 };
 
 use super::{
-    Bin, Console, Graphite, GraphiteProtocol, HistogramRule, Listen, Repeater, RepeaterProtocol,
-    Settings,
+    Bin, Console, Graphite, GraphiteProtocol, HistogramRule, Listen, Proxy, ProxyNode, Repeater,
+    RepeaterProtocol, Settings,
     file::{Form, Read, Remark, Wrong},
     literal::{self, Entry, Literal, Node},
 };
@@ -76,6 +76,9 @@ struct Reader {
     backends: Option<Vec<(usize, String)>>,
     repeaters: Vec<(String, u16)>,
     repeater_protocol: RepeaterProtocol,
+    nodes: Vec<ProxyNode>,
+    check_interval: Option<Duration>,
+    cache_keys: Option<usize>,
     delete_idle: bool,
     /// Counters, timers, sets, gauges.
     delete: [Option<bool>; 4],
@@ -179,9 +182,25 @@ impl Reader {
             "automaticConfigReload" => {
                 return Ok(Some("the file is read again at SIGHUP, not by itself"));
             }
-            "nodes" | "forkCount" | "checkInterval" | "cacheSize" | "udp_version" => {
-                return Err("belongs to a proxy: write a howdah.toml with [statsd.proxy]".into());
+            "nodes" => {
+                self.nodes = list(value)?.iter().map(node).collect::<Result<_, _>>()?;
+                if self.nodes.is_empty() {
+                    return Err("a proxy needs servers to send to".to_owned());
+                }
             }
+            "checkInterval" => self.check_interval = Some(milliseconds(value)?),
+            "cacheSize" => {
+                let keys = whole(number(value)?, u32::MAX.into());
+                let keys = keys.and_then(|keys| keys.try_into().ok());
+                self.cache_keys = Some(keys.ok_or("must be a whole number")?);
+            }
+            "udp_version" => match text(value)?.as_str() {
+                "udp4" => {}
+                "udp6" => self.listen.address.ip = std::net::Ipv6Addr::UNSPECIFIED.into(),
+                other => return Err(format!("{other:?} is neither udp4 nor udp6")),
+            },
+            "forkCount" if !truthy(value) => {}
+            "forkCount" => return Ok(Some("threads do it: set readers in a howdah.toml")),
             _ => return Err(unknown(key)),
         }
         Ok(None)
@@ -273,6 +292,15 @@ impl Reader {
             Ipv4Addr::LOCALHOST.into()
         });
         self.settings.management = Some(SocketAddr::new(ip, self.management.1.unwrap_or(8126)));
+        if !self.nodes.is_empty() {
+            self.settings.proxy = Some(Proxy {
+                nodes: std::mem::take(&mut self.nodes),
+                check_interval: self.check_interval.unwrap_or(Duration::from_secs(10)),
+                cache_keys: self.cache_keys.unwrap_or(10_000),
+            });
+            // A proxy has nothing of its own to send.
+            return;
+        }
         let chosen = self.backends.take().unwrap_or_else(|| vec![(0, "graphite".to_owned())]);
         for (line, name) in chosen {
             self.backend(line, &name);
@@ -400,6 +428,23 @@ fn host_and_port(value: &Node) -> Result<(String, u16), Why> {
     host.zip(at).ok_or_else(|| "needs host and port".to_owned())
 }
 
+/// A server behind a proxy.
+fn node(value: &Node) -> Result<ProxyNode, Why> {
+    let (mut host, mut at, mut admin) = (None, None, None);
+    for entry in object(value)? {
+        match entry.key.as_str() {
+            "host" => host = Some(text(&entry.value)?),
+            "port" => at = Some(port(&entry.value)?),
+            "adminport" => admin = Some(port(&entry.value)?),
+            other => return Err(format!("{other:?} is not host, port or adminport")),
+        }
+    }
+    match (host, at, admin) {
+        (Some(host), Some(port), Some(admin_port)) => Ok(ProxyNode { host, port, admin_port }),
+        _ => Err("needs host, port and adminport".to_owned()),
+    }
+}
+
 fn object(value: &Node) -> Result<&[Entry], Why> {
     match &value.value {
         Literal::Object(entries) => Ok(entries),
@@ -497,6 +542,11 @@ fn unknown(key: &str) -> Why {
         "console",
         "repeater",
         "repeaterProtocol",
+        "nodes",
+        "checkInterval",
+        "cacheSize",
+        "forkCount",
+        "udp_version",
         "healthStatus",
         "dumpMessages",
         "file",

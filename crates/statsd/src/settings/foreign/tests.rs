@@ -113,6 +113,21 @@ fn several_servers() {
 }
 
 #[test]
+fn a_proxy_file_makes_a_proxy() {
+    let config = "{ nodes: [ { host: '127.0.0.1', port: 8127, adminport: 8128 },
+        { host: 'two', port: 8129, adminport: 8130 } ], server: './servers/udp', host: '0.0.0.0',
+        port: 8125, udp_version: 'udp4', mgmt_port: 8126,
+        mgmt_address: '127.0.0.1', forkCount: 'auto', checkInterval: 1000 }";
+    let read = read(config).unwrap();
+    let proxy = read.settings.proxy.unwrap();
+    assert_eq!((proxy.nodes[1].host.as_str(), proxy.nodes[1].admin_port), ("two", 8130));
+    assert_eq!(proxy.check_interval, Duration::from_secs(1));
+    assert!(read.settings.backends.graphite.is_empty());
+    assert_eq!(read.warnings.len(), 1, "forkCount is not acted on");
+    assert_eq!(read.settings.listen, [Listen::udp("0.0.0.0:8125".parse().unwrap())]);
+}
+
+#[test]
 fn all_mistakes_are_told_at_once_with_line_and_key() {
     let config = "{\n prot: 1,\n flushinterval: 2,\n port: 70000,\n graphite: {\n  prefix: 1 },\n \
                   backends: ['./backends/mongo'],\n nodes: [] }";
@@ -122,7 +137,7 @@ fn all_mistakes_are_told_at_once_with_line_and_key() {
          line 3: flushinterval: no such key: did you mean flushInterval?\n\
          line 4: port: must be a port from 0 to 65535\n\
          line 6: graphite.prefix: no such key\n\
-         line 8: nodes: belongs to a proxy: write a howdah.toml with [statsd.proxy]\n\
+         line 8: nodes: a proxy needs servers to send to\n\
          line 7: backends: \"./backends/mongo\" is not here: graphite, console, repeater and file \
          are, and more in a howdah.toml"
     );
