@@ -9,6 +9,7 @@ use std::{
 use howdah_traffic::Event;
 
 use crate::{
+    crew::Crew,
     error::ImportError,
     importer::Importer,
     input::{Got, Input, Inputs, LogFile, Plan, PlanError},
@@ -87,8 +88,17 @@ pub fn read_files<E>(
     let importer = Importer::new(Options { prefix: None, ..options })?;
     let inputs = Inputs { order: plan.order, files: Vec::new(), left_out: plan.left_out };
     let bytes_total = plan.bytes_total;
-    let mut reading =
-        Reading { importer, inputs, given_prefix, bytes_before: 0, bytes_total, progress, sink };
+    let crew = Crew::new();
+    let mut reading = Reading {
+        importer,
+        crew,
+        inputs,
+        given_prefix,
+        bytes_before: 0,
+        bytes_total,
+        progress,
+        sink,
+    };
     for path in &plan.files {
         let open = |source| PlanError::Open { path: path.clone(), source };
         let input = Input::open(path, record_bytes_max).map_err(open)?;
@@ -115,6 +125,7 @@ pub fn read_files<E>(
 /// Files on their way into an importer.
 struct Reading<P, S> {
     importer: Importer,
+    crew: Crew,
     inputs: Inputs,
     given_prefix: Option<String>,
     /// Bytes of the files that were read to their end.
@@ -133,9 +144,17 @@ where
     fn file(&mut self, path: &Path, mut input: Input) -> Result<(), ReadFilesError<E>> {
         self.importer.begin_file(&path.to_string_lossy());
         let mut is_begun = false;
+        // Of a pipe nobody knows when it will go on, so nothing of it is kept waiting.
+        let is_file = path.is_file();
         loop {
-            let read = |source| ReadFilesError::Read { path: path.to_owned(), source };
-            let got = input.read().map_err(read)?;
+            let got = match input.read() {
+                Ok(got) => got,
+                Err(source) => {
+                    self.crew.flush(&mut self.importer)?;
+                    drain(&mut self.importer, &mut self.sink)?;
+                    return Err(ReadFilesError::Read { path: path.to_owned(), source });
+                }
+            };
             for met in input.take_problems() {
                 self.importer.note(&met);
             }
@@ -149,14 +168,18 @@ where
                     if !std::mem::replace(&mut is_begun, true) {
                         self.settle_prefix(&input)?;
                     }
-                    self.importer.feed(input.bytes())
+                    match is_file {
+                        true => self.crew.feed(&mut self.importer, input.bytes()),
+                        false => self.importer.feed(input.bytes()),
+                    }
                 }
             };
             drain(&mut self.importer, &mut self.sink)?;
             result?;
             let bytes = self.bytes_before + input.read_bytes();
             if (self.progress)(Progress { bytes, bytes_total: self.bytes_total }).is_break() {
-                let ended = self.importer.end_file().and_then(|()| self.importer.finish());
+                let flushed = self.crew.flush(&mut self.importer);
+                let ended = flushed.and_then(|()| self.importer.finish());
                 drain(&mut self.importer, &mut self.sink)?;
                 ended?;
                 return Err(ReadFilesError::Stopped);
@@ -168,7 +191,8 @@ where
             compression: input.compression(),
             wrappings: input.wrappings().to_vec(),
         });
-        let result = self.importer.end_file();
+        let flushed = self.crew.flush(&mut self.importer);
+        let result = flushed.and_then(|()| self.importer.end_file());
         drain(&mut self.importer, &mut self.sink)?;
         Ok(result?)
     }

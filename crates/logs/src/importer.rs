@@ -47,6 +47,7 @@ pub struct Importer {
     reader: Option<Reader>,
     /// Frames pieces as the reader does.
     framer: Option<Framer>,
+    framer_number: u64,
     /// The version of the reader that it was made for.
     framed_for: u32,
     /// Of the piece that was fed last: kept for its memory.
@@ -80,6 +81,7 @@ impl Importer {
             buffer,
             reader: None,
             framer: None,
+            framer_number: 0,
             framed_for: 0,
             frames: Frames::default(),
             scratch: Vec::new(),
@@ -196,6 +198,16 @@ impl Importer {
             || differs(known.application, record.application)
     }
 
+    /// What frames the pieces that come next, if that can be told yet. It may be sent elsewhere.
+    pub(crate) fn framer(&self) -> Option<&Framer> {
+        self.framer.as_ref()
+    }
+
+    /// Changes whenever [`framer`](Self::framer) does.
+    pub(crate) fn framer_number(&self) -> u64 {
+        self.framer_number
+    }
+
     /// Takes bytes that were not framed.
     fn feed_reader(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
         if bytes.is_empty() {
@@ -268,6 +280,7 @@ impl Importer {
         describe(&reader, &mut self.summary);
         if self.framer.is_none() || self.framed_for != reader.version() {
             self.framer = reader.framer(&self.clock);
+            self.framer_number += 1;
             self.framed_for = reader.version();
         }
         self.reader = Some(reader);

@@ -1,14 +1,14 @@
 //! Shared copies of texts that come again and again.
 
-use std::collections::HashMap;
-
 use howdah_traffic::Text;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::hashing::Map;
 
 /// Gives equal texts the same memory, within a bound.
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
-    texts: HashMap<u64, Text>,
+    texts: Map<u64, Text>,
     bytes: usize,
 }
 

@@ -37,11 +37,13 @@
 mod buffer;
 mod clock;
 mod completeness;
+mod crew;
 mod csv;
 mod detect;
 mod error;
 mod files;
 mod frame;
+mod hashing;
 mod importer;
 mod input;
 mod intern;

@@ -23,12 +23,13 @@ mod pipelines;
 mod session;
 mod steps;
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use howdah_traffic::{Action, Event, Source, Timestamp};
 
 use self::{output::Output, session::Session};
 use crate::{
+    hashing::Map,
     intern::Interner,
     message::{Authorized, Message},
     options::Emit,
@@ -42,7 +43,7 @@ use crate::{
 /// All sessions of a log.
 #[derive(Debug)]
 pub(crate) struct Tracker {
-    sessions: HashMap<Key, Session>,
+    sessions: Map<Key, Session>,
     output: Output,
     texts: Texts,
     watermark: Option<Timestamp>,
@@ -89,7 +90,7 @@ const SESSIONS_MAX: usize = 1 << 16;
 impl Tracker {
     pub(crate) fn new(emit: Emit) -> Self {
         Self {
-            sessions: HashMap::new(),
+            sessions: Map::default(),
             output: Output::new(emit),
             texts: Texts::default(),
             watermark: None,

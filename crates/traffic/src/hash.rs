@@ -186,13 +186,23 @@ struct Row {
 
 impl Row {
     fn number(&mut self, field: Field, number: i64) {
-        self.put(&[field as u8]);
-        self.put(&number.to_le_bytes());
+        self.head(field as u8, number.cast_unsigned());
     }
 
     fn text(&mut self, field: Field, text: &[u8]) {
-        self.put(&[field as u8]);
-        self.sized(text);
+        self.sized(field as u8, text);
+    }
+
+    /// A tag and a number, as one run of bytes.
+    #[inline]
+    fn head(&mut self, tag: u8, number: u64) {
+        let mut head = [tag; 9];
+        head[1..].copy_from_slice(&number.to_le_bytes());
+        if self.buffer.len() + head.len() <= BUFFER_BYTES {
+            self.buffer.extend_from_slice(&head);
+        } else {
+            self.put(&head);
+        }
     }
 
     fn known(&mut self, field: Field, text: &str) {
@@ -229,28 +239,24 @@ impl Row {
         self.text(Field::Portal, bound.portal.as_bytes());
         self.text(Field::Sql, bound.sql.as_bytes());
         let Some(parameters) = &bound.parameters else { return };
-        self.put(&[Field::Parameters as u8]);
-        self.put(&(parameters.len() as u64).to_le_bytes());
+        self.head(Field::Parameters as u8, parameters.len() as u64);
         for parameter in parameters {
             match parameter {
                 Parameter::Null => self.put(&[0]),
-                Parameter::Value(text) => {
-                    self.put(&[1]);
-                    self.sized(text.as_bytes());
-                }
-                Parameter::Truncated(text) => {
-                    self.put(&[2]);
-                    self.sized(text.as_bytes());
-                }
+                Parameter::Value(text) => self.sized(1, text.as_bytes()),
+                Parameter::Truncated(text) => self.sized(2, text.as_bytes()),
             }
         }
     }
 
-    fn sized(&mut self, text: &[u8]) {
-        self.put(&(text.len() as u64).to_le_bytes());
+    /// A tag and a text with its length.
+    #[inline]
+    fn sized(&mut self, tag: u8, text: &[u8]) {
+        self.head(tag, text.len() as u64);
         self.put(text);
     }
 
+    #[inline]
     fn put(&mut self, bytes: &[u8]) {
         if self.buffer.len() + bytes.len() <= BUFFER_BYTES {
             self.buffer.extend_from_slice(bytes);
