@@ -21,12 +21,17 @@ pub(crate) struct Known {
 impl Known {
     /// Remembers that `name` stands for `sql` from now on.
     pub(crate) fn insert(&mut self, name: &Text, sql: &Text) {
+        let known = self.statements.iter_mut().find(|(known, _)| known == name);
+        self.is_new = known.is_none();
+        if let Some((_, known)) = known {
+            if known != sql {
+                *known = sql.clone();
+            }
+            return;
+        }
+        self.has_colons |= colons(name.as_bytes()).next().is_some();
         let entry = (name.clone(), sql.clone());
-        self.is_new = self.sql_of(name.as_bytes()).is_none();
-        self.has_colons |= memchr::memmem::find(name.as_bytes(), b": ").is_some();
-        if let Some(known) = self.statements.iter_mut().find(|(known, _)| known == name) {
-            *known = entry;
-        } else if self.statements.len() < STATEMENTS_MAX {
+        if self.statements.len() < STATEMENTS_MAX {
             self.statements.push(entry);
         } else {
             self.statements[self.next] = entry;
@@ -86,18 +91,21 @@ fn split<'a>(
     let at = |colon: usize| (&text[..colon], &text[colon + 2..]);
     // A name is at most as long as a client cares to make it; the search is bounded all the same.
     let window = &text[..text.len().min(NAME_BYTES_MAX)];
-    let mut splits = memchr::memmem::find_iter(window, b": ").map(at);
-    let first = splits.next()?;
+    let first = colons(window).next().map(at)?;
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-<>/".contains(byte);
     if !known.has_colons && first.0.iter().all(is_plain) && begins_like_sql(first.1) {
         return Some(first);
     }
-    let all =
-        || std::iter::once(first).chain(memchr::memmem::find_iter(window, b": ").skip(1).map(at));
+    let all = || colons(window).map(at);
     all()
         .find(|(name, sql)| is_known(name, sql))
         .or_else(|| all().find(|(_, sql)| begins_like_sql(sql)))
         .or(Some(first))
+}
+
+/// Where `: ` stands in a text. Names are short, so that a searcher for it is dearer than the search.
+fn colons(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    memchr::memchr_iter(b':', text).filter(|at| text.get(at + 1) == Some(&b' '))
 }
 
 /// Farthest that the end of a name is looked for.

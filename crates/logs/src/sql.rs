@@ -41,10 +41,19 @@ pub(crate) fn copy_direction(sql: &[u8]) -> Option<CopyDirection> {
     None
 }
 
-/// A cheap test that most statements fail.
+/// A cheap test that most statements fail: the first begins with another word, and there is no second.
 fn mentions_copy(sql: &[u8]) -> bool {
-    memchr::memchr2_iter(b'y', b'Y', sql)
-        .any(|at| at >= 3 && sql[at - 3..at].eq_ignore_ascii_case(b"cop"))
+    let first = sql.trim_ascii_start();
+    let may_be_copy = match first {
+        [b'c' | b'C', ..] => first.get(..4).is_some_and(|word| word.eq_ignore_ascii_case(b"copy")),
+        [letter, ..] => !letter.is_ascii_alphabetic(),
+        [] => false,
+    };
+    may_be_copy || has_second_statement(first)
+}
+
+fn has_second_statement(sql: &[u8]) -> bool {
+    memchr::memchr(b';', sql).is_some_and(|end| !sql[end + 1..].trim_ascii_start().is_empty())
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! line after it certainly begins another record: no names a session might have could make it read
 //! otherwise. All else is left to [`Stderr`](super::Stderr).
 
-use memchr::memmem;
-
 use super::{Group, decode};
 use crate::{
     clock::Clock,
@@ -128,7 +126,10 @@ const OWNERS: [Field; 5] =
 /// Whether a label stands behind the one that was found, so that longer names could end there.
 fn may_read_otherwise(line: &[u8], text: usize, within: usize) -> bool {
     let window = &line[..line.len().min(text + within)];
-    memmem::find_iter(&window[text..], b":  ").any(|colon| {
+    memchr::memchr_iter(b':', &window[text..]).any(|colon| {
+        if !window[text + colon..].starts_with(b":  ") {
+            return false;
+        }
         let start = label_before(window, text + colon);
         (start..text + colon).any(|at| Label::parse(&window[at..]).is_some())
     })
