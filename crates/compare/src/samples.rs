@@ -154,6 +154,11 @@ impl Samples {
         &self.about
     }
 
+    /// Whether no execution was asked of a server, nor skipped.
+    pub fn is_empty(&self) -> bool {
+        self.queries.is_empty() && self.unattributed == 0
+    }
+
     /// Executions without a fingerprint, or beyond [`Self::QUERIES_MAX`] queries.
     pub fn unattributed(&self) -> u64 {
         self.unattributed

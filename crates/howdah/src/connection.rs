@@ -1,7 +1,7 @@
 //! `-h -p -U -d` and a connection string: how every command is told of a server.
 
 use anyhow::Context as _;
-use howdah_connect::{Client, Environment, Target, Words};
+use howdah_connect::{Client, ConnectError, ConnectFailure, Environment, Target, Words};
 
 use crate::errors::Advise as _;
 
@@ -53,7 +53,42 @@ impl ConnectionArgs {
 
 /// Connects, or says which server could not be reached and what to look at.
 pub(crate) fn connect(target: &Target) -> anyhow::Result<Client> {
-    Client::connect(target)
-        .with_context(|| format!("cannot connect to {target}"))
-        .hint("is the server running there, and does pg_hba.conf let this role in?")
+    let connected = Client::connect(target);
+    let hint = connected.as_ref().err().and_then(advice);
+    let connected = connected.with_context(|| format!("cannot connect to {target}"));
+    match hint {
+        Some(hint) => connected.hint(hint),
+        None => connected,
+    }
+}
+
+/// What to look at, if the failure tells.
+fn advice(error: &ConnectError) -> Option<&'static str> {
+    let ConnectError::Failed { failures } = error else { return None };
+    if let Some(code) = error.sqlstate() {
+        return Some(match code {
+            // invalid_password, and what pg_hba.conf refuses or a role may not.
+            "28P01" => "is the password in ~/.pgpass or PGPASSWORD the one of this role?",
+            "28000" => "does pg_hba.conf let this role in from here, and may it log in?",
+            "3D000" => "name a database that is there, by -d or in the connection string",
+            "42501" => "the role needs the right to CONNECT to this database",
+            "53300" => "the server has no connection left: see max_connections",
+            "57P03" => "the server is starting or stopping: try again in a moment",
+            _ => return None,
+        });
+    }
+    Some(match &failures.last()?.cause {
+        ConnectFailure::Lookup { .. } => {
+            "is the host name right, and does this machine resolve it?"
+        }
+        ConnectFailure::Unreachable(_) | ConnectFailure::TimedOut { .. } => {
+            "is the server running there, and does it listen on this address and port?"
+        }
+        ConnectFailure::Protocol(_) => "give the password in ~/.pgpass or PGPASSWORD",
+        ConnectFailure::LoginRefused(_) => "require_auth and channel_binding say what is allowed",
+        ConnectFailure::Negotiation(_) | ConnectFailure::Handshake(_) => {
+            "sslmode and sslrootcert say what is wanted of TLS"
+        }
+        _ => return None,
+    })
 }

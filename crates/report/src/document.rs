@@ -176,7 +176,7 @@ pub fn document(
         control: comparison.control.as_ref().map(Into::into),
         settings: (&comparison.settings).into(),
         drift: comparison.drift,
-        caveats: comparison.caveats.iter().map(Into::into).collect(),
+        caveats: comparison.caveats.iter().map(|it| CaveatDocument::of(it, comparison)).collect(),
         fail_on: crossings.iter().map(Into::into).collect(),
         queries_total: comparison.queries.len(),
         queries: queries.map(Into::into).collect(),
@@ -222,8 +222,8 @@ impl From<&Settings> for SettingsDocument {
     }
 }
 
-impl From<&Caveat> for CaveatDocument {
-    fn from(caveat: &Caveat) -> Self {
+impl CaveatDocument {
+    fn of(caveat: &Caveat, comparison: &Comparison) -> Self {
         let kind = match caveat {
             Caveat::DifferentCaptures => "different_captures",
             Caveat::DifferentRates => "different_rates",
@@ -231,7 +231,7 @@ impl From<&Caveat> for CaveatDocument {
             Caveat::EverythingMoved => "everything_moved",
             _ => "other",
         };
-        Self { kind, text: headline::caveat_text(caveat) }
+        Self { kind, text: headline::caveat_text(caveat, comparison) }
     }
 }
 

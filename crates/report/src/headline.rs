@@ -58,7 +58,8 @@ pub fn headlines(comparison: &Comparison) -> Vec<String> {
         .iter()
         .flat_map(|query| query.errors.iter().filter_map(move |change| error_line(query, change)));
     lines.extend(errors);
-    lines.extend(comparison.caveats.iter().map(|caveat| format!("note: {}", caveat_text(caveat))));
+    let caveats = comparison.caveats.iter();
+    lines.extend(caveats.map(|caveat| format!("note: {}", caveat_text(caveat, comparison))));
     lines
 }
 
@@ -129,15 +130,23 @@ pub fn query_text(query: &QueryComparison, width: usize) -> String {
     }
 }
 
-pub(crate) fn caveat_text(caveat: &Caveat) -> String {
+pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
     match caveat {
         Caveat::DifferentCaptures => "the two runs replayed different captures".to_owned(),
         Caveat::DifferentRates => "the two runs were replayed at different paces".to_owned(),
         Caveat::Incomplete { name } => format!("{name} was stopped before its end"),
         Caveat::EverythingMoved => {
-            "most queries changed by about the same factor; a control run (--control) tells \
-             whether it was the machine"
-                .to_owned()
+            let moved = "most queries changed by about the same factor";
+            match &comparison.control {
+                Some(control) => format!(
+                    "{moved}; the control run differs from the base by {}, and what rises above \
+                     that is not the machine's noise",
+                    text::factor(control.noise)
+                ),
+                None => {
+                    format!("{moved}; a control run (--control) tells whether it was the machine")
+                }
+            }
         }
         _ => "the two runs are hard to compare".to_owned(),
     }

@@ -11,7 +11,7 @@ use crate::{headline, text};
 pub struct TableStyle {
     /// Whether verdicts are coloured, by ANSI escapes.
     pub color: bool,
-    /// Columns of the terminal; queries are cut to fit. Numbers take 86 whatever it says.
+    /// Columns of the terminal; queries are cut to fit. Below 86, numbers stand below each other.
     pub width: usize,
     /// Queries that are shown, the worst first; all if `None`.
     pub queries_max: Option<usize>,
@@ -46,11 +46,21 @@ pub fn table(comparison: &Comparison, crossings: &[Crossing], style: &TableStyle
     for crossing in crossings {
         let _ = writeln!(out, "{}", emphasised(&crossing_line(comparison, crossing), style));
     }
-    if !comparison.queries.is_empty() {
+    if !comparison.queries.is_empty() && style.width >= COLUMNS {
         let _ = writeln!(out, "\n{}", HEADER.trim_end());
     }
     let shown = style.queries_max.unwrap_or(usize::MAX).min(comparison.queries.len());
-    for query in &comparison.queries[..shown] {
+    // Where nothing can be said, even a large difference is no reason to stand first.
+    let too_few = |query: &&QueryComparison| query.verdict == Verdict::TooFew;
+    let (unjudged, judged): (Vec<_>, Vec<_>) = comparison.queries.iter().partition(too_few);
+    for query in judged.iter().take(shown) {
+        rows(&mut out, query, style);
+    }
+    let unjudged = &unjudged[..shown.saturating_sub(judged.len())];
+    if !unjudged.is_empty() {
+        let _ = writeln!(out, "\nnot executed often enough to say:");
+    }
+    for query in unjudged {
         rows(&mut out, query, style);
     }
     if shown < comparison.queries.len() {
@@ -76,6 +86,9 @@ pub(crate) fn crossing_line(comparison: &Comparison, crossing: &Crossing) -> Str
     };
     format!("fail-on {}: {name} {values}", crossing.condition)
 }
+
+/// Columns that the numbers take beside each other.
+const COLUMNS: usize = 86;
 
 const HEADER: &str =
     "           calls  errors     mean      p50      p90      p95      p99      max    total";
@@ -108,8 +121,10 @@ fn rows(out: &mut String, query: &QueryComparison, style: &TableStyle) {
     let name = headline::query_text(query, room);
     let _ = writeln!(out, "{}{name}", paint(&title, color_of(query.verdict), style));
     for (label, side) in [("base", query.base), ("run", query.run)] {
-        if let Some(side) = side {
-            measures(out, label, &side);
+        match side {
+            Some(side) if style.width >= COLUMNS => measures(out, label, &side),
+            Some(side) => narrow_measures(out, label, &side, style.width),
+            None => {}
         }
     }
     for change in &query.errors {
@@ -155,6 +170,35 @@ fn measures(out: &mut String, label: &str, side: &Measures) {
         }
     }
     out.push('\n');
+}
+
+/// The same where there is no room beside each other: each number with its name, as many in a line as
+/// fit.
+fn narrow_measures(out: &mut String, label: &str, side: &Measures, width: usize) {
+    const INDENT: usize = 7;
+    let mut words = vec![format!("calls {}", side.calls), format!("errors {}", side.errors)];
+    if side.timed > 0 {
+        let times = [
+            ("mean", side.mean_us),
+            ("p50", side.p50_us as f64),
+            ("p90", side.p90_us as f64),
+            ("p95", side.p95_us as f64),
+            ("p99", side.p99_us as f64),
+            ("max", side.max_us as f64),
+            ("total", side.total_us as f64),
+        ];
+        words.extend(times.map(|(name, micros)| format!("{name} {}", text::duration(micros))));
+    }
+    let mut line = format!("  {label:<5}");
+    for word in words {
+        if line.chars().count() > INDENT && line.chars().count() + word.chars().count() > width {
+            let _ = writeln!(out, "{}", line.trim_end());
+            line = " ".repeat(INDENT);
+        }
+        line.push_str(&word);
+        line.push_str("  ");
+    }
+    let _ = writeln!(out, "{}", line.trim_end());
 }
 
 const RED: &str = "31";

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use howdah_compare::{
     ChangeFactor, Comparison, Crossing, FailOn, Samples, Settings, compare,
     explain::{Examples, explain},
@@ -14,7 +14,12 @@ use howdah_connect::{Environment, Target, Words};
 use howdah_report::{TableStyle, document, query_text, table};
 use howdah_sql::Fingerprint;
 
-use crate::{context::Context, errors::Advise as _, outcome::Outcome, progress::Total};
+use crate::{
+    context::Context,
+    errors::{self, Advise as _},
+    outcome::Outcome,
+    progress::Total,
+};
 
 /// Compare two runs: which query got slower, how sure that is, and by how much.
 ///
@@ -22,6 +27,7 @@ use crate::{context::Context, errors::Advise as _, outcome::Outcome, progress::T
 /// their change costs in total, the worst first. A change counts if it is certain, large enough
 /// and above the noise; two runs of one setup are "no change".
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The run to compare with: a folder that `howdah replay -o` made
     base: PathBuf,
@@ -47,12 +53,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
     /// Server as it was for BASE, to ask for plans; nothing is executed there
-    #[arg(long, value_name = "URI", requires = "explain_run")]
+    #[arg(long, value_name = "URI")]
     explain_base: Option<String>,
     /// Server as it was for RUN, to ask for plans; nothing is executed there
-    #[arg(long, value_name = "URI", requires = "explain_base")]
+    #[arg(long, value_name = "URI")]
     explain_run: Option<String>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  howdah compare run-16 run-17
+  howdah compare run-16 run-17 --control run-16-again --fail-on 'p95>1.5x'
+  howdah compare run-a run-b --explain-base postgresql://a/shop --explain-run postgresql://b/shop";
 
 /// How a comparison is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -96,7 +108,15 @@ fn read(ctx: &Context, path: &Path) -> anyhow::Result<Samples> {
         bar.set_position(read);
     });
     bar.finish_and_clear();
-    samples.hint("`howdah replay CAPTURE --target URI -o RUN` makes a run")
+    let samples = samples.hint("`howdah replay CAPTURE --target URI -o RUN` makes a run")?;
+    if samples.is_empty() {
+        let error = anyhow!("the run {} has no executions to compare", path.display());
+        return Err(errors::with_hint(
+            error,
+            "a replay that was stopped at once, or of a capture without statements, makes such a run",
+        ));
+    }
+    Ok(samples)
 }
 
 fn print(
@@ -140,8 +160,18 @@ struct Servers {
 impl Servers {
     /// Resolved before the runs are read, so that a slip of the pen costs no time.
     fn of(args: &Args) -> anyhow::Result<Option<Self>> {
-        let (Some(base), Some(run)) = (&args.explain_base, &args.explain_run) else {
-            return Ok(None);
+        let (base, run) = match (&args.explain_base, &args.explain_run) {
+            (Some(base), Some(run)) => (base, run),
+            (None, None) => return Ok(None),
+            (given, _) => {
+                let (given, missing) = match given {
+                    Some(_) => ("--explain-base", "--explain-run"),
+                    None => ("--explain-run", "--explain-base"),
+                };
+                let error = errors::wrong_usage(format_args!("{given} is of no use alone"));
+                let hint = format_args!("plans of two servers are compared: add {missing} URI");
+                return Err(errors::with_hint(error, hint));
+            }
         };
         Ok(Some(Self { base: target("--explain-base", base)?, run: target("--explain-run", run)? }))
     }

@@ -15,6 +15,7 @@ use crate::{context::Context, errors::Advise as _, outcome::Outcome};
 /// no PostgreSQL on the machine, and leaves only what is in the folder of --out. Exit status 3 if
 /// the planted slowdown was not found.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Folder for the capture, the runs and compare.json; a temporary one if not given
     #[arg(long, value_name = "DIR")]
@@ -30,6 +31,11 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  howdah demo
+  howdah demo --out here --pg 17 --seconds 60";
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let temporary = match &args.out {

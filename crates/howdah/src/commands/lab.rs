@@ -24,10 +24,17 @@ use crate::{
 /// once and kept for later. Clusters listen on 127.0.0.1 and on a unix socket only, trust who
 /// connects, and do not wait for the disk. Nothing in them is meant to last.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  howdah lab start --pg 17 --name try --set work_mem=64MB
+  howdah lab start --standby-of try --name standby
+  howdah lab stop --all";
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
@@ -43,9 +50,7 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct Start {
     /// Major version of PostgreSQL, 14 to 18; without it the newest that is installed
-    #[arg(long, value_name = "MAJOR",
-          value_parser = clap::value_parser!(u32)
-              .range(i64::from(*MAJORS.start())..=i64::from(*MAJORS.end())))]
+    #[arg(long, value_name = "MAJOR", value_parser = major)]
     pg: Option<u32>,
     /// Folder of the server's programs, instead of a search for them
     #[arg(long, value_name = "DIR")]
@@ -317,7 +322,17 @@ impl Row {
     }
 }
 
-/// `NAME=VALUE`; the value may be empty and hold anything.
+/// A major version that labs can be made of.
+fn major(word: &str) -> Result<u32, String> {
+    let (first, last) = (MAJORS.start(), MAJORS.end());
+    match word.parse() {
+        Ok(major) if MAJORS.contains(&major) => Ok(major),
+        _ => Err(format!("a lab is PostgreSQL {first} to {last}: give the major version alone")),
+    }
+}
+
+/// `NAME=VALUE`; the value may be empty and hold anything. One in quotes is read as in
+/// `postgresql.conf`, where `''` stands for a quote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Setting {
     name: String,
@@ -329,7 +344,9 @@ impl FromStr for Setting {
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
         let (name, value) = word.split_once('=').ok_or("a setting is NAME=VALUE")?;
-        Ok(Self { name: name.trim().to_owned(), value: value.to_owned() })
+        let inner = value.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
+        let value = inner.map_or_else(|| value.to_owned(), |inner| inner.replace("''", "'"));
+        Ok(Self { name: name.trim().to_owned(), value })
     }
 }
 
@@ -344,7 +361,21 @@ mod tests {
         assert_eq!(parse("work_mem=1MB"), Ok(setting("work_mem", "1MB")));
         assert_eq!(parse("log_line_prefix=%m=%p "), Ok(setting("log_line_prefix", "%m=%p ")));
         assert_eq!(parse("search_path="), Ok(setting("search_path", "")));
+        assert_eq!(
+            parse("log_line_prefix='%m it''s '"),
+            Ok(setting("log_line_prefix", "%m it's "))
+        );
+        assert_eq!(parse("a='"), Ok(setting("a", "'")));
         assert!(parse("work_mem").is_err());
+    }
+
+    #[test]
+    fn versions_are_majors_that_can_be_had() {
+        assert_eq!(major("16"), Ok(16));
+        for word in ["16x", "9", "16.4", "-16", ""] {
+            let refused = major(word).unwrap_err();
+            assert_eq!(refused, "a lab is PostgreSQL 14 to 18: give the major version alone");
+        }
     }
 
     #[test]

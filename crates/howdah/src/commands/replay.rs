@@ -38,7 +38,7 @@ use crate::{
 /// slow statement delays its own session and no other. Statements really run, so point this at a
 /// copy. Server logs can be given in place of a capture; they are read as the replay goes.
 #[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A capture, or server logs in the order they were written; - is standard input
     #[arg(required = true, value_name = "CAPTURE|LOG")]
@@ -92,6 +92,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     connection: ConnectionArgs,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  howdah replay monday --target postgresql://postgres@copy/shop -o run-1
+  howdah replay postgresql.csv --target postgresql://copy/shop --rate 2 --as-user bench
+  tail -n +1 -F postgresql.log | howdah replay - --target postgresql://copy/shop";
 
 /// How the numbers of a replay are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

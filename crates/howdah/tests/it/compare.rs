@@ -15,17 +15,20 @@ const QUERIES: [(u64, &str); 3] = [
     (3, "commit"),
 ];
 
-/// Writes a run in which the queries take the given times in the middle, 200 executions each.
-fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
-    let settings = RunSettings {
+fn settings() -> RunSettings {
+    RunSettings {
         capture: "monday".to_owned(),
         target: "postgresql://app@db/shop".to_owned(),
         rate: "1".to_owned(),
         server_version: "17.10".to_owned(),
         started: Timestamp::from_micros(1_795_178_599_577_000),
         overwrite: false,
-    };
-    let mut writer = RunWriter::create(&folder.join(name), settings).unwrap();
+    }
+}
+
+/// Writes a run in which the queries take the given times in the middle, 200 executions each.
+fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
+    let mut writer = RunWriter::create(&folder.join(name), settings()).unwrap();
     for (fingerprint, query) in QUERIES {
         let statement = Statement {
             fingerprint,
@@ -67,6 +70,12 @@ fn write_run(folder: &Path, name: &str, middle_us: [u64; 3], errors: usize) {
         }
     }
     writer.finish(Value::Null, true).unwrap();
+}
+
+/// A run that was stopped before its first statement.
+fn write_empty_run(folder: &Path) {
+    let writer = RunWriter::create(&folder.join("empty"), settings()).unwrap();
+    writer.finish(Value::Null, false).unwrap();
 }
 
 /// A folder with `base`, `same` and the slower `new`.
@@ -192,6 +201,19 @@ fn what_cannot_be_compared_is_refused() {
         &["base", "new", "--explain-base", "postgresql://db"],
     ] {
         compare(folder.path(), words).assert().code(2);
+    }
+    let alone =
+        compare(folder.path(), &["base", "new", "--explain-run", "host=a"]).assert().code(2);
+    let said = text(&alone.get_output().stderr);
+    assert!(said.contains("hint: plans of two servers are compared: add --explain-base"), "{said}");
+    write_empty_run(folder.path());
+    for words in [["empty", "new"], ["base", "empty"]] {
+        let refused = compare(folder.path(), &words).assert().code(1);
+        let said = text(&refused.get_output().stderr);
+        assert!(
+            said.starts_with("howdah: the run empty has no executions to compare\nhint: "),
+            "{said}"
+        );
     }
     let missing = compare(folder.path(), &["base", "nothing"]).assert().code(1);
     let said = text(&missing.get_output().stderr);

@@ -48,9 +48,15 @@ fn a_target_that_refuses_is_named_with_the_reason() {
     let missing = stage.cluster.uri("no_such_database");
     let said = refused(&stage, 1, &["server.log", "--target", &missing, "-o", "run"]);
     assert!(said.contains("no_such_database") && said.contains("does not exist"), "{said}");
+    assert!(said.contains("\nhint: name a database that is there"), "{said}");
     let role = stage.uri().replace("postgres@", "no_such_role@");
     let said = refused(&stage, 1, &["server.log", "--target", &role, "-o", "run"]);
     assert!(said.contains("no_such_role"), "{said}");
+    assert!(said.contains("\nhint: does pg_hba.conf let this role in"), "{said}");
+    // No name below .invalid has an address (RFC 6761).
+    let unknown = "postgresql://alice@nobody.invalid/shop";
+    let said = refused(&stage, 1, &["server.log", "--target", unknown]);
+    assert!(said.contains("\nhint: is the host name right"), "{said}");
     assert!(!stage.path("run").exists());
     assert_eq!(stage.value("select count(*) from t"), "0");
 }
@@ -73,7 +79,7 @@ fn a_wrong_password_is_said_and_not_shown() {
     let words = ["server.log", "--target", &cluster.uri("postgres"), "-o", "run"];
     let said = refused(&stage, 1, &words);
     assert!(said.contains("password authentication failed"), "{said}");
-    assert!(said.contains("\nhint: "), "{said}");
+    assert!(said.contains("\nhint: is the password in ~/.pgpass"), "{said}");
     assert!(!stage.path("run").exists());
 }
 

@@ -124,6 +124,81 @@ fn a_narrow_table_is_cut_and_limited() {
 }
 
 #[test]
+fn what_ran_too_seldom_stands_below_a_line_of_its_own() {
+    let mut comparison = compare(&base(), &base(), None, &Settings::default());
+    // Even where it would stand first.
+    comparison.queries.sort_by_key(|query| query.verdict != Verdict::TooFew);
+    let shown = table(&comparison, &[], &TableStyle::default());
+    let (above, below) = shown.split_once("\nnot executed often enough to say:\n").expect("a line");
+    assert!(above.contains("update customer") && !above.contains("select name from product"));
+    assert!(below.starts_with("too few") && below.contains("select name from product"), "{below}");
+}
+
+#[test]
+fn numbers_fit_into_forty_columns() {
+    let (comparison, _) = compared();
+    let style = TableStyle { width: 40, ..TableStyle::default() };
+    let shown = table(&comparison, &[], &style);
+    let numbers =
+        || shown.lines().filter(|line| line.starts_with("  base ") || line.starts_with("       "));
+    assert_eq!(numbers().filter(|line| line.starts_with("  base ")).count(), 4);
+    assert!(numbers().any(|line| line.contains("p99 ")), "{shown}");
+    for line in numbers() {
+        assert!(line.chars().count() <= 40, "{line}");
+    }
+}
+
+#[test]
+fn a_drift_is_told_with_the_control_if_there_is_one() {
+    let (base, run) = (base(), run());
+    let mut comparison = compare(&base, &run, Some(&base), &Settings::default());
+    comparison.caveats = vec![howdah_compare::Caveat::EverythingMoved];
+    let note = headlines(&comparison).pop().expect("a note");
+    assert!(note.contains("the control run differs from the base by 1.00×"), "{note}");
+    comparison.control = None;
+    let note = headlines(&comparison).pop().expect("a note");
+    assert!(note.contains("a control run (--control) tells"), "{note}");
+}
+
+/// The page of the document, which has to name each key.
+const PAGE: &str = include_str!("../../../../docs/src/reference/comparison.md");
+
+#[test]
+fn every_key_of_the_document_is_on_its_page() {
+    let (base, run) = (base(), run());
+    let comparison = compare(&base, &run, Some(&base), &Settings::default());
+    let (mut whole, crossings) = compared();
+    whole.control = comparison.control;
+    whole.caveats = vec![howdah_compare::Caveat::DifferentRates];
+    let mut keys = std::collections::BTreeSet::new();
+    let document = document(&whole, &crossings, None);
+    collect_keys(&serde_json::to_value(document).expect("plain data"), &mut keys);
+    assert!(keys.contains("noise") && keys.contains("kind") && keys.contains("ratio"));
+    for key in &keys {
+        assert!(PAGE.contains(&format!("| `{key}` |")), "{key} is not on the page");
+    }
+    for line in PAGE.lines() {
+        let Some(key) = line.strip_prefix("| `").and_then(|rest| rest.split('`').next()) else {
+            continue;
+        };
+        assert!(keys.contains(key), "{key} is on the page and nowhere else");
+    }
+}
+
+fn collect_keys(value: &serde_json::Value, keys: &mut std::collections::BTreeSet<String>) {
+    match value {
+        serde_json::Value::Array(values) => {
+            values.iter().for_each(|value| collect_keys(value, keys));
+        }
+        serde_json::Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            keys.insert(name.clone());
+            collect_keys(value, keys);
+        }),
+        _ => {}
+    }
+}
+
+#[test]
 fn colour_is_only_added() {
     let (comparison, crossings) = compared();
     let plain = table(&comparison, &crossings, &TableStyle::default());
