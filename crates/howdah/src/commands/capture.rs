@@ -1,17 +1,30 @@
-//! `howdah capture`: server logs into captures, and a look at captures.
+//! `howdah capture`: server logs into captures, captures into others, and a look at both.
 
 mod cat;
+mod doctor;
 mod import;
 mod info;
+mod merge;
+mod output;
 mod report;
+mod sample;
+mod select;
+mod split;
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::Context as _;
-use howdah_dataset::{Capture, ReadError};
+use howdah_dataset::{Capture, CaptureManifest, ReadError};
 use howdah_logs::Options;
+use serde_json::Value;
 
-pub(crate) use self::import::LogFormat;
+pub(crate) use self::{
+    import::LogFormat,
+    select::{LeftOut, SelectArgs, Sifted},
+};
 use crate::{
     context::Context,
     errors::{self, Advise as _},
@@ -31,23 +44,34 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Import(import::Args),
+    Doctor(doctor::Args),
     Info(info::Args),
     Cat(cat::Args),
+    Sample(sample::Args),
+    Split(split::Args),
+    Merge(merge::Args),
 }
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     match args.command {
         Command::Import(args) => import::run(&args, ctx),
+        Command::Doctor(args) => doctor::run(&args, ctx),
         Command::Info(args) => info::run(&args, ctx),
         Command::Cat(args) => cat::run(&args, ctx),
+        Command::Sample(args) => sample::run(&args, ctx),
+        Command::Split(args) => split::run(&args, ctx),
+        Command::Merge(args) => merge::run(&args, ctx),
     }
 }
 
-/// What a person can say about a log, wherever logs are read. The format of the log is an option of
-/// the command: there is another `--format` for output in some.
+/// What a person can say about a log, wherever logs are read. What comes in is `--input-format`, what
+/// goes out is `--format`.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Server logs")]
 pub(crate) struct LogArgs {
+    /// Format of the logs; recognised if not given
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(super) input_format: Option<LogFormat>,
     /// log_line_prefix of a stderr log, as in postgresql.conf; guessed if not given
     #[arg(long, value_name = "PREFIX", allow_hyphen_values = true)]
     prefix: Option<String>,
@@ -64,6 +88,7 @@ impl LogArgs {
     /// A prefix or a zone that makes no sense: wrong usage.
     pub(crate) fn options(&self) -> anyhow::Result<Options> {
         let options = Options {
+            format: self.input_format.map(Into::into),
             prefix: self.prefix.clone(),
             timezone: self.timezone.clone(),
             ..Options::default()
@@ -76,7 +101,7 @@ impl LogArgs {
 }
 
 /// Opens a capture that a person named.
-fn open(dir: &Path) -> anyhow::Result<Capture> {
+pub(crate) fn open(dir: &Path) -> anyhow::Result<Capture> {
     let opened = Capture::open(dir);
     let hint = match &opened {
         Err(ReadError::Missing { .. } | ReadError::NotADataset { .. }) => {
@@ -89,5 +114,38 @@ fn open(dir: &Path) -> anyhow::Result<Capture> {
     match hint {
         Some(hint) => opened.hint(hint),
         None => opened,
+    }
+}
+
+/// What a capture that is made from another one keeps of its report: what its log lacked is lacking
+/// here too. Its own numbers are not those of the new one, and samples are told once.
+fn inherited(manifest: &CaptureManifest) -> Value {
+    let report = &manifest.report;
+    let mut kept = serde_json::json!({});
+    for key in ["completeness", "redacted", "merged"] {
+        if !report[key].is_null() {
+            kept[key] = report[key].clone();
+        }
+    }
+    kept
+}
+
+/// Refuses to write a capture into itself: it would be cleared before it is read.
+fn refuse_same(input: &Path, output: &Path) -> anyhow::Result<()> {
+    let real = |path: &Path| path.canonicalize().ok();
+    match real(input).is_some() && real(input) == real(output) {
+        true => Err(errors::wrong_usage(format!(
+            "{} cannot be read and written at once: name another folder with --output",
+            input.display()
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Stops when Ctrl-C was pressed.
+fn heed(interrupted: &AtomicBool) -> anyhow::Result<()> {
+    match interrupted.load(Ordering::Relaxed) {
+        true => anyhow::bail!("interrupted: what was written until then is a part only"),
+        false => Ok(()),
     }
 }

@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use howdah_connect::{Client, Target};
-use howdah_dataset::{Capture, Events, RunSettings, RunWriter, WriteError};
-use howdah_logs::{LogStream, NotTaken, Options, ReadFilesError};
+use howdah_dataset::{Events, RunSettings, RunWriter, WriteError};
+use howdah_logs::{LogStream, NotTaken, ReadFilesError};
 use howdah_replay::{
     Capacity, FeedError, Identities, Limits, Notice, Notices, Rate, Renaming, Replay, Report,
     Settings, ShutOut, StartError, Survey, shut_out,
@@ -23,7 +23,7 @@ use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
-    commands::capture::{LogArgs, LogFormat},
+    commands::capture::{self, LeftOut, LogArgs, SelectArgs, Sifted},
     connection::{self, ConnectionArgs},
     context::Context,
     errors::{self, Advise as _},
@@ -82,9 +82,8 @@ pub(crate) struct Args {
     /// How to print the numbers
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
-    /// Format of the logs; recognised if not given
-    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "Server logs")]
-    input_format: Option<LogFormat>,
+    #[command(flatten)]
+    select: SelectArgs,
     #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
@@ -141,7 +140,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         registry: ctx.registry().clone(),
         stop: stop.clone(),
     };
-    let total = source.total();
+    let (total, left) = (source.total(), source.left());
     let finished = Arc::new(AtomicBool::new(false));
     let report = std::thread::scope(|scope| {
         let done = finished.clone();
@@ -151,6 +150,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         report
     });
     let report = report.map_err(|error| cannot_replay(&args, error))?;
+    left.say(ctx);
     conclude(&args, ctx, report)
 }
 
@@ -207,7 +207,7 @@ fn survey(args: &Args, capacity: Option<Capacity>) -> anyhow::Result<Survey> {
             let crowded = usize::try_from(connects).is_ok_and(|connects| connects > free);
             Survey::of(events, if crowded { LONG_LOOK } else { GLANCE })
         }
-        Source::Log(events) => Survey::of(events, GLANCE),
+        Source::Log { events, .. } => Survey::of(events, GLANCE),
     })
 }
 
@@ -312,23 +312,21 @@ fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWri
 /// Where the events come from.
 #[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
 enum Source {
-    Capture { events: Peekable<Events>, total: u64, connects: u64 },
-    Log(Peekable<LogStream>),
+    Capture { events: Peekable<Sifted<Events>>, left: LeftOut, total: Option<u64>, connects: u64 },
+    Log { events: Peekable<Sifted<LogStream>>, left: LeftOut },
 }
 
 impl Source {
     fn open(args: &Args) -> anyhow::Result<Self> {
         match &args.inputs[..] {
             [dir] if dir.is_dir() => {
-                let capture = Capture::open(dir)
-                    .with_context(|| format!("cannot read the capture {}", dir.display()))
-                    .hint(
-                        "`howdah capture import LOG -o CAPTURE` makes one; logs are given by file",
-                    )?;
+                let capture = capture::open(dir)?;
                 let manifest = capture.manifest();
-                let total = manifest.events;
                 let connects = manifest.kinds.get(&Kind::Connect).copied().unwrap_or(0);
-                Ok(Self::Capture { events: capture.events().peekable(), total, connects })
+                let events = Sifted::new(capture.events(), args.select.sieve());
+                let total = events.is_whole().then_some(manifest.events);
+                let left = events.left();
+                Ok(Self::Capture { events: events.peekable(), left, total, connects })
             }
             inputs if inputs.iter().any(|path| path.is_dir()) => Err(errors::wrong_usage(
                 "give one capture, or log files: a folder is among several inputs",
@@ -338,10 +336,10 @@ impl Source {
                     std::fs::metadata(path)
                         .with_context(|| format!("cannot read the log {}", path.display()))?;
                 }
-                let format = args.input_format.map(Into::into);
-                let options = Options { format, ..args.log.options()? };
-                let stream = LogStream::open(inputs.to_vec(), options);
-                Ok(Self::Log(stream.context("cannot read the log")?.peekable()))
+                let stream = LogStream::open(inputs.to_vec(), args.log.options()?);
+                let stream = stream.context("cannot read the log")?;
+                let events = Sifted::new(stream, args.select.sieve());
+                Ok(Self::Log { left: events.left(), events: events.peekable() })
             }
         }
     }
@@ -350,22 +348,29 @@ impl Source {
     fn wait_for_first(&mut self) -> Result<(), StartError> {
         match self {
             Self::Capture { events, .. } => first_of(events),
-            Self::Log(events) => first_of(events),
+            Self::Log { events, .. } => first_of(events),
         }
     }
 
     /// Events that will come, if that is known.
     fn total(&self) -> Option<u64> {
         match self {
-            Self::Capture { total, .. } => Some(*total),
-            Self::Log(_) => None,
+            Self::Capture { total, .. } => *total,
+            Self::Log { .. } => None,
+        }
+    }
+
+    /// What the filters leave out, while and after it is played.
+    fn left(&self) -> LeftOut {
+        match self {
+            Self::Capture { left, .. } | Self::Log { left, .. } => left.clone(),
         }
     }
 
     fn play(self, replay: Replay) -> Result<Report, StartError> {
         match self {
             Self::Capture { events, .. } => replay.run(events),
-            Self::Log(events) => replay.run(events),
+            Self::Log { events, .. } => replay.run(events),
         }
     }
 }
@@ -401,7 +406,8 @@ fn show_progress(ctx: &Context, total: Option<u64>, finished: &AtomicBool) {
 /// Prints the numbers, finishes the run, and says what went wrong besides statements.
 fn conclude(args: &Args, ctx: &Context, mut report: Report) -> anyhow::Result<Outcome> {
     let summary = report.json(args.rate);
-    let complete = !report.interrupted && report.feed_error.is_none();
+    let complete =
+        !report.interrupted && report.feed_error.is_none() && report.write_error.is_none();
     if let (Some(writer), Some(dir)) = (report.writer.take(), &args.output) {
         let finished = writer.finish(summary.clone(), complete);
         finished.with_context(|| format!("cannot finish the run {}", dir.display()))?;

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails, helpers included")]
 
 mod capture;
+mod capture_parts;
 mod cli;
 mod compare;
 mod config;
 mod demo;
+mod doctor;
 mod help;
 mod lab;
 mod statsd;

@@ -6,9 +6,10 @@ use std::{
     path::PathBuf,
 };
 
-use howdah_traffic::{Action, Bound, CopyDirection, Event, Parameter, Text};
+use howdah_traffic::{Action, Bound, CopyDirection, Event, EventHash, Parameter, Text};
 use serde::{Serialize, Serializer};
 
+use super::select::{RedactArgs, SelectArgs, Sifted};
 use crate::{context::Context, outcome::Outcome};
 
 /// Print the events of a capture in the order of their time.
@@ -20,6 +21,13 @@ pub(super) struct Args {
     /// How to print them
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
+    /// Print the events by kind and a hash over all of them, in place of the events
+    #[arg(long, conflicts_with = "format")]
+    hash: bool,
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    redact: RedactArgs,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -33,12 +41,26 @@ enum Format {
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let capture = super::open(&args.capture)?;
+    let mut redactor = args.redact.redactor()?;
+    let events = Sifted::new(capture.events(), args.select.sieve());
+    let events = events.map(|event| match &mut redactor {
+        Some(redactor) => event.map(|event| redactor.redact(event)),
+        None => event,
+    });
     let mut out = ctx.stdout();
+    if args.hash {
+        let mut hash = EventHash::default();
+        for event in events {
+            hash.add(&event?);
+        }
+        write_hash(&mut out, &hash)?;
+        return Ok(Outcome::Done);
+    }
     if args.format == Format::Table {
         let head = ["time", "session", "kind", "user@database", "ms", "state", "sql"];
         write_row(&mut out, &head.map(str::to_owned))?;
     }
-    for event in capture.events() {
+    for event in events {
         let event = event?;
         match args.format {
             Format::Table => write_row(&mut out, &cells(&event))?,
@@ -49,6 +71,15 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
     }
     Ok(Outcome::Done)
+}
+
+/// The events by kind, and their hash: what `capture import --discard` and `capture cat --hash` print.
+pub(super) fn write_hash(out: &mut impl Write, hash: &EventHash) -> io::Result<()> {
+    for (kind, count) in hash.kinds() {
+        writeln!(out, "{kind:<10} {count:>10}")?;
+    }
+    writeln!(out, "events     {:>10}", hash.events())?;
+    writeln!(out, "hash       {hash}")
 }
 
 /// Columns have a usual width, since a stream cannot look ahead for the widest.

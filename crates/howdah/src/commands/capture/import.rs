@@ -1,24 +1,18 @@
 //! `howdah capture import`: server logs into a capture.
 
-use std::{
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    sync::atomic::Ordering,
-};
+use std::{cell::RefCell, io::Write as _, ops::ControlFlow, path::PathBuf, sync::atomic::Ordering};
 
-use anyhow::Context as _;
-use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
+use howdah_dataset::{CaptureSettings, Origin};
 use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, read_files};
-use howdah_traffic::Event;
 use indicatif::ProgressBar;
 
-use super::{LogArgs, report};
-use crate::{
-    context::Context,
-    errors::{self, Advise as _},
-    outcome::Outcome,
-    progress::Total,
+use super::{
+    LogArgs,
+    output::{self, Output, written},
+    report,
+    select::{RedactArgs, SelectArgs},
 };
+use crate::{context::Context, errors, outcome::Outcome, progress::Total};
 
 /// Make a capture from the logs of a PostgreSQL server.
 ///
@@ -31,14 +25,21 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// Folder for the capture
-    #[arg(long, short, value_name = "CAPTURE")]
-    output: PathBuf,
-    /// Format of the logs; recognised if not given
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<LogFormat>,
+    #[arg(long, short, value_name = "CAPTURE", required_unless_present = "discard")]
+    output: Option<PathBuf>,
+    /// Write nothing; print the events by kind and a hash over all of them
+    #[arg(long, conflicts_with = "output")]
+    discard: bool,
     /// Replace a capture that is there already
     #[arg(long)]
     force: bool,
+    /// The former name of --input-format
+    #[arg(long, value_enum, value_name = "FORMAT", hide = true, conflicts_with = "input_format")]
+    format: Option<LogFormat>,
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    redact: RedactArgs,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -65,138 +66,117 @@ impl From<LogFormat> for Format {
 }
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let options = Options { format: args.format.map(Format::from), ..args.log.options()? };
-    let mut target = Target::new(args, &options);
+    let mut options = args.log.options()?;
+    options.format = options.format.or(args.format.map(Format::from));
+    let timezone = options.timezone.clone();
+    // Events and the passing of time both come to it.
+    let output = RefCell::new(output(args, &options)?);
     let mut bar = None;
+    let mut idle = Ok(());
     let interrupted = ctx.interrupted();
     let read = read_files(
         &args.logs,
         options,
         |progress| {
             show(ctx, &mut bar, progress);
-            match interrupted.load(Ordering::Relaxed) {
+            idle = output.borrow_mut().idle();
+            match interrupted.load(Ordering::Relaxed) || idle.is_err() {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         },
-        |event| target.write(event),
+        |event| output.borrow_mut().push(event),
     );
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
+    let output = output.into_inner();
+    // Without a folder nothing is written, so that nothing can go wrong with it.
+    let dir = args.output.clone().unwrap_or_default();
+    written(&dir, idle)?;
     match read {
-        Ok(summary) => {
-            let manifest = written(&args.output, target.finish(&summary))?;
-            tell(ctx, &args.output, &manifest, &summary);
-            Ok(Outcome::Done)
-        }
-        Err(ReadFilesError::Sink(error)) => written(&args.output, Err(error)),
+        Ok(summary) => conclude(args, ctx, output, &summary, timezone),
+        Err(ReadFilesError::Sink(error)) => written(&dir, Err(error)),
         Err(error) => {
             let error = match error {
                 ReadFilesError::Options(error) => errors::wrong_usage(error),
                 ReadFilesError::Stopped => anyhow::anyhow!("interrupted"),
                 error => anyhow::Error::from(error).context("cannot import"),
             };
-            match written(&args.output, target.stop(&error))? {
-                Some(manifest) => Err(errors::with_hint(
-                    error,
-                    format!(
+            match written(&dir, output.stop(&error))? {
+                Some(manifest) => {
+                    let kept = format!(
                         "the {} events before it are kept in {}",
                         manifest.events,
-                        args.output.display()
-                    ),
-                )),
+                        dir.display()
+                    );
+                    Err(errors::with_hint(error, kept))
+                }
                 None => Err(error),
             }
         }
     }
 }
 
-fn written<T>(dir: &Path, result: Result<T, WriteError>) -> anyhow::Result<T> {
-    let hint = match &result {
-        Err(WriteError::Exists { .. }) => Some("--force replaces it".to_owned()),
-        Err(WriteError::NoRoom { files_kept: 1.., .. }) => Some(format!(
-            "`howdah capture info {}` shows what was imported; free some space and import again \
-             with --force",
-            dir.display()
-        )),
-        _ => None,
+fn output(args: &Args, options: &Options) -> anyhow::Result<Output> {
+    let (sieve, redactor) = (args.select.sieve(), args.redact.redactor()?);
+    let Some(dir) = &args.output else { return Ok(Output::discard(sieve, redactor)) };
+    let origin = Origin {
+        files: files(args),
+        format: options.format.map(|format| format.as_str().to_owned()),
+        prefix: options.prefix.clone(),
+        timezone: options.timezone.clone(),
     };
-    let result = result.context("cannot write the capture");
-    match hint {
-        Some(hint) => result.hint(hint),
-        None => result,
-    }
+    let settings = CaptureSettings { origin, overwrite: args.force };
+    Ok(Output::capture(dir, settings, sieve, redactor))
 }
 
-/// The capture that is being written. It is created when the first event comes, so that logs which
-/// cannot be read replace nothing and leave nothing.
-struct Target<'a> {
-    dir: &'a Path,
-    settings: CaptureSettings,
+fn files(args: &Args) -> Vec<String> {
+    args.logs.iter().map(|path| path.display().to_string()).collect()
+}
+
+/// Ends the capture and says what was read, what is in the capture, and what is not.
+fn conclude(
+    args: &Args,
+    ctx: &Context,
+    output: Output,
+    summary: &Summary,
     timezone: Option<String>,
-    writer: Option<CaptureWriter>,
-    /// Events that no capture can hold.
-    too_large: u64,
+) -> anyhow::Result<Outcome> {
+    tell_source(ctx, summary);
+    let left = output.left();
+    let report = report::of(summary, output.tally().too_large);
+    let mut said = report::lines(&report);
+    if args.redact.is_on() {
+        let mut hidden = report.clone();
+        report::hide_values(&mut hidden);
+        said = report::lines(&hidden);
+    }
+    match &args.output {
+        None => discarded(ctx, &output)?,
+        Some(dir) => {
+            let origin = Origin {
+                files: files(args),
+                format: summary.format.map(|format| format.as_str().to_owned()),
+                prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
+                timezone,
+            };
+            if let Some(manifest) = written(dir, output.finish(origin, report))? {
+                output::tell(ctx, dir, &manifest);
+                output::tell_kinds(ctx, &manifest);
+            }
+        }
+    }
+    said.into_iter().chain(left).for_each(|line| ctx.say(line));
+    Ok(Outcome::Done)
 }
 
-impl<'a> Target<'a> {
-    fn new(args: &'a Args, options: &Options) -> Self {
-        let origin = Origin {
-            files: args.logs.iter().map(|path| path.display().to_string()).collect(),
-            format: options.format.map(|format| format.as_str().to_owned()),
-            prefix: options.prefix.clone(),
-            timezone: options.timezone.clone(),
-        };
-        Self {
-            dir: &args.output,
-            settings: CaptureSettings { origin, overwrite: args.force },
-            timezone: options.timezone.clone(),
-            writer: None,
-            too_large: 0,
-        }
-    }
-
-    fn write(&mut self, event: Event) -> Result<(), WriteError> {
-        match self.writer()?.write(event) {
-            Err(WriteError::RowTooLarge { .. }) => {
-                self.too_large += 1;
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
-    fn writer(&mut self) -> Result<&mut CaptureWriter, WriteError> {
-        let writer = match self.writer.take() {
-            Some(writer) => writer,
-            None => CaptureWriter::create(self.dir, self.settings.clone())?,
-        };
-        Ok(self.writer.insert(writer))
-    }
-
-    fn finish(mut self, summary: &Summary) -> Result<CaptureManifest, WriteError> {
-        let origin = Origin {
-            files: std::mem::take(&mut self.settings.origin.files),
-            format: summary.format.map(|format| format.as_str().to_owned()),
-            prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
-            timezone: self.timezone.take(),
-        };
-        let report = report::of(summary, self.too_large);
-        let writer = match self.writer {
-            Some(mut writer) => {
-                writer.set_origin(origin);
-                writer
-            }
-            None => CaptureWriter::create(self.dir, CaptureSettings { origin, ..self.settings })?,
-        };
-        writer.finish(report)
-    }
-
-    /// Keeps what came before an error, if anything came.
-    fn stop(self, error: &anyhow::Error) -> Result<Option<CaptureManifest>, WriteError> {
-        self.writer.map(|writer| writer.stop(report::of_failure(error))).transpose()
-    }
+/// What `--discard` prints.
+fn discarded(ctx: &Context, output: &Output) -> anyhow::Result<()> {
+    let hash = &output.tally().hash;
+    super::cat::write_hash(&mut ctx.stdout(), hash)?;
+    ctx.stdout().flush()?;
+    Ok(())
 }
 
 fn show(ctx: &Context, bar: &mut Option<ProgressBar>, progress: Progress) {
@@ -204,8 +184,7 @@ fn show(ctx: &Context, bar: &mut Option<ProgressBar>, progress: Progress) {
     bar.get_or_insert_with(|| ctx.progress(total, "importing")).set_position(progress.bytes);
 }
 
-/// Says what was read, what is in the capture, and what is not.
-fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary) {
+fn tell_source(ctx: &Context, summary: &Summary) {
     let format = summary.format.map_or("unknown", Format::as_str);
     let prefix = summary.prefix.as_ref().map_or(String::new(), |prefix| format!(", {prefix}"));
     for line in summary.inputs.lines() {
@@ -214,21 +193,5 @@ fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, summary: &Summary
     ctx.say(format_args!("read {} records in {format} format{prefix}", summary.records));
     if let Some(doubt) = summary.prefix.as_ref().and_then(howdah_logs::Prefix::doubt) {
         ctx.say(doubt);
-    }
-    let span = match (manifest.first, manifest.last) {
-        (Some(first), Some(last)) => format!(", {first} to {last}"),
-        _ => String::new(),
-    };
-    ctx.say(format_args!(
-        "{}: {} events in {} sessions{span}",
-        dir.display(),
-        manifest.events,
-        summary.facts.sessions
-    ));
-    for (kind, count) in &manifest.kinds {
-        ctx.say(format_args!("  {kind:<10} {count:>10}"));
-    }
-    for line in report::lines(&manifest.report) {
-        ctx.say(line);
     }
 }

@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Context as _;
 use howdah_dataset::{Capture, CaptureManifest};
+use howdah_traffic::EventHash;
 use indicatif::HumanBytes;
 use serde::Serialize;
 
@@ -21,6 +23,9 @@ pub(super) struct Args {
     /// How to print it
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
+    /// Read all of it, and fail if its events are not those that its manifest counts
+    #[arg(long)]
+    verify: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -56,7 +61,36 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             writeln!(out)?;
         }
     }
-    Ok(Outcome::Done)
+    match args.verify {
+        true => verify(ctx, &capture),
+        false => Ok(Outcome::Done),
+    }
+}
+
+/// Counts and hashes the events again.
+fn verify(ctx: &Context, capture: &Capture) -> anyhow::Result<Outcome> {
+    let manifest = capture.manifest();
+    let mut found = EventHash::default();
+    for event in capture.events() {
+        found.add(&event.context("the capture is damaged")?);
+    }
+    let counted: Vec<_> = manifest.kinds.iter().map(|(kind, count)| (*kind, *count)).collect();
+    let same_hash = match manifest.report["hash"].as_str() {
+        Some(hash) => hash == found.to_string(),
+        // An older howdah wrote it, or its writer was killed.
+        None => true,
+    };
+    if found.kinds().collect::<Vec<_>>() == counted && same_hash {
+        ctx.say(format_args!("verified: {} events, hash {found}", found.events()));
+        return Ok(Outcome::Done);
+    }
+    ctx.say(format_args!(
+        "NOT what the manifest says: {} events, hash {found}; the manifest has {} events, hash {}",
+        found.events(),
+        manifest.events,
+        manifest.report["hash"].as_str().unwrap_or("unknown"),
+    ));
+    Ok(Outcome::No)
 }
 
 fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> {
@@ -73,6 +107,15 @@ fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> 
     }
     let size = HumanBytes(capture.bytes());
     writeln!(out, "events    {}, {size}", manifest.events)?;
+    if let Some(sessions) = manifest.report["sessions"].as_u64() {
+        writeln!(out, "sessions  {sessions}")?;
+    }
+    if let Some(hash) = manifest.report["hash"].as_str() {
+        writeln!(out, "hash      {hash}")?;
+    }
+    if !manifest.report["redacted"].is_null() {
+        writeln!(out, "values    redacted")?;
+    }
     for (kind, count) in &manifest.kinds {
         writeln!(out, "  {kind:<10} {count:>10}")?;
     }

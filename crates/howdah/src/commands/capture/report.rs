@@ -33,6 +33,15 @@ pub(super) fn of_failure(error: &anyhow::Error) -> Value {
     json!({ "error": format!("{error:#}") })
 }
 
+/// Takes away what quotes the log: a log is full of values.
+pub(super) fn hide_values(report: &mut Value) {
+    for problem in report["problems"].as_array_mut().into_iter().flatten() {
+        for sample in problem["samples"].as_array_mut().into_iter().flatten() {
+            sample["excerpt"] = "(redacted)".into();
+        }
+    }
+}
+
 /// What a person should know of a report, in lines. Whatever it lacks is not said.
 pub(super) fn lines(report: &Value) -> Vec<String> {
     let mut lines = Vec::new();
@@ -58,6 +67,9 @@ pub(super) fn lines(report: &Value) -> Vec<String> {
         if let Some(remedy) = gap["remedy"].as_str() {
             lines.push(format!("  the server's log would hold it with {remedy}"));
         }
+    }
+    for left in list(&report["left_out"]) {
+        lines.push(format!("left out, {}: {}", text(&left["text"]), left["count"]));
     }
     lines
 }

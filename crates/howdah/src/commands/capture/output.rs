@@ -1,0 +1,217 @@
+//! Where events go that a command passes on: through filters and redaction, into a count and a hash,
+//! and into a capture if there is to be one.
+
+use std::{collections::HashSet, hash::BuildHasherDefault, path::Path};
+
+use anyhow::Context as _;
+use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
+use howdah_sift::{Redactor, Sieve};
+use howdah_traffic::{Event, EventHash};
+use serde_json::{Value, json};
+
+use super::{report, select};
+use crate::{context::Context, errors::Advise as _};
+
+/// Takes events in the order of time, and writes those that pass.
+#[derive(Debug)]
+pub(super) struct Output {
+    sieve: Sieve,
+    redactor: Option<Redactor>,
+    sink: Sink,
+    tally: Tally,
+}
+
+/// What is made of the events.
+#[derive(Debug)]
+enum Sink {
+    /// Nothing but the numbers.
+    Discard,
+    /// A capture. It is created when the first event comes, so that what cannot be read replaces nothing
+    /// and leaves nothing.
+    Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
+}
+
+/// What came through.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Over every field of every event.
+    pub(super) hash: EventHash,
+    /// Events that no capture can hold.
+    pub(super) too_large: u64,
+    /// Hashes of the names of sessions that have events.
+    sessions: HashSet<u64, BuildHasherDefault<std::hash::DefaultHasher>>,
+}
+
+/// Sessions that are told apart; eight bytes each, and more than one log has.
+const SESSIONS_MAX: usize = 4 << 20;
+
+impl Tally {
+    fn count(&mut self, event: &Event) {
+        self.hash.add(event);
+        if self.sessions.len() < SESSIONS_MAX {
+            let hash = std::hash::BuildHasher::hash_one(self.sessions.hasher(), &event.session);
+            self.sessions.insert(hash);
+        }
+    }
+
+    /// Number of sessions with an event.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+}
+
+impl Output {
+    /// Events that pass are counted.
+    pub(super) fn discard(sieve: Sieve, redactor: Option<Redactor>) -> Self {
+        Self { sieve, redactor, sink: Sink::Discard, tally: Tally::default() }
+    }
+
+    /// Events that pass are written into a capture in `dir`.
+    pub(super) fn capture(
+        dir: &Path,
+        settings: CaptureSettings,
+        sieve: Sieve,
+        redactor: Option<Redactor>,
+    ) -> Self {
+        let sink = Sink::Capture { dir: dir.into(), settings, writer: None };
+        Self { sieve, redactor, sink, tally: Tally::default() }
+    }
+
+    /// Takes an event.
+    pub(super) fn push(&mut self, event: Event) -> Result<(), WriteError> {
+        self.sieve.push(event);
+        while let Some(event) = self.sieve.poll() {
+            let event = match &mut self.redactor {
+                Some(redactor) => redactor.redact(event),
+                None => event,
+            };
+            if !CaptureWriter::takes(&event) {
+                self.tally.too_large += 1;
+                continue;
+            }
+            if let Some(writer) = self.sink.writer()? {
+                self.tally.count(&event);
+                writer.write(event)?;
+            } else {
+                self.tally.count(&event);
+            }
+        }
+        Ok(())
+    }
+
+    /// To be called while no events come: what came is made safe.
+    pub(super) fn idle(&mut self) -> Result<(), WriteError> {
+        match &mut self.sink {
+            Sink::Capture { writer: Some(writer), .. } => writer.save_if_due(),
+            _ => Ok(()),
+        }
+    }
+
+    /// What came through.
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// What did not come through, in lines.
+    pub(super) fn left(&self) -> Vec<String> {
+        let mut lines = select::lines(self.sieve.left());
+        if let Some(redactor) = self.redactor.as_ref().filter(|redactor| redactor.withheld() > 0) {
+            lines.push(format!(
+                "texts withheld, since it is not sure which parts of them are values: {}",
+                redactor.withheld()
+            ));
+        }
+        lines
+    }
+
+    /// Ends the capture, if there is one. `report` is what there is to say of the source.
+    pub(super) fn finish(
+        self,
+        origin: Origin,
+        report: Value,
+    ) -> Result<Option<CaptureManifest>, WriteError> {
+        let report = self.report(report);
+        let Sink::Capture { dir, settings, writer } = self.sink else { return Ok(None) };
+        let settings = CaptureSettings { origin: origin.clone(), ..settings };
+        let mut writer = match writer {
+            Some(writer) => writer,
+            None => CaptureWriter::create(&dir, settings)?,
+        };
+        writer.set_origin(origin);
+        writer.finish(report).map(Some)
+    }
+
+    /// Keeps what came before an error, if anything came.
+    pub(super) fn stop(self, error: &anyhow::Error) -> Result<Option<CaptureManifest>, WriteError> {
+        let report = self.report(report::of_failure(error));
+        match self.sink {
+            Sink::Capture { writer: Some(writer), .. } => writer.stop(report).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// What is said of the source, with what became of it here.
+    fn report(&self, mut report: Value) -> Value {
+        if report.is_null() {
+            report = json!({});
+        }
+        report["hash"] = self.tally.hash.to_string().into();
+        report["sessions"] = self.tally.sessions().into();
+        report["left_out"] = select::document(self.sieve.left());
+        if let Some(redactor) = &self.redactor {
+            report["redacted"] = json!({ "withheld": redactor.withheld() });
+            report::hide_values(&mut report);
+        }
+        report
+    }
+}
+
+impl Sink {
+    fn writer(&mut self) -> Result<Option<&mut CaptureWriter>, WriteError> {
+        let Self::Capture { dir, settings, writer } = self else { return Ok(None) };
+        let open = match writer.take() {
+            Some(writer) => writer,
+            None => CaptureWriter::create(dir, settings.clone())?,
+        };
+        Ok(Some(writer.insert(open)))
+    }
+}
+
+/// Says what a new capture holds.
+pub(super) fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest) {
+    let span = match (manifest.first, manifest.last) {
+        (Some(first), Some(last)) => format!(", {first} to {last}"),
+        _ => String::new(),
+    };
+    let sessions = &manifest.report["sessions"];
+    ctx.say(format_args!(
+        "{}: {} events in {sessions} sessions{span}",
+        dir.display(),
+        manifest.events
+    ));
+}
+
+/// The same by kind.
+pub(super) fn tell_kinds(ctx: &Context, manifest: &CaptureManifest) {
+    for (kind, count) in &manifest.kinds {
+        ctx.say(format_args!("  {kind:<10} {count:>10}"));
+    }
+}
+
+/// Adds what a person can do about a capture that cannot be written.
+pub(super) fn written<T>(dir: &Path, result: Result<T, WriteError>) -> anyhow::Result<T> {
+    let hint = match &result {
+        Err(WriteError::Exists { .. }) => Some("--force replaces it".to_owned()),
+        Err(WriteError::NoRoom { files_kept: 1.., .. }) => Some(format!(
+            "`howdah capture info {}` shows what was written; free some space and begin again with \
+             --force",
+            dir.display()
+        )),
+        _ => None,
+    };
+    let result = result.context("cannot write the capture");
+    match hint {
+        Some(hint) => result.hint(hint),
+        None => result,
+    }
+}
