@@ -119,7 +119,8 @@ fn check(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             writeln!(out, "ok")?;
             Ok(Outcome::Done)
         }
-        Err(error) => match error.downcast_ref::<settings::Wrong>() {
+        Err(error) => match error.chain().find_map(|error| error.downcast_ref::<settings::Wrong>())
+        {
             Some(wrong) => {
                 for remark in &wrong.0 {
                     writeln!(out, "{remark}")?;

@@ -23,6 +23,7 @@ pub(super) struct Output {
 
 /// What is made of the events.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 enum Sink {
     /// Nothing but the numbers.
     Discard,

@@ -118,7 +118,7 @@ fn wrong(setting: Setting, value: &str, all: &Settings, remedy: Remedy) -> Optio
         Setting::Messages => {
             ["C", "POSIX"].contains(&value) || value.starts_with("en_") || value.starts_with("C.")
         }
-        Setting::Collector => value == "on" || managed || !stderr_only && value == "on",
+        Setting::Collector => value == "on" || managed,
         Setting::Duration | Setting::Disconnections => value == "on",
         // A list of aspects from PostgreSQL 18 on.
         Setting::Connections => !matches!(value, "off" | ""),
