@@ -23,13 +23,13 @@ use crate::{
 ///
 /// A statsd server: samples come in by UDP, TCP and unix sockets, are added up, and leave every ten
 /// seconds for Graphite, Prometheus, InfluxDB, OpenTelemetry, PostgreSQL, a file or the console.
-/// Settings are read from howdah.toml ([statsd]) or from files that other statsd servers have:
+/// Settings are read from howdah.toml (section statsd) or from files that other statsd servers have:
 /// config.js of etsy's, the JSON of Net::Statsd::Server.
 ///
 /// SIGHUP reads the settings again; SIGTERM and Ctrl-C flush once more and end; a second one stops.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The settings; without it the [statsd] section of howdah.toml, if there is one
+    /// The settings; without it the section statsd of howdah.toml, if there is one
     #[arg(short = 'c', long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// Whose habits to follow where servers differ; wins over the settings

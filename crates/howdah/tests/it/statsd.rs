@@ -72,14 +72,14 @@ impl Server {
 /// Reads lines until one begins with `start`; gives the rest of that one.
 fn after(lines: &mut impl std::io::BufRead, start: &str) -> String {
     let mut seen = String::new();
-    for line in lines.lines() {
-        let line = line.unwrap();
+    loop {
+        let mut line = String::new();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "no {start:?} in:\n{seen}");
         if let Some(rest) = line.strip_prefix(start) {
-            return rest.to_owned();
+            return rest.trim_end().to_owned();
         }
-        seen += &format!("{line}\n");
+        seen += &line;
     }
-    panic!("no line begins with {start:?}:\n{seen}");
 }
 
 const CONFIG: &str = "{ port: 0, address: '127.0.0.1', mgmt_address: '127.0.0.1', mgmt_port: 0,

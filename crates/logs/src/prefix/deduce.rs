@@ -4,7 +4,7 @@
 //! addresses, session ids, numbers), words, and what stands between. Heads that are split alike show
 //! what a piece is: a word that never changes and has a `=` behind it is the prefix' own; two that the
 //! server names in `connection authorized` are user and database. What comes out is a candidate only:
-//! the [guess](super::guess) holds it against every line.
+//! the [guess](super::guess()) holds it against every line.
 
 use std::collections::HashMap;
 
