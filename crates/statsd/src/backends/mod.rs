@@ -27,7 +27,6 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-pub(crate) use self::dial::Connection;
 pub use self::{
     console::Console,
     file::File,
@@ -40,6 +39,7 @@ pub use self::{
     prometheus::{MappingError, MappingProblem, Prometheus, PrometheusError},
     repeater::Repeater,
 };
+pub(crate) use self::{dial::Connection, outbox::SPOOL_BATCHES};
 use crate::flush::Snapshot;
 
 /// A receiver of snapshots. All calls come from one thread, its own; it may block there.

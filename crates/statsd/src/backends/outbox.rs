@@ -16,6 +16,9 @@ use super::Status;
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// How many batches wait, as a [`Status`] has it.
+pub(crate) const SPOOL_BATCHES: &str = "spool_batches";
+
 /// Bytes ready to be sent, and how many values are in them.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Batch {
@@ -163,7 +166,7 @@ impl Outbox {
     /// Shows what waits and what was lost.
     pub(super) fn report(&self, status: &Status) {
         status.set("spool_bytes", self.bytes as f64);
-        status.set("spool_batches", self.batches.len() as f64);
+        status.set(SPOOL_BATCHES, self.batches.len() as f64);
         status.set("lost_values", self.lost as f64);
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    backends::{Backend, BackendError, Status},
+    backends::{Backend, BackendError, SPOOL_BATCHES, Status},
     flush::Snapshot,
 };
 
@@ -135,6 +135,8 @@ fn flush(
 ) -> Result<(), String> {
     let result = backend.flush(snapshot);
     match &result {
+        // What is kept to be sent again has not been flushed.
+        Ok(()) if status.get(SPOOL_BATCHES).is_some_and(|kept| kept > 0.0) => {}
         Ok(()) => status.set_now("last_flush"),
         Err(error) => {
             status.set_now("last_exception");
@@ -153,4 +155,30 @@ fn chain(error: &BackendError) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backends::{Graphite, testing},
+        settings::Graphite as GraphiteSettings,
+    };
+
+    #[test]
+    fn what_is_kept_for_later_is_no_flush() {
+        // A port that was free a moment ago: nobody listens.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let settings = GraphiteSettings {
+            host: free.ip().to_string(),
+            port: free.port(),
+            ..GraphiteSettings::default()
+        };
+        let mut backend = Graphite::new(settings);
+        let status = backend.status();
+        status.set("last_flush", 1.0);
+        flush(&mut backend, &status, &testing::snapshot()).unwrap();
+        assert_eq!(status.get(SPOOL_BATCHES), Some(1.0));
+        assert_eq!(status.get("last_flush"), Some(1.0));
+    }
 }

@@ -213,8 +213,6 @@ impl Link {
         }
         status.set("flush_time", start.elapsed().as_millis() as f64);
         status.set("flush_length", batch.bytes.len() as f64);
-        let status = Status::default();
-        status.set_now("last_flush");
         Ok(())
     }
 }
