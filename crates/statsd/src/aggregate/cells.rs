@@ -147,8 +147,18 @@ impl<C> Default for Cells<C> {
 
 /// Something that adds up, and can be emptied without giving up its memory.
 pub(super) trait Cell: Default {
+    /// How many samples it has.
+    fn hits(&mut self) -> &mut u32;
+
     /// Counts one more sample and tells how many there were before.
-    fn hit(&mut self) -> u32;
+    #[inline]
+    fn hit(&mut self) -> u32 {
+        let hits = self.hits();
+        let before = *hits;
+        *hits = before.saturating_add(1);
+        before
+    }
+
     fn reset(&mut self);
 }
 
@@ -358,10 +368,8 @@ impl SetCell {
 
 impl Cell for CounterCell {
     #[inline]
-    fn hit(&mut self) -> u32 {
-        let before = self.hits;
-        self.hits = before.saturating_add(1);
-        before
+    fn hits(&mut self) -> &mut u32 {
+        &mut self.hits
     }
 
     fn reset(&mut self) {
@@ -371,10 +379,8 @@ impl Cell for CounterCell {
 
 impl Cell for TimerCell {
     #[inline]
-    fn hit(&mut self) -> u32 {
-        let before = self.hits;
-        self.hits = before.saturating_add(1);
-        before
+    fn hits(&mut self) -> &mut u32 {
+        &mut self.hits
     }
 
     fn reset(&mut self) {
@@ -386,10 +392,8 @@ impl Cell for TimerCell {
 
 impl Cell for GaugeCell {
     #[inline]
-    fn hit(&mut self) -> u32 {
-        let before = self.hits;
-        self.hits = before.saturating_add(1);
-        before
+    fn hits(&mut self) -> &mut u32 {
+        &mut self.hits
     }
 
     fn reset(&mut self) {
@@ -401,10 +405,8 @@ impl Cell for GaugeCell {
 
 impl Cell for SetCell {
     #[inline]
-    fn hit(&mut self) -> u32 {
-        let before = self.hits;
-        self.hits = before.saturating_add(1);
-        before
+    fn hits(&mut self) -> &mut u32 {
+        &mut self.hits
     }
 
     fn reset(&mut self) {
