@@ -184,13 +184,19 @@ impl TransactionStatus {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match reader.u8("transaction status")? {
-            b'I' => Ok(Self::Idle),
-            b'T' => Ok(Self::InTransaction),
-            b'E' => Ok(Self::Failed),
-            other => Err(reader.bad_value("transaction status", other)),
+    /// The status a byte stands for, if any.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            b'I' => Some(Self::Idle),
+            b'T' => Some(Self::InTransaction),
+            b'E' => Some(Self::Failed),
+            _ => None,
         }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let byte = reader.u8("transaction status")?;
+        Self::from_byte(byte).ok_or(reader.bad_value("transaction status", byte))
     }
 }
 

@@ -1,0 +1,228 @@
+//! [`Core`]: one worker's clients, servers and pools.
+
+mod cancel;
+mod clock;
+mod downstream;
+mod leave;
+mod link;
+mod reply;
+mod upstream;
+
+use std::sync::Arc;
+
+use howdah_wire::startup::CancelKey;
+
+use crate::{
+    Io,
+    client::{Client, ClientState},
+    gather::Gather,
+    ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
+    login::{ClientLogin, ServerFailure, ServerLogin},
+    pool::Pool,
+    server::Server,
+    slab::Slab,
+    spec::PoolSpec,
+    time::Time,
+};
+
+pub use link::Transfer;
+
+/// One worker's data path, without I/O.
+///
+/// The worker reports what happens to its sockets by the methods below, in any order, giving the time
+/// and itself as [`Io`]; the core orders through [`Io`] what is to be done. It never blocks, asks no
+/// clock and draws no randomness, so the same calls lead to the same orders.
+///
+/// # The worker's duties
+///
+/// - A client: [`Core::add_client`] when its login is done, then [`Core::greet_client`]; then
+///   [`Core::client_bytes`] for what it sends, until [`Core::client_closed`] is reported or
+///   [`Io::close`] is ordered.
+/// - A server: begins by [`Io::open_server`]; then one of [`Core::server_ready`] and
+///   [`Core::server_failed`]; then [`Core::server_bytes`], until [`Core::server_closed`] is reported
+///   or [`Io::close`] or [`Io::hand_over`] is ordered.
+/// - [`Core::drained`] for every peer for which a send gave [`crate::Backlog::Waiting`], once it is
+///   empty.
+/// - [`Core::tick`] at or soon after [`Core::deadline`], which may change with every call.
+/// - Ids of connections that are gone are ignored, so a late report does no harm.
+///
+/// ```text
+/// readable client ──► client_bytes ──► Io::send(server, [slices of the bytes, ours between them])
+/// readable server ──► server_bytes ──► Io::send(client, …)
+/// ```
+#[derive(Debug)]
+pub struct Core {
+    worker: WorkerId,
+    now: Time,
+    clients: Slab<ClientId, Client>,
+    servers: Slab<ServerId, Server>,
+    pools: Vec<Option<Pool>>,
+    to_server: Gather,
+    to_client: Gather,
+    next_sweep: Time,
+}
+
+impl Core {
+    /// A worker without pools.
+    pub fn new(worker: WorkerId) -> Self {
+        Self {
+            worker,
+            now: Time::default(),
+            clients: Slab::new(),
+            servers: Slab::new(),
+            pools: Vec::new(),
+            to_server: Gather::default(),
+            to_client: Gather::default(),
+            next_sweep: Time::default(),
+        }
+    }
+
+    /// Makes a pool known, or gives it other settings; those with limits in them take effect for
+    /// what is opened from now on.
+    pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
+        if self.pools.len() <= id.index() {
+            self.pools.resize_with(id.index() + 1, || None);
+        }
+        match &mut self.pools[id.index()] {
+            Some(pool) => pool.spec = spec,
+            none => *none = Some(Pool::new(spec)),
+        }
+    }
+
+    /// Whether the pool is known to this worker.
+    pub fn has_pool(&self, id: PoolId) -> bool {
+        self.pools.get(id.index()).is_some_and(Option::is_some)
+    }
+
+    /// Takes in a client whose login is done. Nothing is sent before [`Core::greet_client`], so that
+    /// the worker can put its socket under the id first.
+    ///
+    /// `None` if its pool is not known.
+    pub fn add_client(&mut self, login: ClientLogin) -> Option<ClientId> {
+        self.has_pool(login.pool).then(|| self.clients.insert(Client::new(login)))
+    }
+
+    /// Sends a new client ParameterStatus, BackendKeyData and ReadyForQuery: now, or, in a pool that
+    /// never had a server, when the first server has logged us in. Until then it is paused.
+    pub fn greet_client(&mut self, id: ClientId, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.greet(id, io);
+    }
+
+    /// Takes what a client sent: all of it, in pieces of any size.
+    pub fn client_bytes(&mut self, id: ClientId, bytes: &[u8], now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.upstream(id, bytes, io);
+    }
+
+    /// A client's connection has ended: end of file, an error, or a failed send. The id is free.
+    pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.client_left(id, io);
+    }
+
+    /// A server that [`Io::open_server`] asked for is logged in and idle.
+    pub fn server_ready(&mut self, id: ServerId, login: ServerLogin, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.server_logged_in(id, login, io);
+    }
+
+    /// A server that [`Io::open_server`] asked for did not come to be; the worker has closed whatever
+    /// socket there was. The id is free.
+    pub fn server_failed(
+        &mut self,
+        id: ServerId,
+        failure: ServerFailure,
+        now: Time,
+        io: &mut dyn Io,
+    ) {
+        self.now = now;
+        self.login_failed(id, failure, io);
+    }
+
+    /// Takes what a server sent: all of it, in pieces of any size.
+    pub fn server_bytes(&mut self, id: ServerId, bytes: &[u8], now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.downstream(id, bytes, io);
+    }
+
+    /// A server's connection has ended: end of file, an error, or a failed send. The id is free.
+    pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.server_left(id, io);
+    }
+
+    /// A peer has taken everything that was sent to it, after [`crate::Backlog::Waiting`].
+    pub fn drained(&mut self, peer: Peer, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.backlog_gone(peer, io);
+    }
+
+    /// Somebody wants a client's statement cancelled. The key has to be of this worker, see
+    /// [`crate::worker_of_key`]; a wrong key does nothing. There is never an answer: the worker just
+    /// closes the connection that the request came by.
+    pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.cancel_by_key(key, io);
+    }
+
+    /// A CancelRequest ordered by [`Io::send_cancel`] is over, however it went.
+    pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.cancel_over(server, io);
+    }
+
+    /// Another worker starves, see [`Io::want_server`]: an idle server is handed to it at once, or
+    /// the next that gets idle while nobody here waits.
+    pub fn server_wanted(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.wanted_elsewhere(pool, by, io);
+    }
+
+    /// Takes over a server that another worker handed over; the worker puts its socket under the id
+    /// that this gives, then calls [`Core::serve_waiting`]. `None` if the pool is not known here: the
+    /// worker closes the socket.
+    pub fn adopt_server(&mut self, transfer: Box<Transfer>, now: Time) -> Option<ServerId> {
+        self.now = now;
+        self.adopt(transfer)
+    }
+
+    /// Gives idle servers of a pool to those who wait.
+    pub fn serve_waiting(&mut self, pool: PoolId, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.serve(pool, io);
+    }
+
+    /// When [`Core::tick`] is due; [`Time::NEVER`] if nothing waits for time to pass.
+    pub fn deadline(&self) -> Time {
+        self.next_deadline()
+    }
+
+    /// Lets time pass: ends what takes too long, opens servers whose pause is over, closes idle ones.
+    pub fn tick(&mut self, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        self.sweep(io);
+    }
+
+    /// How many clients there are.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// How many servers there are, those being opened included.
+    pub fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Whether a client waits for a server; not for one that is gone.
+    pub fn is_waiting(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
+    }
+
+    fn pool(&mut self, id: PoolId) -> &mut Pool {
+        self.pools[id.index()].as_mut().expect("pools of clients and servers are never removed")
+    }
+}
+
+#[cfg(test)]
+mod tests;

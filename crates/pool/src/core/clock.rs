@@ -1,0 +1,74 @@
+//! What happens because time passes. Nothing here is on the path of a query: everything that has a
+//! limit carries the time since when, and is looked at when a sweep is due.
+
+use std::time::Duration;
+
+use super::Core;
+use crate::{
+    Io, client::ClientState, ids::PoolId, refusal::Refusal, server::ServerState, time::Time,
+};
+
+/// Between two sweeps.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+
+impl Core {
+    pub(super) fn next_deadline(&self) -> Time {
+        if self.clients.len() + self.servers.len() == 0 { Time::NEVER } else { self.next_sweep }
+    }
+
+    pub(super) fn sweep(&mut self, io: &mut dyn Io) {
+        if self.now < self.next_sweep {
+            return;
+        }
+        self.next_sweep = self.now + SWEEP_EVERY;
+        for index in 0..self.clients.slots() {
+            self.sweep_client(index, io);
+        }
+        for index in 0..self.servers.slots() {
+            self.sweep_server(index, io);
+        }
+        for index in 0..self.pools.len() {
+            if self.pools[index].is_some() {
+                let pool = PoolId(u32::try_from(index).expect("it was made of a u32"));
+                self.open_for_waiting(pool, io);
+            }
+        }
+    }
+
+    fn sweep_client(&mut self, index: usize, io: &mut dyn Io) {
+        let Some((id, client)) = self.clients.at(index) else { return };
+        let Some(pool) = &self.pools[client.pool.index()] else { return };
+        let timeouts = &pool.spec.timeouts;
+        let (limit, refusal) = match client.state {
+            ClientState::Waiting | ClientState::Welcome => {
+                (timeouts.query_wait, Refusal::QueryWait)
+            }
+            ClientState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
+            ClientState::Linked(_) => return,
+        };
+        if limit.is_some_and(|limit| self.now.since(client.since) >= limit) {
+            self.refuse(id, &refusal, io);
+        }
+    }
+
+    fn sweep_server(&mut self, index: usize, io: &mut dyn Io) {
+        let Some((id, server)) = self.servers.at(index) else { return };
+        let Some(pool) = &self.pools[server.pool.index()] else { return };
+        let timeouts = &pool.spec.timeouts;
+        let spare = pool.servers > pool.spec.servers_min;
+        let over = |limit: Option<Duration>, since| {
+            limit.is_some_and(|limit| self.now.since(since) >= limit)
+        };
+        let close = match server.state {
+            ServerState::Idle => {
+                over(timeouts.server_lifetime, server.opened)
+                    || spare && over(timeouts.server_idle, server.since)
+            }
+            ServerState::Cleaning => over(Some(timeouts.cleanup), server.since),
+            ServerState::Opening | ServerState::Linked(_) => false,
+        };
+        if close {
+            self.close_server(id, io);
+        }
+    }
+}

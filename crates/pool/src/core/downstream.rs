@@ -1,0 +1,157 @@
+//! From server to client: replies are counted off, bytes go on as they are.
+
+use howdah_wire::{Backend, Header};
+
+use super::{
+    Core,
+    reply::{self, Reply},
+};
+use crate::{
+    Io,
+    gather::Gather,
+    ids::ServerId,
+    inlet::{Fate, Inlet, header_at},
+    refusal::Refusal,
+    server::{Server, ServerState},
+    spec::Mode,
+};
+
+/// Why a walk over a server's bytes ended.
+enum End {
+    /// Nothing can be done with what is left before more comes.
+    Starved,
+    /// The server cannot be followed.
+    Fault(Refusal),
+}
+
+impl Core {
+    pub(super) fn downstream(&mut self, id: ServerId, bytes: &[u8], io: &mut dyn Io) {
+        let mut bytes = bytes;
+        while let Some(server) = self.servers.get_mut(id)
+            && !server.inlet.held.is_empty()
+        {
+            let (now, later) = bytes.split_at(Inlet::wanting(&server.inlet.held).min(bytes.len()));
+            if now.is_empty() {
+                return;
+            }
+            let mut held = std::mem::take(&mut server.inlet.held);
+            held.extend_from_slice(now);
+            bytes = later;
+            let consumed = self.run_server(id, &held, io);
+            if let Some(server) = self.servers.get_mut(id)
+                && consumed < held.len()
+            {
+                held.drain(..consumed);
+                server.inlet.held = held;
+            }
+        }
+        if !bytes.is_empty() {
+            let consumed = self.run_server(id, bytes, io);
+            if let Some(server) = self.servers.get_mut(id) {
+                server.inlet.hold(&bytes[consumed..]);
+            }
+        }
+    }
+
+    /// Deals with as much of `input` as can be, and gives how much that was.
+    fn run_server(&mut self, id: ServerId, input: &[u8], io: &mut dyn Io) -> usize {
+        let Some(server) = self.servers.get_mut(id) else { return input.len() };
+        let mut at = 0;
+        let end = walk(server, &mut self.to_client, input, &mut at);
+        match server.state {
+            ServerState::Linked(client) => self.flush_client(client, input, io),
+            _ => self.to_client.clear(),
+        }
+        match end {
+            End::Starved => self.after_replies(id, io),
+            End::Fault(refusal) => self.break_up(id, &refusal, io),
+        }
+        at
+    }
+
+    /// What follows from the replies that a server gave.
+    fn after_replies(&mut self, id: ServerId, io: &mut dyn Io) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if server.is_settled() {
+            return self.release_if_settled(id, io);
+        }
+        match server.state {
+            ServerState::Cleaning => self.go_on_cleaning(id, io),
+            ServerState::Linked(client) => {
+                let mode = self.pools[server.pool.index()].as_ref().map(|pool| pool.spec.mode);
+                if mode == Some(Mode::Statement)
+                    && server.owed.is_empty()
+                    && server.status != howdah_wire::backend::TransactionStatus::Idle
+                {
+                    self.refuse(client, &Refusal::TransactionInStatementMode, io);
+                }
+            }
+            ServerState::Opening | ServerState::Idle => {}
+        }
+    }
+
+    /// Closes a server that cannot be followed, and its client.
+    fn break_up(&mut self, id: ServerId, refusal: &Refusal, io: &mut dyn Io) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        let state = std::mem::replace(&mut server.state, ServerState::Cleaning);
+        if state == ServerState::Idle {
+            let pool = server.pool;
+            self.pool(pool).idle.retain(|idle| *idle != id);
+        }
+        if let ServerState::Linked(client) = state {
+            if let Some(client) = self.clients.get_mut(client) {
+                client.state = crate::client::ClientState::Idle;
+            }
+            self.refuse(client, refusal, io);
+        }
+        io.close(crate::ids::Peer::Server(id));
+        self.server_left(id, io);
+    }
+}
+
+fn walk(server: &mut Server, to_client: &mut Gather, input: &[u8], at: &mut usize) -> End {
+    loop {
+        let inlet = &mut server.inlet;
+        let taken = (input.len() - *at).min(inlet.body_left as usize);
+        if inlet.fate == Fate::Forward {
+            to_client.input(*at..*at + taken);
+        }
+        *at += taken;
+        inlet.body_left -= u32::try_from(taken).expect("it is at most a u32");
+        if inlet.body_left > 0 {
+            return End::Starved;
+        }
+        let header = match header_at(input, *at) {
+            Ok(Some(header)) => header,
+            Ok(None) => return End::Starved,
+            Err(error) => return End::Fault(Refusal::ServerProtocol(error.to_string())),
+        };
+        let Some(kind) = Backend::from_tag(header.tag) else {
+            let unknown = format!("no message has the tag {}", header.tag);
+            return End::Fault(Refusal::ServerProtocol(unknown));
+        };
+        if let Err(error) = header.within(kind.body_bytes_max()) {
+            return End::Fault(Refusal::ServerProtocol(error.to_string()));
+        }
+        let start = *at + Header::BYTES;
+        let body = match input.get(start..start + header.body_bytes as usize) {
+            Some(body) => body,
+            None if reply::needs_body(kind) => return End::Starved,
+            None => &[],
+        };
+        let fate = match reply::handle(server, kind, body) {
+            Reply::Forward => Fate::Forward,
+            Reply::Swallow => Fate::Drop,
+            Reply::Unexpected => {
+                let unexpected = format!("{kind} answers nothing it was asked");
+                return End::Fault(Refusal::ServerProtocol(unexpected));
+            }
+        };
+        if fate == Fate::Forward {
+            to_client.input(*at..start);
+        }
+        *at = start;
+        server.inlet.fate = fate;
+        server.inlet.body_left = header.body_bytes;
+    }
+}

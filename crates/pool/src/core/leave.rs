@@ -1,0 +1,195 @@
+//! Ends of connections, and pauses of them.
+
+use howdah_wire::{
+    backend::{Severity, TransactionStatus},
+    frontend,
+};
+
+use super::Core;
+use crate::{
+    Backlog, Io,
+    client::ClientState,
+    ids::{ClientId, Peer, ServerId},
+    owed::Request,
+    refusal::Refusal,
+    server::ServerState,
+};
+
+impl Core {
+    /// A client is gone: what it leaves behind on its server is ended.
+    pub(super) fn client_left(&mut self, id: ClientId, io: &mut dyn Io) {
+        let Some(client) = self.clients.remove(id) else { return };
+        if let Some(server) = client.server() {
+            self.clean_up(server, client.inlet.at_boundary(), io);
+        }
+    }
+
+    /// Ends what a client left behind on its server: cancels what runs, rolls back what is open. If
+    /// the client stopped in the middle of a message, only closing helps.
+    fn clean_up(&mut self, id: ServerId, at_boundary: bool, io: &mut dyn Io) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        server.state = ServerState::Cleaning;
+        server.since = self.now;
+        if !at_boundary || server.copying_in {
+            return self.close_server(id, io);
+        }
+        if !server.owed.is_empty() {
+            self.order_cancel(id, io);
+        }
+        self.update_pause(Peer::Server(id), io);
+        self.go_on_cleaning(id, io);
+    }
+
+    /// The next step of cleaning: end the batch, then roll back.
+    pub(super) fn go_on_cleaning(&mut self, id: ServerId, io: &mut dyn Io) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if server.state != ServerState::Cleaning {
+            return;
+        }
+        if server.batch_open {
+            server.batch_open = false;
+            server.skipping = false;
+            server.owed.push_swallowed(Request::Sync);
+            self.to_server.make(frontend::encode::sync);
+            return self.flush_server(id, &[], io);
+        }
+        if !server.owed.is_empty() {
+            return;
+        }
+        if server.status == TransactionStatus::Idle {
+            return self.release_if_settled(id, io);
+        }
+        server.owed.push_swallowed(Request::Query);
+        self.to_server.make(|buf| {
+            frontend::encode::query(buf, b"ROLLBACK").expect("it holds no zero byte");
+        });
+        self.flush_server(id, &[], io);
+    }
+
+    /// A server is gone, in the middle of whatever.
+    pub(super) fn server_left(&mut self, id: ServerId, io: &mut dyn Io) {
+        let Some(server) = self.servers.remove(id) else { return };
+        let pool_id = server.pool;
+        let pool = self.pool(pool_id);
+        pool.servers -= 1;
+        match server.state {
+            ServerState::Opening => pool.opening -= 1,
+            ServerState::Idle => pool.idle.retain(|idle| *idle != id),
+            ServerState::Cleaning => {}
+            ServerState::Linked(client) => {
+                // Gone before the client is told: the client's end must find no server.
+                if let Some(client) = self.clients.get_mut(client) {
+                    client.state = ClientState::Idle;
+                }
+                self.refuse(client, &Refusal::ServerLost, io);
+            }
+        }
+        drop(server);
+        self.open_for_waiting(pool_id, io);
+    }
+
+    /// Closes a server that is linked to nobody.
+    pub(super) fn close_server(&mut self, id: ServerId, io: &mut dyn Io) {
+        let Some(server) = self.servers.get(id) else { return };
+        if server.inlet.at_boundary() && server.owed.is_empty() {
+            self.to_server.make(frontend::encode::terminate);
+            self.flush_server(id, &[], io);
+        }
+        io.close(Peer::Server(id));
+        self.server_left(id, io);
+    }
+
+    /// Tells a client why, and closes it.
+    pub(super) fn refuse(&mut self, id: ClientId, refusal: &Refusal, io: &mut dyn Io) {
+        if self.clients.get(id).is_none() {
+            return;
+        }
+        self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
+        self.flush_client(id, &[], io);
+        self.close_client(id, io);
+    }
+
+    /// Closes a client that has been told whatever it is told.
+    pub(super) fn close_client(&mut self, id: ClientId, io: &mut dyn Io) {
+        if self.clients.get(id).is_some() {
+            io.close(Peer::Client(id));
+            self.client_left(id, io);
+        }
+    }
+
+    /// Sends what was gathered for a server.
+    pub(super) fn flush_server(&mut self, id: ServerId, input: &[u8], io: &mut dyn Io) {
+        let Some(backlog) = self.to_server.send(input, Peer::Server(id), io) else { return };
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if backlog == Backlog::Waiting && !server.backlogged {
+            server.backlogged = true;
+            if let ServerState::Linked(client) = server.state {
+                self.update_pause(Peer::Client(client), io);
+            }
+        }
+    }
+
+    /// Sends what was gathered for a client.
+    pub(super) fn flush_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) {
+        let Some(backlog) = self.to_client.send(input, Peer::Client(id), io) else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if backlog == Backlog::Waiting && !client.backlogged {
+            client.backlogged = true;
+            let server = client.server();
+            self.update_pause(Peer::Client(id), io);
+            if let Some(server) = server {
+                self.update_pause(Peer::Server(server), io);
+            }
+        }
+    }
+
+    pub(super) fn backlog_gone(&mut self, peer: Peer, io: &mut dyn Io) {
+        match peer {
+            Peer::Client(id) => {
+                let Some(client) = self.clients.get_mut(id) else { return };
+                client.backlogged = false;
+                let server = client.server();
+                self.update_pause(peer, io);
+                if let Some(server) = server {
+                    self.update_pause(Peer::Server(server), io);
+                }
+            }
+            Peer::Server(id) => {
+                let Some(server) = self.servers.get_mut(id) else { return };
+                server.backlogged = false;
+                if let ServerState::Linked(client) = server.state {
+                    self.update_pause(Peer::Client(client), io);
+                }
+            }
+        }
+    }
+
+    /// Has the worker read from a peer, or not: not from a client that waits, has not taken its
+    /// answers or whose server takes nothing; not from a server whose client takes nothing.
+    pub(super) fn update_pause(&mut self, peer: Peer, io: &mut dyn Io) {
+        let (paused, pause) = match peer {
+            Peer::Client(id) => {
+                let Some(client) = self.clients.get_mut(id) else { return };
+                let server = client.server().and_then(|server| self.servers.get(server));
+                let pause = matches!(client.state, ClientState::Welcome | ClientState::Waiting)
+                    || client.backlogged
+                    || server.is_some_and(|server| server.backlogged);
+                (&mut client.paused, pause)
+            }
+            Peer::Server(id) => {
+                let Some(server) = self.servers.get_mut(id) else { return };
+                let pause = match server.state {
+                    ServerState::Linked(client) => {
+                        self.clients.get(client).is_some_and(|client| client.backlogged)
+                    }
+                    _ => false,
+                };
+                (&mut server.paused, pause)
+            }
+        };
+        if *paused != pause {
+            *paused = pause;
+            if pause { io.pause(peer) } else { io.resume(peer) }
+        }
+    }
+}

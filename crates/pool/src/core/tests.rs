@@ -1,0 +1,129 @@
+//! Dialogues: a recording [`Io`] in the place of a worker.
+
+mod transaction_mode;
+
+use std::{collections::HashMap, io::IoSlice, sync::Arc};
+
+use howdah_wire::startup::{CancelKey, ProtocolVersion};
+
+use crate::{
+    Backlog, CancelSecret, ClientId, ClientLogin, Core, Io, Peer, PoolId, PoolSpec, ServerId,
+    ServerLogin, Setting, Time, Transfer, WorkerId,
+};
+
+/// What the core ordered.
+#[derive(Default)]
+struct Recorder {
+    sent: HashMap<Peer, Vec<u8>>,
+    sends: usize,
+    opened: Vec<ServerId>,
+    closed: Vec<Peer>,
+    paused: Vec<Peer>,
+    cancels: Vec<(ServerId, CancelKey)>,
+    /// Peers that take nothing.
+    stuck: Vec<Peer>,
+}
+
+impl Io for Recorder {
+    fn send(&mut self, to: Peer, slices: &[IoSlice<'_>]) -> Backlog {
+        assert!(!self.closed.contains(&to), "{to:?} is closed");
+        assert!(slices.len() <= 64 && slices.iter().all(|slice| !slice.is_empty()));
+        self.sends += 1;
+        let sent = self.sent.entry(to).or_default();
+        slices.iter().for_each(|slice| sent.extend_from_slice(slice));
+        if self.stuck.contains(&to) { Backlog::Waiting } else { Backlog::Empty }
+    }
+
+    fn pause(&mut self, peer: Peer) {
+        assert!(!self.paused.contains(&peer));
+        self.paused.push(peer);
+    }
+
+    fn resume(&mut self, peer: Peer) {
+        let at = self.paused.iter().position(|paused| *paused == peer).unwrap();
+        self.paused.remove(at);
+    }
+
+    fn close(&mut self, peer: Peer) {
+        self.closed.push(peer);
+    }
+
+    fn open_server(&mut self, server: ServerId, _: PoolId) {
+        self.opened.push(server);
+    }
+
+    fn send_cancel(&mut self, server: ServerId, _: PoolId, key: &CancelKey) {
+        self.cancels.push((server, key.clone()));
+    }
+
+    fn want_server(&mut self, _: PoolId) {}
+
+    fn hand_over(&mut self, _: ServerId, _: WorkerId, _: Box<Transfer>) {}
+}
+
+/// A core with one pool, and what it ordered.
+struct Stage {
+    core: Core,
+    io: Recorder,
+    now: Time,
+}
+
+const POOL: PoolId = PoolId(0);
+
+impl Stage {
+    fn new(spec: PoolSpec) -> Self {
+        let mut core = Core::new(WorkerId(0));
+        core.set_pool(POOL, Arc::new(spec));
+        Self { core, io: Recorder::default(), now: Time::default() }
+    }
+
+    fn client(&mut self) -> ClientId {
+        self.client_with(Vec::new())
+    }
+
+    fn client_with(&mut self, settings: Vec<Setting>) -> ClientId {
+        let secret = CancelSecret([7; 32]);
+        let login = ClientLogin { pool: POOL, version: ProtocolVersion::V3_0, secret, settings };
+        let id = self.core.add_client(login).unwrap();
+        self.core.greet_client(id, self.now, &mut self.io);
+        id
+    }
+
+    /// Lets the login that was ordered last succeed.
+    fn server(&mut self) -> ServerId {
+        let id = self.io.opened.pop().expect("a server was ordered");
+        let login = ServerLogin {
+            parameters: vec![
+                Setting::new("server_version", "15.0"),
+                Setting::new("TimeZone", "UTC"),
+            ],
+            cancel_key: CancelKey::new(4711, b"four"),
+        };
+        self.core.server_ready(id, login, self.now, &mut self.io);
+        id
+    }
+
+    fn client_says(&mut self, id: ClientId, bytes: &[u8]) {
+        self.core.client_bytes(id, bytes, self.now, &mut self.io);
+    }
+
+    fn server_says(&mut self, id: ServerId, bytes: &[u8]) {
+        self.core.server_bytes(id, bytes, self.now, &mut self.io);
+    }
+
+    /// What was sent to a client since last asked.
+    fn client_gets(&mut self, id: ClientId) -> Vec<u8> {
+        self.io.sent.remove(&Peer::Client(id)).unwrap_or_default()
+    }
+
+    /// What was sent to a server since last asked.
+    fn server_gets(&mut self, id: ServerId) -> Vec<u8> {
+        self.io.sent.remove(&Peer::Server(id)).unwrap_or_default()
+    }
+}
+
+/// A message with a body.
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 4).unwrap();
+    [&[tag][..], &length.to_be_bytes(), body].concat()
+}

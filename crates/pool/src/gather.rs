@@ -1,0 +1,90 @@
+//! [`Gather`]: the bytes of one send, partly borrowed from what was received and partly made here.
+
+use std::{io::IoSlice, ops::Range};
+
+use crate::{Backlog, Io, ids::Peer};
+
+/// Slices of one [`Io::send`].
+const SLICES_MAX: usize = 64;
+
+/// A run of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    /// Of the input, else of what was made here.
+    of_input: bool,
+    start: usize,
+    end: usize,
+}
+
+/// What is to be sent to one peer, in order. Kept between uses for its memory; empty between calls of
+/// the core.
+#[derive(Debug, Default)]
+pub(crate) struct Gather {
+    pieces: Vec<Piece>,
+    made: Vec<u8>,
+}
+
+impl Gather {
+    /// Sends a range of the input as it is.
+    #[inline]
+    pub(crate) fn input(&mut self, range: Range<usize>) {
+        self.push(Piece { of_input: true, start: range.start, end: range.end });
+    }
+
+    /// Sends what `make` appends.
+    pub(crate) fn make<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let start = self.made.len();
+        let result = make(&mut self.made);
+        self.push(Piece { of_input: false, start, end: self.made.len() });
+        result
+    }
+
+    #[inline]
+    fn push(&mut self, piece: Piece) {
+        if piece.start == piece.end {
+            return;
+        }
+        match self.pieces.last_mut() {
+            Some(last) if last.of_input == piece.of_input && last.end == piece.start => {
+                last.end = piece.end;
+            }
+            _ => self.pieces.push(piece),
+        }
+    }
+
+    /// Sends everything in one go, or in as few as [`SLICES_MAX`] allows; `None` if there is nothing.
+    pub(crate) fn send(&mut self, input: &[u8], to: Peer, io: &mut dyn Io) -> Option<Backlog> {
+        let mut backlog = None;
+        for pieces in self.pieces.chunks(SLICES_MAX) {
+            backlog = Some(match pieces {
+                [piece] => io.send(to, &[IoSlice::new(piece.bytes(input, &self.made))]),
+                pieces => {
+                    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                    for (slice, piece) in slices.iter_mut().zip(pieces) {
+                        *slice = IoSlice::new(piece.bytes(input, &self.made));
+                    }
+                    io.send(to, &slices[..pieces.len()])
+                }
+            });
+        }
+        self.clear();
+        backlog
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+        self.made.clear();
+        self.made.shrink_to(MADE_BYTES_KEPT);
+    }
+}
+
+/// Memory for made bytes that is kept between uses.
+const MADE_BYTES_KEPT: usize = 64 * 1024;
+
+impl Piece {
+    fn bytes<'a>(&self, input: &'a [u8], made: &'a [u8]) -> &'a [u8] {
+        let source = if self.of_input { input } else { made };
+        &source[self.start..self.end]
+    }
+}

@@ -1,0 +1,61 @@
+//! [`Inlet`]: where the core is in the stream of bytes that one peer sends.
+//!
+//! Bodies without meaning stream through: of them only a count is kept. A message that is needed
+//! whole, and a header cut in two, wait in `held` for their rest; so a peer that sends nothing has no
+//! buffer.
+
+use howdah_wire::{Header, HeaderError};
+
+/// What happens to a body that streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fate {
+    #[default]
+    Forward,
+    Drop,
+}
+
+/// Position in a stream of messages.
+#[derive(Debug, Default)]
+pub(crate) struct Inlet {
+    /// Bytes that were received and could not be dealt with yet; the front of a message, except
+    /// while `body_left` bytes come first.
+    pub(crate) held: Vec<u8>,
+    /// Bytes to come of a body whose front has been dealt with.
+    pub(crate) body_left: u32,
+    /// What is to happen to them.
+    pub(crate) fate: Fate,
+}
+
+impl Inlet {
+    /// Keeps `bytes` for later.
+    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Whether the last message dealt with was dealt with to its end.
+    pub(crate) fn at_boundary(&self) -> bool {
+        self.body_left == 0
+    }
+
+    /// How many of the next bytes have to join `held` before another look at it pays: the rest of a
+    /// header, or of the message, though not more than doubles what is held already.
+    pub(crate) fn wanting(held: &[u8]) -> usize {
+        let Some(rest) = Header::BYTES.checked_sub(held.len()).filter(|rest| *rest > 0) else {
+            let total = match Header::parse(held) {
+                Ok(Some(header)) => Header::BYTES + header.body_bytes as usize,
+                _ => return 0,
+            };
+            return total.saturating_sub(held.len()).min(held.len().max(HELD_STEP_BYTES));
+        };
+        rest
+    }
+}
+
+/// The least that is added to a message that waits for its rest.
+const HELD_STEP_BYTES: usize = 512;
+
+/// The header at `at`, or `None` while it is not all there.
+#[inline]
+pub(crate) fn header_at(input: &[u8], at: usize) -> Result<Option<Header>, HeaderError> {
+    Header::parse(input.get(at..).unwrap_or_default())
+}

@@ -1,0 +1,111 @@
+//! [`Limit`] and [`Permits`]: exact counts over all workers.
+//!
+//! A limit is one atomic number. A connection takes one permit of each limit it falls under, or none
+//! at all, before it is opened, and gives them back when it is gone. So the count is never above its
+//! limit, whatever workers do at the same time; a limit that was lowered is approached as
+//! connections end.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+/// How many of something there may be, and how many there are.
+#[derive(Debug)]
+pub struct Limit {
+    max: AtomicU32,
+    taken: AtomicU32,
+}
+
+impl Limit {
+    /// At most `max`.
+    pub fn new(max: u32) -> Arc<Self> {
+        Arc::new(Self { max: AtomicU32::new(max), taken: AtomicU32::new(0) })
+    }
+
+    /// How many there may be.
+    pub fn max(&self) -> u32 {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many there may be; those there are stay.
+    pub fn set_max(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// How many there are. Others may change it at any time.
+    pub fn taken(&self) -> u32 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes one, if there is one. Relaxed ordering is enough: the number guards nothing but itself.
+    fn try_take(&self) -> bool {
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                (taken < self.max()).then_some(taken + 1)
+            })
+            .is_ok()
+    }
+
+    fn give_back(&self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One permit of each of some limits; given back when dropped.
+#[derive(Debug)]
+pub struct Permits(Arc<[Arc<Limit>]>);
+
+impl Permits {
+    /// Takes one of each, or nothing. Between workers that race for the last one, each may see the
+    /// other's permit that is about to be given back: then both get nothing, and both ask again at
+    /// their next occasion.
+    pub fn try_take(limits: &Arc<[Arc<Limit>]>) -> Option<Self> {
+        let got = limits.iter().take_while(|limit| limit.try_take()).count();
+        if got == limits.len() {
+            return Some(Self(Arc::clone(limits)));
+        }
+        limits[..got].iter().for_each(|limit| limit.give_back());
+        None
+    }
+}
+
+impl Drop for Permits {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|limit| limit.give_back());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_or_nothing() {
+        let (pool, host) = (Limit::new(3), Limit::new(1));
+        let both: Arc<[_]> = [Arc::clone(&pool), Arc::clone(&host)].into();
+        let permits = Permits::try_take(&both).unwrap();
+        assert!(Permits::try_take(&both).is_none());
+        assert_eq!((pool.taken(), host.taken()), (1, 1), "nothing of the failed try stays");
+        drop(permits);
+        assert_eq!((pool.taken(), host.taken()), (0, 0));
+    }
+
+    #[test]
+    fn threads_never_exceed_it() {
+        let limit = Limit::new(5);
+        let limits: Arc<[_]> = [Arc::clone(&limit)].into();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        let held: Vec<_> = (0..3).map(|_| Permits::try_take(&limits)).collect();
+                        assert!(limit.taken() <= 5);
+                        drop(held);
+                    }
+                });
+            }
+        });
+        assert_eq!(limit.taken(), 0);
+    }
+}

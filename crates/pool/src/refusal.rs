@@ -1,0 +1,78 @@
+//! [`Refusal`]: the errors of the pooler itself that a client gets to see.
+
+use howdah_wire::backend::{Severity, encode};
+
+/// Why a client is refused, in the words it is told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It sent what no message is.
+    #[error("protocol violation: {0}")]
+    Protocol(String),
+    /// It waited too long for a server.
+    #[error("query_wait_timeout: no server connection became free in time")]
+    QueryWait,
+    /// A request was not answered in time.
+    #[error("query_timeout: the server took too long")]
+    QueryTimeout,
+    /// It left a transaction open for too long.
+    #[error("idle_transaction_timeout: the transaction was idle for too long")]
+    IdleTransaction,
+    /// It did nothing for too long.
+    #[error("client_idle_timeout: the connection was idle for too long")]
+    ClientIdle,
+    /// It began a transaction block in statement mode.
+    #[error("transaction blocks are not allowed in statement pooling mode")]
+    TransactionInStatementMode,
+    /// Its server went away in the middle of something.
+    #[error("the server closed the connection unexpectedly")]
+    ServerLost,
+    /// The server said what cannot be followed.
+    #[error("the server broke the protocol: {0}")]
+    ServerProtocol(String),
+    /// No server could be logged in to.
+    #[error("{message}")]
+    ServerLogin {
+        /// The server's code, or one for why there is no server.
+        sqlstate: [u8; 5],
+        /// What the server, or the network, said.
+        message: String,
+    },
+    /// A message that has to be held whole is longer than is held for one client.
+    #[error("a message of {bytes} bytes is too long for the pooler to look at")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The pooler is being stopped.
+    #[error("the pooler is shutting down")]
+    Shutdown,
+}
+
+impl Refusal {
+    /// Five characters that programs understand.
+    pub fn sqlstate(&self) -> [u8; 5] {
+        *match self {
+            Self::Protocol(_) => b"08P01",
+            Self::QueryWait => b"08P01",
+            Self::QueryTimeout => b"57014",
+            Self::IdleTransaction => b"25P03",
+            Self::ClientIdle => b"57P05",
+            Self::TransactionInStatementMode => b"08P01",
+            Self::ServerLost => b"08006",
+            Self::ServerProtocol(_) => b"08P01",
+            Self::ServerLogin { sqlstate, .. } => sqlstate,
+            Self::TooLong { .. } => b"54000",
+            Self::Shutdown => b"57P01",
+        }
+    }
+
+    /// Appends it as an ErrorResponse.
+    pub fn write(&self, buf: &mut Vec<u8>, severity: Severity) {
+        let message = self.to_string().replace('\0', " ");
+        let sqlstate = self.sqlstate();
+        let sqlstate = if sqlstate.contains(&0) { *b"XX000" } else { sqlstate };
+        let fields = encode::essentials(severity, &sqlstate, message.as_bytes());
+        encode::error_response(buf, fields).expect("no field holds a zero byte");
+    }
+}

@@ -1,0 +1,100 @@
+//! [`PoolSpec`]: how a pool is to behave. Plain values; where they come from is the business of the
+//! configuration.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::limits::Limit;
+
+/// For how long a client has a server to itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Until it goes.
+    Session,
+    /// Until its transaction has ended and everything it sent is answered.
+    #[default]
+    Transaction,
+    /// Like [`Mode::Transaction`], and a transaction of more than one request is refused.
+    Statement,
+}
+
+/// How a pool is to behave. The same in every worker.
+#[derive(Clone, Debug)]
+pub struct PoolSpec {
+    /// For how long a client has a server to itself.
+    pub mode: Mode,
+    /// Every server connection takes a permit of each: the pool's size, and whatever else is to
+    /// bound it (its database, its user, its host, all). Shared with other pools and workers.
+    pub server_limits: Arc<[Arc<Limit>]>,
+    /// How many servers this worker opens without a client that waits.
+    pub servers_min: u32,
+    /// How many prepared statements are kept on a server for its clients; 0 leaves the names of
+    /// statements as clients send them. Only for modes other than [`Mode::Session`].
+    pub statements_per_server: u32,
+    /// How many logins of this pool may be under way at once in this worker, at least 1.
+    pub logins_max: u32,
+    /// Whether a server serves one client and is closed after it: replication.
+    pub servers_once: bool,
+    /// Settings beside those that servers report which are carried from server to server with the
+    /// client: names, in lower case.
+    pub tracked_settings: Vec<Box<str>>,
+    /// What takes too long.
+    pub timeouts: Timeouts,
+}
+
+impl PoolSpec {
+    /// A pool in transaction mode with PgBouncer's customary values and a limit of its own.
+    pub fn new(servers_max: u32) -> Self {
+        Self {
+            mode: Mode::default(),
+            server_limits: [Limit::new(servers_max)].into(),
+            servers_min: 0,
+            statements_per_server: 200,
+            logins_max: 4,
+            servers_once: false,
+            tracked_settings: Vec::new(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// How long something may take; `None` is for ever. They are kept to a tenth of themselves, or to
+/// 10 ms if that is more, never early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A client waits for a server; then it is told so and closed.
+    pub query_wait: Option<Duration>,
+    /// A request is unanswered; then client and server are closed, and the query is cancelled.
+    pub query: Option<Duration>,
+    /// A client in a transaction sends nothing and is owed nothing; then it is closed, and its
+    /// server rolls back.
+    pub idle_transaction: Option<Duration>,
+    /// A client outside a transaction sends nothing.
+    pub client_idle: Option<Duration>,
+    /// A server is idle beyond [`PoolSpec::servers_min`]; then it is closed.
+    pub server_idle: Option<Duration>,
+    /// A server is this old; then it is closed when next idle.
+    pub server_lifetime: Option<Duration>,
+    /// What a vanished client left running has to end by itself, be cancelled and rolled back within
+    /// this; else its server is closed.
+    pub cleanup: Duration,
+    /// The first pause after a failed login; doubled by each further failure.
+    pub login_retry: Duration,
+    /// The longest pause after failed logins.
+    pub login_retry_max: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            query_wait: Some(Duration::from_secs(120)),
+            query: None,
+            idle_transaction: None,
+            client_idle: None,
+            server_idle: Some(Duration::from_secs(600)),
+            server_lifetime: Some(Duration::from_secs(3600)),
+            cleanup: Duration::from_secs(5),
+            login_retry: Duration::from_millis(100),
+            login_retry_max: Duration::from_secs(15),
+        }
+    }
+}
