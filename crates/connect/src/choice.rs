@@ -12,7 +12,7 @@ macro_rules! choice {
 
         impl $name {
             /// What an error says was expected.
-            pub(crate) const EXPECTED: &'static str =
+            pub const EXPECTED: &'static str =
                 concat!("one of:", $(" ", $word),+);
 
             /// The word that stands for it in a connection string.
@@ -20,7 +20,8 @@ macro_rules! choice {
                 match self { $( Self::$variant => $word, )+ }
             }
 
-            pub(crate) fn parse(word: &str) -> Option<Self> {
+            /// What a word stands for, if anything.
+            pub fn parse(word: &str) -> Option<Self> {
                 match word { $( $word => Some(Self::$variant), )+ _ => None }
             }
         }

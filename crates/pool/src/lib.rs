@@ -14,6 +14,7 @@
 //! allocation, no copy. A client that is idle has no buffer.
 
 mod client;
+pub mod config;
 mod core;
 mod gather;
 mod ids;

@@ -66,7 +66,8 @@ impl TlsVersion {
         }
     }
 
-    fn parse(word: &str) -> Option<Self> {
+    /// What a word stands for, if anything.
+    pub fn parse(word: &str) -> Option<Self> {
         let mut versions = [Self::Tls12, Self::Tls13].into_iter();
         versions.find(|version| version.as_str().eq_ignore_ascii_case(word))
     }

@@ -1,0 +1,305 @@
+//! What a person can set: where clients come in, where servers are, who may share what for how long.
+//!
+//! The shape is the `[pool]` section of `howdah.toml`, kebab-case; a `pgbouncer.ini` with its
+//! `userlist.txt` is read into the same shape ([`pgbouncer`]). Units, defaults and the meaning of
+//! zero are PgBouncer's. [`Config::pool`] answers what holds for one user in one database, after
+//! the user's and the database's own settings. Nothing here acts on any of it.
+
+mod database;
+mod durations;
+mod file;
+mod ini;
+mod pairs;
+pub mod pgbouncer;
+mod pool;
+mod secret;
+mod timeouts;
+mod tls;
+mod toml;
+mod user;
+mod userlist;
+
+use std::{
+    collections::BTreeMap,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+};
+
+use serde::Deserialize;
+
+pub use self::{
+    database::{Database, HostOrder},
+    file::{Form, Read, ReadError, Remark, Wrong},
+    pool::{PoolSettings, ServerIdentity},
+    secret::StoredSecret,
+    timeouts::Timeouts,
+    tls::{Tls, TlsLeg},
+    user::User,
+    userlist::{UserlistError, UserlistErrorKind, read as read_userlist},
+};
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    /// Where clients come in.
+    pub listen: Listen,
+    /// Event loops, one per thread; as many as the machine has cores if none is given.
+    pub workers: Option<NonZeroUsize>,
+    /// When a server connection may go to another client.
+    pub mode: PoolMode,
+    /// How many server connections a pool has.
+    pub sizes: Sizes,
+    /// How many connections there may be at all.
+    pub limits: Limits,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// What clients must prove.
+    pub auth: Auth,
+    /// Encryption of both legs.
+    pub tls: Tls,
+    /// Parameters that follow a client to whichever server it gets, beside those that always do:
+    /// `client_encoding`, `DateStyle`, `TimeZone`, `standard_conforming_strings`,
+    /// `application_name`. Only those that servers report can.
+    pub tracked_parameters: Vec<String>,
+    /// Parameters of startup packets that are passed over instead of refused. `options` among them
+    /// stands for every parameter inside of `options`.
+    pub ignored_startup_parameters: Vec<String>,
+    /// What is run when a client leaves its server in session mode; nothing if empty.
+    pub reset_query: String,
+    /// Whether `reset-query` is run in every mode, after each transaction.
+    pub reset_query_always: bool,
+    /// Prepared statements kept at each server connection outside of session mode; none are
+    /// followed if 0.
+    pub max_prepared_statements: u32,
+    /// What is run to see whether a server that was idle for `timeouts.server-check-delay` lives: an
+    /// empty query unless told otherwise. `None` asks nothing.
+    #[serde(deserialize_with = "toml::check_query")]
+    pub check_query: Option<String>,
+    /// Whether the least recently used server connection is taken, instead of the most recently
+    /// used one.
+    pub round_robin: bool,
+    /// Whether client address and port are added to `application_name`.
+    pub application_name_add_host: bool,
+    /// Databases that clients may ask for, by the name they ask for. `*` is for all other names.
+    pub databases: BTreeMap<String, Database>,
+    /// What is known of users, by name. Those of the user list are among them once it is read.
+    pub users: BTreeMap<String, User>,
+    /// Who may do everything at the console.
+    pub admin_users: Vec<String>,
+    /// Who may look at the console.
+    pub stats_users: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Listen::default(),
+            workers: None,
+            mode: PoolMode::Session,
+            sizes: Sizes::default(),
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            auth: Auth::default(),
+            tls: Tls::default(),
+            tracked_parameters: vec!["IntervalStyle".to_owned()],
+            ignored_startup_parameters: Vec::new(),
+            reset_query: "DISCARD ALL".to_owned(),
+            reset_query_always: false,
+            max_prepared_statements: 200,
+            check_query: Some(String::new()),
+            round_robin: false,
+            application_name_add_host: false,
+            databases: BTreeMap::new(),
+            users: BTreeMap::new(),
+            admin_users: Vec::new(),
+            stats_users: Vec::new(),
+        }
+    }
+}
+
+/// Name of the database that takes all names which have no entry of their own.
+pub const ANY_DATABASE: &str = "*";
+
+/// Names that are the console's, which no database may have.
+pub const CONSOLE_DATABASES: [&str; 2] = ["howdah", "pgbouncer"];
+
+impl Config {
+    /// The database that a client means by this name, if there is one.
+    pub fn database(&self, name: &str) -> Option<&Database> {
+        self.databases.get(name).or_else(|| self.databases.get(ANY_DATABASE))
+    }
+}
+
+/// Where clients come in: `[pool.listen]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Listen {
+    /// Host names or addresses, `*` for all of the machine's; `host:port` where the port differs
+    /// from `port`. Default: 127.0.0.1.
+    pub addresses: Vec<String>,
+    /// The port, also in the names of unix sockets. 0 takes a free one.
+    pub port: u16,
+    /// Directories of unix sockets; a name that begins with `@` is in Linux's abstract namespace.
+    pub unix_directories: Vec<PathBuf>,
+    /// Permissions of unix sockets, such as 0o770.
+    pub unix_mode: u32,
+    /// Group of unix sockets; the process's own if none is given.
+    pub unix_group: Option<String>,
+    /// Connections that the kernel keeps for us until we accept them.
+    pub backlog: u32,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            addresses: vec!["127.0.0.1".to_owned()],
+            port: 6432,
+            unix_directories: vec![PathBuf::from("/tmp")],
+            unix_mode: 0o777,
+            unix_group: None,
+            backlog: 128,
+        }
+    }
+}
+
+/// When a server connection may go to another client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolMode {
+    /// When its client leaves.
+    #[default]
+    Session,
+    /// When its transaction is over.
+    Transaction,
+    /// When its statement is over; transactions of several statements are refused.
+    Statement,
+}
+
+impl PoolMode {
+    /// The word that stands for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Transaction => "transaction",
+            Self::Statement => "statement",
+        }
+    }
+}
+
+/// Server connections of one user in one database: `[pool.sizes]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Sizes {
+    /// Most of them; `None`, written 0, is without limit.
+    #[serde(deserialize_with = "toml::limit")]
+    pub pool: Option<NonZeroU32>,
+    /// How many are kept open as long as a client is there, or the database's user is forced.
+    pub min: u32,
+    /// How many more are allowed when a client has waited for `timeouts.reserve-wait`.
+    pub reserve: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { pool: NonZeroU32::new(20), min: 0, reserve: 0 }
+    }
+}
+
+/// How many connections there may be: `[pool.limits]`. `None`, written 0, is without limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Limits {
+    /// Clients of all databases, at least 1.
+    pub clients: u32,
+    /// Clients of one database.
+    #[serde(deserialize_with = "toml::limit")]
+    pub clients_per_database: Option<NonZeroU32>,
+    /// Clients of one user.
+    #[serde(deserialize_with = "toml::limit")]
+    pub clients_per_user: Option<NonZeroU32>,
+    /// Server connections of one database.
+    #[serde(deserialize_with = "toml::limit")]
+    pub servers_per_database: Option<NonZeroU32>,
+    /// Server connections of one user.
+    #[serde(deserialize_with = "toml::limit")]
+    pub servers_per_user: Option<NonZeroU32>,
+    /// Longest message that is let through.
+    pub message_bytes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            clients: 100,
+            clients_per_database: None,
+            clients_per_user: None,
+            servers_per_database: None,
+            servers_per_user: None,
+            message_bytes: i32::MAX.cast_unsigned(),
+        }
+    }
+}
+
+/// What clients must prove: `[pool.auth]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Auth {
+    /// How.
+    #[serde(rename = "type")]
+    pub method: AuthMethod,
+    /// A list of users and secrets in the form of PgBouncer's `userlist.txt`.
+    pub file: Option<PathBuf>,
+    /// Iterations of the keys that are made of plain passwords.
+    pub scram_iterations: NonZeroU32,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            method: AuthMethod::ScramSha256,
+            file: None,
+            scram_iterations: NonZeroU32::new(4096).expect("it is not zero"),
+        }
+    }
+}
+
+/// How clients prove who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AuthMethod {
+    /// Not at all, and whatever name they give: for databases whose user is forced.
+    Any,
+    /// Not at all, but the name must be known.
+    Trust,
+    /// The password as it is.
+    Plain,
+    /// By an md5 of it; by SCRAM those whose secret is one of SCRAM.
+    Md5,
+    /// By SCRAM-SHA-256, bound to the TLS connection where there is one.
+    #[serde(rename = "scram-sha-256")]
+    ScramSha256,
+    /// By a TLS certificate whose common name is the user.
+    Cert,
+}
+
+impl AuthMethod {
+    /// Every method.
+    pub const ALL: [Self; 6] =
+        [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert];
+
+    /// The word that stands for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Trust => "trust",
+            Self::Plain => "plain",
+            Self::Md5 => "md5",
+            Self::ScramSha256 => "scram-sha-256",
+            Self::Cert => "cert",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

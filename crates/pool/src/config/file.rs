@@ -1,0 +1,261 @@
+//! A settings file of either form into [`Config`], and what is wrong with it.
+
+use std::{
+    fmt, fs,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+use howdah_connect::SslMode;
+
+use super::{ANY_DATABASE, AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml, userlist};
+
+/// Longest settings file or user list: a million users.
+pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// What a file says.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// The settings, checked, with the users of the user list.
+    pub config: Config,
+    /// Which form the file has.
+    pub form: Form,
+    /// What is understood and not acted upon.
+    pub warnings: Vec<Remark>,
+}
+
+/// The form of a settings file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// TOML with a `[pool]` section.
+    Howdah,
+    /// A `pgbouncer.ini`.
+    PgBouncer,
+}
+
+impl Form {
+    /// Tells the form by the first line that says something: a `pgbouncer.ini` begins with one of
+    /// its four sections, or with `%include`. A `;` begins a comment there and nothing in TOML.
+    pub fn of(text: &str) -> Self {
+        for line in text.lines().map(str::trim) {
+            match line.as_bytes().first() {
+                None | Some(b'#') => {}
+                Some(b';') => return Self::PgBouncer,
+                Some(_) => {
+                    let section = line.strip_prefix('[').and_then(|line| line.split_once(']'));
+                    let is_ini = section.is_some_and(|(name, _)| pgbouncer::is_section(name));
+                    return match is_ini || line.starts_with("%include") {
+                        true => Self::PgBouncer,
+                        false => Self::Howdah,
+                    };
+                }
+            }
+        }
+        Self::Howdah
+    }
+}
+
+/// Something about one place of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1; 0 if it is about no line.
+    pub line: usize,
+    /// The key with its path; empty if it is about no key.
+    pub key: String,
+    /// What is wrong with it, or not done.
+    pub text: String,
+}
+
+impl Remark {
+    pub(super) fn new(file: &Path, line: usize, key: &str, text: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), line, key: key.to_owned(), text: text.into() }
+    }
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if self.line > 0 {
+            write!(f, "{}:", self.line)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, " {}:", self.key)?;
+        }
+        write!(f, " {}", self.text)
+    }
+}
+
+/// Everything that is wrong with a file. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Wrong(pub Vec<Remark>);
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, remark) in self.0.iter().enumerate() {
+            write!(f, "{}{remark}", if at == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Settings that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file says what cannot be.
+    #[error(transparent)]
+    Wrong(#[from] Wrong),
+}
+
+impl Config {
+    /// Reads a settings file of either form, what it includes, and its user list.
+    ///
+    /// Relative names of files are looked for beside the file that names them.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, has keys that nobody knows, or values that cannot be.
+    pub fn read(path: &Path) -> Result<Read, ReadError> {
+        let text = read_text(path)
+            .map_err(|source| ReadError::Unreadable { path: path.to_owned(), source })?;
+        Ok(Self::read_str(&text, path)?)
+    }
+
+    /// The same for a text that was read already, as if it stood in `path`.
+    ///
+    /// # Errors
+    ///
+    /// It has keys that nobody knows, or values that cannot be, or a file it names cannot be read.
+    pub fn read_str(text: &str, path: &Path) -> Result<Read, Wrong> {
+        let form = Form::of(text);
+        let (mut config, warnings) = match form {
+            Form::Howdah => (toml::read(text, path)?, Vec::new()),
+            Form::PgBouncer => pgbouncer::read(text, path)?,
+        };
+        config.find_files(path.parent().unwrap_or(Path::new("")));
+        let mut wrong = config.read_users(path);
+        wrong.extend(config.wrong().map(|(key, text)| Remark::new(path, 0, &key, text)));
+        match wrong.is_empty() {
+            true => Ok(Read { config, form, warnings }),
+            false => Err(Wrong(wrong)),
+        }
+    }
+
+    /// Makes relative names of files stand beside the settings.
+    fn find_files(&mut self, folder: &Path) {
+        let (client, server) = (&mut self.tls.client, &mut self.tls.server);
+        let files = [&mut self.auth.file].into_iter();
+        let files = files.chain([&mut client.certificate, &mut client.key]);
+        let files = files.chain([&mut client.authorities, &mut server.certificate]);
+        for file in files.chain([&mut server.key, &mut server.authorities]).flatten() {
+            *file = folder.join(&*file);
+        }
+    }
+
+    /// Adds the secrets of the user list to the users; one that is written in the settings wins.
+    fn read_users(&mut self, path: &Path) -> Vec<Remark> {
+        let Some(file) = self.auth.file.clone() else { return Vec::new() };
+        let text = match read_text(&file) {
+            Ok(text) => text,
+            Err(error) => {
+                let text = format!("cannot read the user list {}: {error}", file.display());
+                return vec![Remark::new(path, 0, "auth file", text)];
+            }
+        };
+        match userlist::read(&text) {
+            Ok(listed) => {
+                for (name, secret) in listed {
+                    let user = self.users.entry(name).or_default();
+                    user.secret.get_or_insert(secret);
+                }
+                Vec::new()
+            }
+            Err(error) => vec![Remark::new(&file, error.line, "", error.kind.to_string())],
+        }
+    }
+
+    /// What cannot be, whichever form it was written in: key and reason.
+    fn wrong(&self) -> impl Iterator<Item = (String, String)> {
+        let mut wrong = Vec::new();
+        let mut rule = |is_wrong: bool, key: &str, why: &str| {
+            if is_wrong {
+                wrong.push((key.to_owned(), why.to_owned()));
+            }
+        };
+        let listen = &self.listen;
+        let nowhere = listen.addresses.is_empty() && listen.unix_directories.is_empty();
+        rule(nowhere, "listen", "at least one address or unix socket is needed");
+        rule(listen.unix_mode > 0o777, "listen.unix-mode", "must be from 0 to 0o777");
+        rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
+        rule(self.databases.is_empty(), "databases", "at least one database is needed");
+        for (name, leg) in [("client", &self.tls.client), ("server", &self.tls.server)] {
+            let key = format!("tls.{name}");
+            let halves = leg.certificate.is_some() != leg.key.is_some();
+            rule(halves, &key, "certificate and key belong together: give both");
+            let crossed = leg.min_version > leg.max_version;
+            rule(crossed, &key, "the oldest version is newer than the newest");
+        }
+        self.check_client_tls(&mut rule);
+        for (name, database) in &self.databases {
+            let key = format!("databases.{name}");
+            let taken = CONSOLE_DATABASES.contains(&name.as_str());
+            rule(taken, &key, "the name is the console's");
+            rule(name.is_empty() || name.contains('\0'), &key, "no database can have this name");
+            if let Err(why) = database.endpoints(self) {
+                rule(true, &format!("{key}.hosts"), &why);
+            }
+            let any = self.auth.method == AuthMethod::Any && database.user.is_none();
+            rule(any, &key, "auth type any needs a user to be at the server");
+            let forced = database.secret.is_some() && database.user.is_none();
+            rule(forced, &key, "a secret without a user: whose is it?");
+            rule(database.user.as_deref() == Some(""), &key, "the user has no name");
+            let fixed = ["user", "database", "options", "replication"];
+            let mut names = database.parameters.keys();
+            let fixed = names.any(|name| fixed.contains(&name.as_str()) || name.is_empty());
+            rule(fixed, &format!("{key}.parameters"), "not a setting of the server");
+            rule(
+                name == ANY_DATABASE && database.dbname.is_some() && database.user.is_none(),
+                &key,
+                "all names cannot mean one database of the server, unless its user is given too",
+            );
+        }
+        wrong.into_iter()
+    }
+
+    fn check_client_tls(&self, rule: &mut impl FnMut(bool, &str, &str)) {
+        let (mode, leg) = (self.tls.client_mode(), &self.tls.client);
+        let bare = mode != SslMode::Disable && leg.certificate.is_none();
+        rule(bare, "tls.client", "without certificate and key there is no TLS: give both");
+        let unknown = mode >= SslMode::VerifyCa && leg.authorities.is_none();
+        rule(unknown, "tls.client.authorities", "must name whose certificates clients must have");
+        let cert = self.auth.method == AuthMethod::Cert && mode < SslMode::VerifyCa;
+        rule(cert, "auth.type", "cert needs tls.client.mode to be verify-ca or verify-full");
+        let unknown =
+            self.tls.server_mode() >= SslMode::VerifyCa && self.tls.server.authorities.is_none();
+        rule(unknown, "tls.server.authorities", "must name whose certificates servers must have");
+    }
+}
+
+/// A file's text, up to [`FILE_BYTES_MAX`].
+pub(super) fn read_text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other("it is longer than 256 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+        io::Error::other(format!("line {line} is not UTF-8"))
+    })
+}

@@ -1,0 +1,115 @@
+//! A `pgbouncer.ini` into [`Config`].
+//!
+//! Each key is one row of a table: what it does here, or why nothing is done about it, which becomes
+//! a warning. A key without a row is one that PgBouncer does not know either, and an error. Source:
+//! the manual of PgBouncer 1.25, config(5).
+
+mod entries;
+mod keys;
+
+use std::path::Path;
+
+use super::{
+    Auth, AuthMethod, Config, Listen,
+    file::{Remark, Wrong, read_text},
+    ini::{self, Line},
+};
+
+pub use keys::{Effect, KEYS, Key};
+
+/// Deepest nesting of `%include`.
+const INCLUDES_MAX: usize = 10;
+
+/// The sections there are.
+const SECTIONS: [&str; 4] = ["databases", "pgbouncer", "users", "peers"];
+
+pub(super) fn is_section(name: &str) -> bool {
+    SECTIONS.contains(&name)
+}
+
+/// Reads a file and what it includes. Gives the settings and what is not done about them.
+pub(super) fn read(text: &str, file: &Path) -> Result<(Config, Vec<Remark>), Wrong> {
+    let mut reader =
+        Reader { config: defaults(), section: None, warnings: Vec::new(), wrong: Vec::new() };
+    reader.file(text, file, 0);
+    match reader.wrong.is_empty() {
+        true => Ok((reader.config, reader.warnings)),
+        false => Err(Wrong(reader.wrong)),
+    }
+}
+
+/// What PgBouncer does where `howdah.toml` has another default.
+fn defaults() -> Config {
+    Config {
+        listen: Listen { addresses: Vec::new(), ..Listen::default() },
+        auth: Auth { method: AuthMethod::Md5, ..Auth::default() },
+        ..Config::default()
+    }
+}
+
+/// What a key's value does.
+type Outcome = Result<Option<&'static str>, String>;
+
+struct Reader {
+    config: Config,
+    section: Option<&'static str>,
+    warnings: Vec<Remark>,
+    wrong: Vec<Remark>,
+}
+
+impl Reader {
+    fn file(&mut self, text: &str, file: &Path, depth: usize) {
+        for (number, line) in ini::lines(text) {
+            let at = |key: &str, text: &str| Remark::new(file, number, key, text);
+            match line {
+                Line::Section(name) => {
+                    self.section = SECTIONS.into_iter().find(|known| *known == name);
+                    if self.section.is_none() {
+                        let known = SECTIONS.join(", ");
+                        self.wrong.push(at(name, &format!("no such section (known: {known})")));
+                    }
+                }
+                Line::Pair { key, value } => match self.pair(key, value) {
+                    Ok(None) => {}
+                    Ok(Some(warning)) => self.warnings.push(at(key, warning)),
+                    Err(why) => self.wrong.push(at(key, &why)),
+                },
+                Line::Include(name) => {
+                    if let Err(why) = self.include(name, file, depth) {
+                        self.wrong.push(at("%include", &why));
+                    }
+                }
+                Line::Broken(why) => self.wrong.push(at("", why)),
+            }
+        }
+    }
+
+    /// Reads another file as if it stood here. A relative name is looked for beside the file that
+    /// names it.
+    fn include(&mut self, name: &str, file: &Path, depth: usize) -> Result<(), String> {
+        if depth >= INCLUDES_MAX {
+            return Err(format!("files include each other more than {INCLUDES_MAX} deep"));
+        }
+        let path = file.parent().unwrap_or(Path::new("")).join(name);
+        let text =
+            read_text(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        self.file(&text, &path, depth + 1);
+        Ok(())
+    }
+
+    fn pair(&mut self, key: &str, value: &str) -> Outcome {
+        let config = &mut self.config;
+        match self.section {
+            Some("databases") => entries::database(config, key, value),
+            Some("users") => entries::user(config, key, value),
+            Some("peers") => {
+                Ok(Some("peers are not there: cancel requests reach their process only"))
+            }
+            Some(_) => keys::apply(config, key, value),
+            None => Err("stands in no section, or in one that is unknown".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The entries of `[databases]` and `[users]`: a name, and a list of pairs.
+
+use super::{
+    super::{ANY_DATABASE, Config, Database, HostOrder, StoredSecret, User, pairs},
+    Outcome,
+    keys::{number, pool_mode, port, seconds, timeout, unknown},
+};
+
+const DATABASE_KEYS: &[&str] = &[
+    "application_name",
+    "auth_dbname",
+    "auth_query",
+    "auth_user",
+    "client_encoding",
+    "connect_query",
+    "datestyle",
+    "dbname",
+    "host",
+    "load_balance_hosts",
+    "max_db_client_connections",
+    "max_db_connections",
+    "min_pool_size",
+    "password",
+    "pool_mode",
+    "pool_size",
+    "port",
+    "query_wait_timeout",
+    "reserve_pool",
+    "reserve_pool_size",
+    "server_lifetime",
+    "timezone",
+    "user",
+];
+
+/// Reads one line of `[databases]`.
+pub(super) fn database(config: &mut Config, name: &str, text: &str) -> Outcome {
+    let name = unquoted(name);
+    let mut database = Database::default();
+    let mut warning = None;
+    for (key, value) in pairs::parse(text).map_err(|error| error.to_string())? {
+        let done = database_key(&mut database, key, &value);
+        warning = done.map_err(|why| format!("{key}: {why}"))?.or(warning);
+    }
+    if name == ANY_DATABASE && database.dbname.is_some() && database.user.is_none() {
+        warning = Some("every name means one database of the server");
+    }
+    config.databases.insert(name, database);
+    Ok(warning)
+}
+
+fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
+    let own = || value.to_owned();
+    match key {
+        "host" => {
+            let hosts = value.split(',').map(str::trim).filter(|host| !host.is_empty());
+            database.hosts = hosts.map(str::to_owned).collect();
+        }
+        "port" => database.port = port(value)?,
+        "dbname" => database.dbname = Some(own()),
+        "user" => database.user = Some(own()),
+        "password" => database.secret = Some(StoredSecret::parse(value)),
+        "pool_mode" => database.mode = Some(pool_mode(value)?),
+        "pool_size" => database.pool_size = inherited(value)?,
+        "min_pool_size" => database.min_size = inherited(value)?,
+        "reserve_pool" | "reserve_pool_size" => database.reserve_size = inherited(value)?,
+        "max_db_connections" => database.max_servers = inherited(value)?,
+        "max_db_client_connections" => database.max_clients = inherited(value)?,
+        "server_lifetime" => database.server_lifetime = Some(seconds(value)?),
+        "query_wait_timeout" => {
+            timeout(database.query_wait_timeout.get_or_insert_default(), value)?;
+        }
+        "load_balance_hosts" => {
+            database.host_order = match value {
+                "round-robin" => HostOrder::RoundRobin,
+                "disable" => HostOrder::First,
+                _ => return Err(format!("{value:?} is neither round-robin nor disable")),
+            }
+        }
+        "connect_query" => database.connect_query = Some(own()),
+        "client_encoding" | "datestyle" | "timezone" | "application_name" => {
+            database.parameters.insert(key.to_owned(), own());
+        }
+        "auth_user" | "auth_query" | "auth_dbname" => {
+            return Ok(Some("secrets are not looked up in servers: list users in auth_file"));
+        }
+        _ => return Err(unknown(key, DATABASE_KEYS.iter().copied())),
+    }
+    Ok(None)
+}
+
+const USER_KEYS: &[&str] = &[
+    "client_idle_timeout",
+    "idle_transaction_timeout",
+    "max_user_client_connections",
+    "max_user_connections",
+    "pool_mode",
+    "pool_size",
+    "query_timeout",
+    "query_wait_timeout",
+    "reserve_pool_size",
+    "transaction_timeout",
+];
+
+/// Reads one line of `[users]`.
+pub(super) fn user(config: &mut Config, name: &str, text: &str) -> Outcome {
+    let mut user = User::default();
+    for (key, value) in pairs::parse(text).map_err(|error| error.to_string())? {
+        user_key(&mut user, key, &value).map_err(|why| format!("{key}: {why}"))?;
+    }
+    config.users.insert(unquoted(name), user);
+    Ok(None)
+}
+
+fn user_key(user: &mut User, key: &str, value: &str) -> Result<(), String> {
+    match key {
+        "pool_mode" => user.mode = Some(pool_mode(value)?),
+        "pool_size" => user.pool_size = inherited(value)?,
+        "reserve_pool_size" => user.reserve_size = inherited(value)?,
+        "max_user_connections" => user.max_servers = inherited(value)?,
+        "max_user_client_connections" => user.max_clients = inherited(value)?,
+        "query_timeout" => timeout(user.query_timeout.get_or_insert_default(), value)?,
+        "query_wait_timeout" => timeout(user.query_wait_timeout.get_or_insert_default(), value)?,
+        "transaction_timeout" => timeout(user.transaction_timeout.get_or_insert_default(), value)?,
+        "idle_transaction_timeout" => {
+            timeout(user.idle_transaction_timeout.get_or_insert_default(), value)?;
+        }
+        "client_idle_timeout" => timeout(user.client_idle_timeout.get_or_insert_default(), value)?,
+        _ => return Err(unknown(key, USER_KEYS.iter().copied())),
+    }
+    Ok(())
+}
+
+/// A number; -1 is whatever all have.
+fn inherited(value: &str) -> Result<Option<u32>, String> {
+    if value == "-1" { Ok(None) } else { number(value).map(Some) }
+}
+
+/// A name without the double quotes of an SQL identifier, if it has them.
+fn unquoted(name: &str) -> String {
+    let inner = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inner.map_or_else(|| name.to_owned(), |inner| inner.replace("\"\"", "\""))
+}

@@ -1,0 +1,398 @@
+//! The keys of section `[pgbouncer]`.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use howdah_connect::{SslMode, tls::TlsVersion};
+
+use super::super::{AuthMethod, Config, PoolMode, TlsLeg, durations};
+
+/// One key of section `[pgbouncer]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does here.
+    pub effect: Effect,
+}
+
+/// What a key does here.
+#[derive(Clone, Copy, Debug)]
+pub enum Effect {
+    /// It sets this key of `[pool]`.
+    Sets(
+        /// The key of `[pool]`.
+        &'static str,
+        /// Reads the value.
+        fn(&mut Config, &str) -> Result<(), String>,
+    ),
+    /// Nothing, for this reason; a warning says so.
+    Nothing(&'static str),
+}
+
+/// Reads one pair of the section.
+pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::Outcome {
+    match KEYS.iter().find(|key| key.name == name).map(|key| key.effect) {
+        Some(Effect::Sets(_, set)) => set(config, value).map(|()| None),
+        Some(Effect::Nothing(why)) => Ok(Some(why)),
+        None => Err(unknown(name, KEYS.iter().map(|key| key.name))),
+    }
+}
+
+/// What to say about a key that nobody knows.
+pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> String {
+    let nearest = known.map(|key| (strsim::damerau_levenshtein(name, key), key)).min();
+    match nearest.filter(|(distance, key)| *distance * 2 < key.len()) {
+        Some((_, key)) => format!("no such key (did you mean `{key}`?)"),
+        None => "no such key".to_owned(),
+    }
+}
+
+const fn sets(
+    name: &'static str,
+    ours: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+) -> Key {
+    Key { name, effect: Effect::Sets(ours, set) }
+}
+
+const fn nothing(name: &'static str, why: &'static str) -> Key {
+    Key { name, effect: Effect::Nothing(why) }
+}
+
+const LOGGING: &str = "logging is set by --log-level and --log-format; the log goes to stderr";
+const DNS: &str = "names are looked up by the operating system for each new connection";
+const CIPHERS: &str = "rustls' own selection is used, which has no weak ones";
+const NO_QUERY: &str = "secrets are not looked up in servers: list users in auth_file";
+const SYSTEM: &str = "the operating system's value is used";
+const CONSOLE: &str = "there is no console to see it in";
+
+/// Every key of the section, in the order of its name.
+pub const KEYS: &[Key] = &[
+    sets("admin_users", "admin-users", |config, value| list(&mut config.admin_users, value)),
+    sets("application_name_add_host", "application-name-add-host", |config, value| {
+        flag(&mut config.application_name_add_host, value)
+    }),
+    nothing("auth_dbname", NO_QUERY),
+    sets("auth_file", "auth.file", |config, value| {
+        config.auth.file = given(value);
+        Ok(())
+    }),
+    sets("auth_hba_file", "auth.type", |_, value| no(value, "auth_hba_file")),
+    nothing("auth_ident_file", "there is no auth_hba_file to use it"),
+    nothing("auth_ldap_options", "LDAP is not there"),
+    nothing("auth_query", NO_QUERY),
+    sets("auth_type", "auth.type", |config, value| {
+        config.auth.method = auth_method(value)?;
+        Ok(())
+    }),
+    nothing("auth_user", NO_QUERY),
+    nothing("autodb_idle_timeout", "pools that nobody uses cost next to nothing, and stay"),
+    sets("cancel_wait_timeout", "timeouts.cancel-wait", |config, value| {
+        timeout(&mut config.timeouts.cancel_wait, value)
+    }),
+    sets("client_idle_timeout", "timeouts.client-idle", |config, value| {
+        timeout(&mut config.timeouts.client_idle, value)
+    }),
+    sets("client_login_timeout", "timeouts.client-login", |config, value| {
+        timeout(&mut config.timeouts.client_login, value)
+    }),
+    nothing("client_tls13_ciphers", CIPHERS),
+    sets("client_tls_ca_file", "tls.client.authorities", |config, value| {
+        config.tls.client.authorities = given(value);
+        Ok(())
+    }),
+    sets("client_tls_cert_file", "tls.client.certificate", |config, value| {
+        config.tls.client.certificate = given(value);
+        Ok(())
+    }),
+    nothing("client_tls_ciphers", CIPHERS),
+    nothing("client_tls_dheparams", CIPHERS),
+    nothing("client_tls_ecdhcurve", CIPHERS),
+    sets("client_tls_key_file", "tls.client.key", |config, value| {
+        config.tls.client.key = given(value);
+        Ok(())
+    }),
+    sets("client_tls_protocols", "tls.client.min-version", |config, value| {
+        protocols(&mut config.tls.client, value)
+    }),
+    sets("client_tls_sslmode", "tls.client.mode", |config, value| {
+        config.tls.client.mode = Some(ssl_mode(value)?);
+        Ok(())
+    }),
+    nothing("conffile", "the file is the one given by -c"),
+    sets("default_pool_size", "sizes.pool", |config, value| limit(&mut config.sizes.pool, value)),
+    sets("disable_pqexec", "", |_, value| no(value, "disable_pqexec")),
+    nothing("dns_max_ttl", DNS),
+    nothing("dns_nxdomain_ttl", DNS),
+    nothing("dns_zone_check_period", DNS),
+    sets("idle_transaction_timeout", "timeouts.idle-transaction", |config, value| {
+        timeout(&mut config.timeouts.idle_transaction, value)
+    }),
+    sets("ignore_startup_parameters", "ignored-startup-parameters", |config, value| {
+        list(&mut config.ignored_startup_parameters, value)
+    }),
+    nothing("job_name", "it names a Windows service"),
+    sets("listen_addr", "listen.addresses", |config, value| {
+        list(&mut config.listen.addresses, value)
+    }),
+    sets("listen_backlog", "listen.backlog", |config, value| {
+        config.listen.backlog = number(value)?;
+        Ok(())
+    }),
+    sets("listen_port", "listen.port", |config, value| {
+        config.listen.port = port(value)?;
+        Ok(())
+    }),
+    nothing("log_connections", LOGGING),
+    nothing("log_disconnections", LOGGING),
+    nothing("log_pooler_errors", LOGGING),
+    nothing("log_stats", LOGGING),
+    nothing("logfile", LOGGING),
+    nothing("login_notify_message", "clients get no word of welcome"),
+    sets("max_client_conn", "limits.clients", |config, value| {
+        config.limits.clients = number(value)?;
+        Ok(())
+    }),
+    sets("max_db_client_connections", "limits.clients-per-database", |config, value| {
+        limit(&mut config.limits.clients_per_database, value)
+    }),
+    sets("max_db_connections", "limits.servers-per-database", |config, value| {
+        limit(&mut config.limits.servers_per_database, value)
+    }),
+    sets("max_packet_size", "limits.message-bytes", |config, value| {
+        config.limits.message_bytes = number(value)?;
+        Ok(())
+    }),
+    sets("max_prepared_statements", "max-prepared-statements", |config, value| {
+        config.max_prepared_statements = number(value)?;
+        Ok(())
+    }),
+    sets("max_user_client_connections", "limits.clients-per-user", |config, value| {
+        limit(&mut config.limits.clients_per_user, value)
+    }),
+    sets("max_user_connections", "limits.servers-per-user", |config, value| {
+        limit(&mut config.limits.servers_per_user, value)
+    }),
+    sets("min_pool_size", "sizes.min", |config, value| {
+        config.sizes.min = number(value)?;
+        Ok(())
+    }),
+    nothing("peer_id", "one process uses every core; peers are not there"),
+    nothing("pidfile", "the process stays in the foreground: its supervisor knows its id"),
+    nothing("pkt_buf", "a worker has one buffer for all its connections"),
+    nothing("pool_idle_timeout", "pools that nobody uses cost next to nothing, and stay"),
+    sets("pool_mode", "mode", |config, value| {
+        config.mode = pool_mode(value)?;
+        Ok(())
+    }),
+    sets("query_timeout", "timeouts.query", |config, value| {
+        timeout(&mut config.timeouts.query, value)
+    }),
+    sets("query_wait_notify", "timeouts.query-wait-notify", |config, value| {
+        timeout(&mut config.timeouts.query_wait_notify, value)
+    }),
+    sets("query_wait_timeout", "timeouts.query-wait", |config, value| {
+        timeout(&mut config.timeouts.query_wait, value)
+    }),
+    sets("reserve_pool_size", "sizes.reserve", |config, value| {
+        config.sizes.reserve = number(value)?;
+        Ok(())
+    }),
+    sets("reserve_pool_timeout", "timeouts.reserve-wait", |config, value| {
+        timeout(&mut config.timeouts.reserve_wait, value)
+    }),
+    nothing("resolv_conf", DNS),
+    nothing("sbuf_loopcnt", "connections take turns by themselves"),
+    sets("scram_iterations", "auth.scram-iterations", |config, value| {
+        let iterations = NonZeroU32::new(number(value)?);
+        config.auth.scram_iterations = iterations.ok_or("must be at least 1")?;
+        Ok(())
+    }),
+    sets("server_check_delay", "timeouts.server-check-delay", |config, value| {
+        config.timeouts.server_check_delay = seconds(value)?;
+        Ok(())
+    }),
+    sets("server_check_query", "check-query", |config, value| {
+        config.check_query = match value {
+            "" => None,
+            "<empty>" => Some(String::new()),
+            query => Some(query.to_owned()),
+        };
+        Ok(())
+    }),
+    sets("server_connect_timeout", "timeouts.server-connect", |config, value| {
+        timeout(&mut config.timeouts.server_connect, value)
+    }),
+    nothing("server_fast_close", "a session keeps its server to its end"),
+    sets("server_idle_timeout", "timeouts.server-idle", |config, value| {
+        timeout(&mut config.timeouts.server_idle, value)
+    }),
+    sets("server_lifetime", "timeouts.server-lifetime", |config, value| {
+        config.timeouts.server_lifetime = seconds(value)?;
+        Ok(())
+    }),
+    sets("server_login_retry", "timeouts.server-login-retry", |config, value| {
+        config.timeouts.server_login_retry = seconds(value)?;
+        Ok(())
+    }),
+    sets("server_reset_query", "reset-query", |config, value| {
+        config.reset_query = value.to_owned();
+        Ok(())
+    }),
+    sets("server_reset_query_always", "reset-query-always", |config, value| {
+        flag(&mut config.reset_query_always, value)
+    }),
+    sets("server_round_robin", "round-robin", |config, value| flag(&mut config.round_robin, value)),
+    nothing("server_tls13_ciphers", CIPHERS),
+    sets("server_tls_ca_file", "tls.server.authorities", |config, value| {
+        config.tls.server.authorities = given(value);
+        Ok(())
+    }),
+    sets("server_tls_cert_file", "tls.server.certificate", |config, value| {
+        config.tls.server.certificate = given(value);
+        Ok(())
+    }),
+    nothing("server_tls_ciphers", CIPHERS),
+    sets("server_tls_key_file", "tls.server.key", |config, value| {
+        config.tls.server.key = given(value);
+        Ok(())
+    }),
+    sets("server_tls_protocols", "tls.server.min-version", |config, value| {
+        protocols(&mut config.tls.server, value)
+    }),
+    sets("server_tls_sslmode", "tls.server.mode", |config, value| {
+        config.tls.server.mode = Some(ssl_mode(value)?);
+        Ok(())
+    }),
+    nothing("service_name", "it names a Windows service"),
+    nothing("so_reuseport", "one process uses every core, see workers"),
+    nothing("stats_period", CONSOLE),
+    sets("stats_users", "stats-users", |config, value| list(&mut config.stats_users, value)),
+    nothing("suspend_timeout", CONSOLE),
+    nothing("syslog", LOGGING),
+    nothing("syslog_facility", LOGGING),
+    nothing("syslog_ident", LOGGING),
+    nothing("tcp_defer_accept", SYSTEM),
+    nothing("tcp_keepalive", SYSTEM),
+    nothing("tcp_keepcnt", SYSTEM),
+    nothing("tcp_keepidle", SYSTEM),
+    nothing("tcp_keepintvl", SYSTEM),
+    nothing("tcp_socket_buffer", SYSTEM),
+    nothing("tcp_user_timeout", SYSTEM),
+    sets("track_extra_parameters", "tracked-parameters", |config, value| {
+        list(&mut config.tracked_parameters, value)
+    }),
+    sets("transaction_timeout", "timeouts.transaction", |config, value| {
+        timeout(&mut config.timeouts.transaction, value)
+    }),
+    sets("unix_socket_dir", "listen.unix-directories", |config, value| {
+        config.listen.unix_directories = given(value).into_iter().collect();
+        Ok(())
+    }),
+    sets("unix_socket_group", "listen.unix-group", |config, value| {
+        config.listen.unix_group = given(value);
+        Ok(())
+    }),
+    sets("unix_socket_mode", "listen.unix-mode", |config, value| {
+        let mode = u32::from_str_radix(value, 8);
+        config.listen.unix_mode = mode.map_err(|_| "must be an octal number, such as 0770")?;
+        Ok(())
+    }),
+    nothing(
+        "user",
+        "the process does not change its user: its supervisor starts it as the right one",
+    ),
+    nothing("verbose", LOGGING),
+];
+
+/// A text, or nothing if it is empty.
+fn given<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
+    (!value.is_empty()).then(|| value.into())
+}
+
+/// A list with commas.
+fn list(to: &mut Vec<String>, value: &str) -> Result<(), String> {
+    let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
+    *to = items.map(str::to_owned).collect();
+    Ok(())
+}
+
+/// `0` or `1`.
+fn flag(to: &mut bool, value: &str) -> Result<(), String> {
+    *to = number(value)? != 0;
+    Ok(())
+}
+
+/// A whole number.
+pub(super) fn number(value: &str) -> Result<u32, String> {
+    value.parse().map_err(|_| format!("{value:?} is no whole number from 0 to {}", u32::MAX))
+}
+
+/// A TCP port.
+pub(super) fn port(value: &str) -> Result<u16, String> {
+    value.parse().map_err(|_| format!("{value:?} is no port"))
+}
+
+/// A number, 0 for without limit.
+fn limit(to: &mut Option<NonZeroU32>, value: &str) -> Result<(), String> {
+    *to = NonZeroU32::new(number(value)?);
+    Ok(())
+}
+
+pub(super) fn seconds(value: &str) -> Result<Duration, String> {
+    durations::seconds(value).ok_or_else(|| format!("{value:?} is no number of seconds"))
+}
+
+/// Seconds, 0 for ever.
+pub(super) fn timeout(to: &mut Option<Duration>, value: &str) -> Result<(), String> {
+    *to = Some(seconds(value)?).filter(|duration| !duration.is_zero());
+    Ok(())
+}
+
+pub(super) fn pool_mode(value: &str) -> Result<PoolMode, String> {
+    let mut modes = [PoolMode::Session, PoolMode::Transaction, PoolMode::Statement].into_iter();
+    let found = modes.find(|mode| mode.as_str() == value);
+    found.ok_or_else(|| format!("{value:?} is none of session, transaction, statement"))
+}
+
+fn auth_method(value: &str) -> Result<AuthMethod, String> {
+    match AuthMethod::ALL.into_iter().find(|method| method.as_str() == value) {
+        Some(method) => Ok(method),
+        None if ["hba", "pam", "ldap"].contains(&value) => {
+            Err(format!("{value} is not there; any, trust, plain, md5, scram-sha-256 and cert are"))
+        }
+        None => Err(format!("{value:?} is none of any, trust, plain, md5, scram-sha-256, cert")),
+    }
+}
+
+fn ssl_mode(value: &str) -> Result<SslMode, String> {
+    SslMode::parse(value).ok_or_else(|| format!("{value:?} is not {}", SslMode::EXPECTED))
+}
+
+/// Versions of TLS; those before 1.2 are not spoken, whoever asks for them.
+fn protocols(leg: &mut TlsLeg, value: &str) -> Result<(), String> {
+    let words = value.split([',', ':']).map(str::trim).filter(|word| !word.is_empty());
+    let mut versions = Vec::new();
+    for word in words {
+        match word.to_ascii_lowercase().as_str() {
+            "secure" | "all" | "legacy" => versions.extend([TlsVersion::Tls12, TlsVersion::Tls13]),
+            "tlsv1.0" | "tlsv1.1" => {}
+            "tlsv1.2" => versions.push(TlsVersion::Tls12),
+            "tlsv1.3" => versions.push(TlsVersion::Tls13),
+            _ => return Err(format!("{word:?} is none of tlsv1.2, tlsv1.3, secure, all")),
+        }
+    }
+    let (Some(min), Some(max)) = (versions.iter().min(), versions.iter().max()) else {
+        return Err("TLS 1.2 and 1.3 are spoken, and neither is among them".to_owned());
+    };
+    (leg.min_version, leg.max_version) = (*min, *max);
+    Ok(())
+}
+
+/// A setting that protects something and is not there: to pass it over would be to open a door.
+fn no(value: &str, key: &str) -> Result<(), String> {
+    match value {
+        "" | "0" => Ok(()),
+        _ => Err(format!("{key} is not there, and to start without it would protect less")),
+    }
+}

@@ -1,0 +1,143 @@
+use std::{fs, num::NonZeroU32, time::Duration};
+
+use howdah_connect::{SslMode, tls::TlsVersion};
+
+use super::*;
+use crate::config::{Form, HostOrder, PoolMode, Read, StoredSecret};
+
+fn ini(text: &str) -> Read {
+    Config::read_str(text, Path::new("p.ini")).unwrap()
+}
+
+fn wrong(text: &str) -> Vec<String> {
+    let wrong = Config::read_str(text, Path::new("p.ini")).unwrap_err();
+    wrong.0.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_people_have_reads() {
+    let read = ini(concat!(
+        "; from the seventh year\n[databases]\n",
+        "shard0 = host=localhost port=5432 user=sharding_user password=sharding_user\n",
+        "shop = host=db1,10.0.0.2,/run/pg port=5433 dbname=store pool_size=3 reserve_pool=1 ",
+        "min_pool_size=-1 max_db_connections=9 pool_mode=transaction connect_query='set a=''b''' ",
+        "client_encoding=UTF8 load_balance_hosts=disable server_lifetime=60 query_wait_timeout=0\n",
+        "* = host=fallback auth_user=who\n",
+        "[users]\nbob = pool_mode=session max_user_connections=2 query_timeout=1.5\n",
+        "[pgbouncer]\nlisten_addr = *\nlisten_port = 6000\nunix_socket_dir =\n",
+        "pool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 0\n",
+        "auth_type = trust\nignore_startup_parameters = extra_float_digits, options\n",
+        "server_check_query =\nquery_wait_timeout = 0\nserver_lifetime=0\nlogfile = /x\n",
+        "unix_socket_mode = 0770\nclient_tls_protocols = tlsv1.3\n[peers]\n1 = host=/x\n",
+    ));
+    let config = &read.config;
+    assert_eq!(read.form, Form::PgBouncer);
+    assert_eq!(config.listen.addresses, ["*"]);
+    assert_eq!((config.listen.port, config.listen.unix_mode), (6000, 0o770));
+    assert_eq!(config.listen.unix_directories, [""; 0].map(std::path::PathBuf::from));
+    assert_eq!((config.mode, config.sizes.pool), (PoolMode::Transaction, None));
+    assert_eq!(config.limits.clients, 1000);
+    assert_eq!(config.ignored_startup_parameters, ["extra_float_digits", "options"]);
+    assert_eq!(config.check_query, None);
+    assert_eq!(config.timeouts.query_wait, None);
+    assert_eq!(config.timeouts.server_lifetime, Duration::ZERO);
+    assert_eq!(config.tls.client.min_version, TlsVersion::Tls13);
+
+    let shard = &config.databases["shard0"];
+    assert_eq!(shard.user.as_deref(), Some("sharding_user"));
+    assert_eq!(shard.secret, Some(StoredSecret::parse("sharding_user")));
+    let shop = &config.databases["shop"];
+    assert_eq!((shop.hosts.len(), shop.port, shop.host_order), (3, 5433, HostOrder::First));
+    assert_eq!((shop.pool_size, shop.min_size, shop.reserve_size), (Some(3), None, Some(1)));
+    assert_eq!(shop.connect_query.as_deref(), Some("set a='b'"));
+    assert_eq!(shop.parameters["client_encoding"], "UTF8");
+    assert_eq!(shop.query_wait_timeout, Some(None));
+    assert_eq!(config.users["bob"].query_timeout, Some(Some(Duration::from_millis(1500))));
+
+    let warnings: Vec<_> = read.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[0].starts_with("p.ini:5: *: secrets are not looked up"), "{warnings:?}");
+    assert!(warnings[1].starts_with("p.ini:20: logfile: logging"), "{warnings:?}");
+    assert!(warnings[2].starts_with("p.ini:24: 1: peers"), "{warnings:?}");
+}
+
+#[test]
+fn nothing_said_is_what_pgbouncer_does() {
+    let config = ini("[databases]\na =\n[pgbouncer]\n").config;
+    assert_eq!(config.auth.method, AuthMethod::Md5);
+    assert_eq!(config.listen.addresses, [""; 0]);
+    assert_eq!(config.mode, PoolMode::Session);
+    assert_eq!(config.sizes.pool, NonZeroU32::new(20));
+    assert_eq!(config.limits.clients, 100);
+    assert_eq!(config.tls.client_mode(), SslMode::Disable);
+    assert_eq!(config.tls.server_mode(), SslMode::Prefer);
+    assert_eq!(config.timeouts.query_wait, Some(Duration::from_secs(120)));
+    let pool = config.pool("a", "me").unwrap();
+    assert_eq!(pool.servers[0].to_string(), "/tmp/.s.PGSQL.5432");
+    assert_eq!((pool.login.user.as_str(), pool.login.database.as_str()), ("me", "a"));
+}
+
+#[test]
+fn keys_that_nobody_knows_are_errors_with_file_and_line() {
+    let lines = wrong(concat!(
+        "[databases]\na = hots=x\nb = host\nc = pool_mode=fast\npgbouncer = host=x\n",
+        "[pgbouncer]\nmax_client_con = 5\nlisten_port = 70000\nauth_type = pam\n",
+        "auth_hba_file = hba\nquery_timeout = soon\nbroken line\n[users]\nu = x=1\n[nope]\nk = v\n",
+        "%include missing.ini\n",
+    ));
+    let expected = [
+        "p.ini:2: a: hots: no such key (did you mean `host`?)",
+        "p.ini:3: b: `key=value` is expected",
+        "p.ini:4: c: pool_mode: \"fast\" is none of session, transaction, statement",
+        "p.ini:7: max_client_con: no such key (did you mean `max_client_conn`?)",
+        "p.ini:8: listen_port: \"70000\" is no port",
+        "p.ini:9: auth_type: pam is not there; any, trust, plain, md5, scram-sha-256 and cert are",
+        "p.ini:10: auth_hba_file: auth_hba_file is not there, and to start without it would \
+         protect less",
+        "p.ini:11: query_timeout: \"soon\" is no number of seconds",
+        "p.ini:12: this is no `key = value`",
+        "p.ini:14: u: x: no such key",
+        "p.ini:15: nope: no such section (known: databases, pgbouncer, users, peers)",
+        "p.ini:16: k: stands in no section, or in one that is unknown",
+    ];
+    assert_eq!(lines[..expected.len()], expected);
+    assert!(lines[expected.len()].starts_with("p.ini:17: %include: cannot read missing.ini"));
+}
+
+#[test]
+fn a_password_is_in_no_error_and_no_debug_text() {
+    let text = "[databases]\na = host=x user=u password=hunter2 oops\n[pgbouncer]\n";
+    assert!(!wrong(text).concat().contains("hunter2"));
+    let read = ini("[databases]\na = host=x user=u password=hunter2\n");
+    assert!(!format!("{read:?}").contains("hunter2"));
+}
+
+#[test]
+fn included_files_stand_where_they_are_included() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("more")).unwrap();
+    fs::write(at("p.ini"), "[databases]\na = host=1\n%include more/b.ini\nc = host=3\n").unwrap();
+    fs::write(at("more/b.ini"), "b = host=2\n%include c.ini\n").unwrap();
+    fs::write(at("more/c.ini"), "[users]\nu =\n[pgbouncer]\nauth_file = users\n[databases]\n")
+        .unwrap();
+    fs::write(at("users"), "\"u\" \"secret\"\n\"v\" \"\"\n").unwrap();
+    let read = Config::read(&at("p.ini")).unwrap();
+    assert_eq!(read.config.databases.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(read.config.users["u"].secret, Some(StoredSecret::parse("secret")));
+
+    fs::write(at("more/c.ini"), "%include b.ini\n").unwrap();
+    let error = Config::read(&at("p.ini")).unwrap_err().to_string();
+    assert!(error.contains("c.ini:1: %include: files include each other more than 10 deep"));
+    fs::write(at("more/c.ini"), "x = host=1 host2=5\n").unwrap();
+    let error = Config::read(&at("p.ini")).unwrap_err().to_string();
+    assert!(
+        error.contains("more/c.ini:1: x: host2: no such key (did you mean `host`?)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_table_is_in_the_order_of_names() {
+    assert!(KEYS.windows(2).all(|two| two[0].name < two[1].name));
+}

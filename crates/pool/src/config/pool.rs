@@ -1,0 +1,116 @@
+//! What holds for one user in one database, after everybody's, the database's and the user's own
+//! settings.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use howdah_connect::Endpoint;
+
+use super::{Config, Database, HostOrder, PoolMode, StoredSecret, Timeouts, User};
+
+/// What holds for one pool: for the clients of one user in one database.
+///
+/// Where several say something, the user wins over the database, and the database over all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolSettings {
+    /// Where the servers are; not empty.
+    pub servers: Vec<Endpoint>,
+    /// In which order they are used.
+    pub host_order: HostOrder,
+    /// Who we are there.
+    pub login: ServerIdentity,
+    /// When a server connection may go to another client.
+    pub mode: PoolMode,
+    /// Most server connections, without the reserve; `None` is without limit.
+    pub size: Option<NonZeroU32>,
+    /// How many of them are kept open.
+    pub min_size: u32,
+    /// How many more when a client has waited for `timeouts.reserve_wait`.
+    pub reserve_size: u32,
+    /// Server connections of the whole database.
+    pub database_servers: Option<NonZeroU32>,
+    /// Clients of the whole database.
+    pub database_clients: Option<NonZeroU32>,
+    /// Server connections of the user in all databases.
+    pub user_servers: Option<NonZeroU32>,
+    /// Clients of the user in all databases.
+    pub user_clients: Option<NonZeroU32>,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// What is run on a new server connection.
+    pub connect_query: Option<String>,
+}
+
+/// Who we are at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// The role.
+    pub user: String,
+    /// Whether that is the database's user, whoever the client is.
+    pub is_forced: bool,
+    /// The database, by the server's name for it.
+    pub database: String,
+    /// What we know of the role's password. One that is SCRAM's own form lets us in only together
+    /// with the key that the client's login has shown.
+    pub secret: Option<StoredSecret>,
+    /// Settings that the connection begins with.
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Config {
+    /// What holds for `user` in the database that clients call `database`; `None` if there is no
+    /// such database. Whether there is such a user is for the login to say.
+    pub fn pool(&self, database: &str, user: &str) -> Option<PoolSettings> {
+        let entry = self.database(database)?;
+        let login = self.server_login(entry, database, user);
+        // Limits and modes are the forced user's, if one is forced: it is the pool's user.
+        let none = User::default();
+        let own = self.users.get(&login.user).unwrap_or(&none);
+        let cap = |own: Option<u32>, all: Option<NonZeroU32>| own.map_or(all, NonZeroU32::new);
+        let limits = &self.limits;
+        Some(PoolSettings {
+            servers: entry.endpoints(self).ok()?,
+            host_order: entry.host_order,
+            mode: own.mode.or(entry.mode).unwrap_or(self.mode),
+            size: cap(own.pool_size.or(entry.pool_size), self.sizes.pool),
+            min_size: entry.min_size.unwrap_or(self.sizes.min),
+            reserve_size: own.reserve_size.or(entry.reserve_size).unwrap_or(self.sizes.reserve),
+            database_servers: cap(entry.max_servers, limits.servers_per_database),
+            database_clients: cap(entry.max_clients, limits.clients_per_database),
+            user_servers: cap(own.max_servers, limits.servers_per_user),
+            user_clients: cap(
+                self.users.get(user).and_then(|user| user.max_clients),
+                limits.clients_per_user,
+            ),
+            timeouts: self.pool_timeouts(entry, own),
+            connect_query: entry.connect_query.clone(),
+            login,
+        })
+    }
+
+    fn server_login(&self, entry: &Database, database: &str, user: &str) -> ServerIdentity {
+        let server_user = entry.user.as_deref().unwrap_or(user);
+        let own = entry.user.as_ref().and(entry.secret.clone());
+        let listed = || self.users.get(server_user).and_then(|user| user.secret.clone());
+        ServerIdentity {
+            user: server_user.to_owned(),
+            is_forced: entry.user.is_some(),
+            database: entry.dbname.clone().unwrap_or_else(|| database.to_owned()),
+            secret: own.or_else(listed),
+            parameters: entry.parameters.clone().into_iter().collect(),
+        }
+    }
+
+    fn pool_timeouts(&self, entry: &Database, own: &User) -> Timeouts {
+        let all = self.timeouts;
+        let or = |own: Option<Option<Duration>>, all: Option<Duration>| own.unwrap_or(all);
+        Timeouts {
+            client_idle: or(own.client_idle_timeout, all.client_idle),
+            query_wait: or(own.query_wait_timeout.or(entry.query_wait_timeout), all.query_wait),
+            query: or(own.query_timeout, all.query),
+            transaction: or(own.transaction_timeout, all.transaction),
+            idle_transaction: or(own.idle_transaction_timeout, all.idle_transaction),
+            server_lifetime: entry.server_lifetime.unwrap_or(all.server_lifetime),
+            ..all
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Encryption of both legs, as it is written.
+
+use std::path::PathBuf;
+
+use howdah_connect::{
+    TlsSettings,
+    tls::{RootCertificates, SslMode, TlsVersion},
+};
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+/// Encryption of both legs: `[pool.tls]`. Unix sockets carry none, whatever the mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Tls {
+    /// Between clients and us.
+    pub client: TlsLeg,
+    /// Between us and servers.
+    pub server: TlsLeg,
+}
+
+/// Encryption of one leg: `[pool.tls.client]`, `[pool.tls.server]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TlsLeg {
+    /// How much there must be; the leg's own default if none is given. [`Tls::client_mode`] and
+    /// [`Tls::server_mode`] tell.
+    #[serde(deserialize_with = "mode")]
+    pub mode: Option<SslMode>,
+    /// Our certificate and those between it and its authority, in PEM.
+    pub certificate: Option<PathBuf>,
+    /// The certificate's key, in PEM.
+    pub key: Option<PathBuf>,
+    /// Whom we believe, in PEM.
+    pub authorities: Option<PathBuf>,
+    /// Oldest version.
+    #[serde(deserialize_with = "version")]
+    pub min_version: TlsVersion,
+    /// Newest version.
+    #[serde(deserialize_with = "version")]
+    pub max_version: TlsVersion,
+}
+
+impl Default for TlsLeg {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            certificate: None,
+            key: None,
+            authorities: None,
+            min_version: TlsVersion::Tls12,
+            max_version: TlsVersion::Tls13,
+        }
+    }
+}
+
+impl Tls {
+    /// What clients get: `disable`, the default, answers no to who asks for TLS; `allow` and
+    /// `prefer` answer yes; `require` lets in nobody without; `verify-ca` and `verify-full` nobody
+    /// without a certificate of the authorities.
+    pub fn client_mode(&self) -> SslMode {
+        self.client.mode.unwrap_or(SslMode::Disable)
+    }
+
+    /// What servers must have, in libpq's sense; `prefer` unless told otherwise.
+    pub fn server_mode(&self) -> SslMode {
+        self.server.mode.unwrap_or(SslMode::Prefer)
+    }
+
+    /// The server's leg in libpq's words, from which a connection's configuration is made.
+    pub fn server_settings(&self) -> TlsSettings {
+        let leg = &self.server;
+        let mut settings = TlsSettings::default();
+        settings.mode = self.server_mode();
+        settings.root_certificates = match &leg.authorities {
+            Some(path) => RootCertificates::File(path.clone()),
+            None => RootCertificates::None,
+        };
+        settings.certificate.clone_from(&leg.certificate);
+        settings.key.clone_from(&leg.key);
+        settings.min_version = leg.min_version;
+        settings.max_version = leg.max_version;
+        settings
+    }
+}
+
+fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SslMode>, D::Error> {
+    let word = String::deserialize(from)?;
+    let wrong = || D::Error::custom(format!("{word:?} is not {}", SslMode::EXPECTED));
+    SslMode::parse(&word).ok_or_else(wrong).map(Some)
+}
+
+fn version<'de, D: Deserializer<'de>>(from: D) -> Result<TlsVersion, D::Error> {
+    let word = String::deserialize(from)?;
+    let wrong = || D::Error::custom(format!("{word:?} is neither TLSv1.2 nor TLSv1.3"));
+    TlsVersion::parse(&word).ok_or_else(wrong)
+}

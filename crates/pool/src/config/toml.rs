@@ -1,0 +1,75 @@
+//! The `[pool]` section of `howdah.toml`.
+
+use std::{num::NonZeroU32, path::Path, time::Duration};
+
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    Config, durations,
+    file::{Remark, Wrong},
+};
+
+/// Reads the section.
+pub(super) fn read(text: &str, file: &Path) -> Result<Config, Wrong> {
+    /// The file of all commands; the other sections are theirs.
+    #[derive(Deserialize)]
+    struct File {
+        pool: Option<Config>,
+    }
+    let wrong = |line, key: &str, text: &str| {
+        let remark = Remark::new(file, line, key, text);
+        Wrong(vec![remark])
+    };
+    let read: File = toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = 1 + text[..at].matches('\n').count();
+        // The message may show the value it does not like, but never that of a secret: those are
+        // texts, and any text will do.
+        wrong(line, &key_on(text, at), error.message())
+    })?;
+    read.pool.ok_or_else(|| wrong(0, "", "it has no [pool] section"))
+}
+
+/// The key of the line around an offset, if it looks like one.
+fn key_on(text: &str, at: usize) -> String {
+    let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let line = text[start..].lines().next().unwrap_or_default();
+    match line.split_once('=') {
+        Some((key, _)) => key.trim().to_owned(),
+        None => line.trim().trim_start_matches('[').trim_end_matches(']').to_owned(),
+    }
+}
+
+/// A limit whose absence is written 0.
+pub(super) fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NonZeroU32>, D::Error> {
+    u32::deserialize(from).map(NonZeroU32::new)
+}
+
+/// A duration that was given.
+pub(super) fn given_duration<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Duration>, D::Error> {
+    durations::duration(from).map(Some)
+}
+
+/// A timeout that was given; it may be for ever.
+pub(super) fn given_timeout<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<Duration>>, D::Error> {
+    durations::optional(from).map(Some)
+}
+
+/// A query, or `false` for none.
+pub(super) fn check_query<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a query, or false for none")]
+    enum Written {
+        Is(bool),
+        Query(String),
+    }
+    match Written::deserialize(from)? {
+        Written::Is(false) => Ok(None),
+        Written::Is(true) => Ok(Some(String::new())),
+        Written::Query(query) => Ok(Some(query)),
+    }
+}
