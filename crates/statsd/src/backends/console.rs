@@ -2,7 +2,8 @@
 //! Perl server does.
 //!
 //! Etsy's: a line with the time, then the object with all values as Node prints it; with `pretty`,
-//! five levels deep and in colours. Perl's: the same on one line of JSON, to standard error.
+//! five levels deep and in colours. Perl's: the same on one line of JSON, to standard error, where what
+//! came as text and was never calculated with is a string.
 
 use std::{
     fmt,
@@ -59,7 +60,11 @@ impl Console {
                 format!("Flushing stats at  {date}\n{object}\n")
             }
             Dialect::Perl => {
-                format!("Flushing stats at {}\n{}\n", date.perl(), js::json(&values))
+                format!(
+                    "Flushing stats at {}\n{}\n",
+                    date.perl(),
+                    js::json(&values, js::Spacing::Compact)
+                )
             }
         }
     }
@@ -102,13 +107,23 @@ fn values(snapshot: &Snapshot, dialect: Dialect) -> Value {
         })),
         Dialect::Perl => Value::Null,
     };
+    let came = |value: Value| match dialect {
+        Dialect::Etsy => value,
+        Dialect::Perl => value.with_text(),
+    };
+    let percentiles = Value::Numbers(Arc::clone(&snapshot.percentiles));
     Value::Object(vec![
         ("counters".into(), object(counters.clone().map(|c| number(c.name.key(), c.value)))),
         (
             "timers".into(),
-            object(snapshot.timers.iter().map(|timer| (timer.name.key().into(), samples(timer)))),
+            came(object(
+                snapshot.timers.iter().map(|timer| (timer.name.key().into(), samples(timer))),
+            )),
         ),
-        ("gauges".into(), object(snapshot.gauges.iter().map(|g| number(g.name.key(), g.value)))),
+        (
+            "gauges".into(),
+            came(object(snapshot.gauges.iter().map(|g| number(g.name.key(), g.value)))),
+        ),
         (
             "timer_data".into(),
             object(
@@ -117,7 +132,7 @@ fn values(snapshot: &Snapshot, dialect: Dialect) -> Value {
         ),
         ("counter_rates".into(), object(counters.map(|c| number(c.name.key(), c.rate)))),
         ("sets".into(), sets),
-        ("pctThreshold".into(), Value::Numbers(Arc::clone(&snapshot.percentiles))),
+        ("pctThreshold".into(), came(percentiles)),
     ])
 }
 
@@ -216,13 +231,12 @@ mod tests {
     fn perls_form() {
         let text = printed(false, Dialect::Perl);
         assert_eq!(text.lines().count(), 1);
-        let start = "{\"counters\": {\"api.hits\": 30, \"api.hits;code=500\": 2, ";
+        let start = "{\"counters\":{\"api.hits\":30,\"api.hits;code=500\":2,";
         assert!(text.starts_with(start), "{text}");
-        assert!(
-            text.contains("\"timers\": {\"api.latency\": [10, 20, 30], \"idle\": []}"),
-            "{text}"
-        );
-        assert!(text.ends_with("\"sets\": null, \"pctThreshold\": [90]}\n"), "{text}");
+        let timers = "\"timers\":{\"api.latency\":[\"10\",\"20\",\"30\"],\"idle\":[]}";
+        assert!(text.contains(timers), "{text}");
+        assert!(text.contains("\"gauges\":{\"pool.size\":\"-2.5\"}"), "{text}");
+        assert!(text.ends_with("\"sets\":null,\"pctThreshold\":[\"90\"]}\n"), "{text}");
         serde_json::from_str::<serde_json::Value>(&text).unwrap();
     }
 }

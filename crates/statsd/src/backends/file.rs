@@ -12,7 +12,8 @@
 //! a tab. In a member, `\`, `;` and control characters are written `\\`, `\;`, `\t`, `\n`, `\xNN`.
 //!
 //! Lines are appended, flush by flush. A file that was moved away or removed is made anew, so that
-//! the usual log rotation works without a signal.
+//! the usual log rotation works without a signal. A flush that does not fit on the disk is taken back
+//! whole, so that the next one does not begin in the middle of a line; its lines are lost and counted.
 
 use std::{
     fmt::Write as _,
@@ -22,7 +23,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Backend, BackendError, Status};
+use super::{Backend, BackendError, LOST_VALUES, Status};
 use crate::{
     flush::{Samples, Snapshot},
     js::Number,
@@ -41,7 +42,9 @@ impl File {
     /// A backend for these settings. The file is opened by the first flush.
     #[must_use]
     pub fn new(settings: settings::File) -> Self {
-        Self { settings, open: None, status: Status::default() }
+        let status = Status::default();
+        status.set(LOST_VALUES, 0.0);
+        Self { settings, open: None, status }
     }
 
     /// The file at the path, opened again if what we hold is not it any more.
@@ -60,16 +63,35 @@ impl File {
         }
     }
 
-    fn append(&mut self, snapshot: &Snapshot) -> io::Result<u64> {
+    fn append(&mut self, snapshot: &Snapshot) -> Result<u64, Failed> {
         let stamp = match self.settings.timestamps {
             true => format!("{}\t", snapshot.timestamp),
             false => String::new(),
         };
-        let mut out = Counted { inner: BufWriter::with_capacity(1 << 16, self.file()?), bytes: 0 };
-        write_lines(&mut out, snapshot, &stamp)?;
-        out.inner.flush()?;
-        Ok(out.bytes)
+        let lines = || write_lines(&mut Counted::new(io::sink()), snapshot, &stamp);
+        let failed = |source| Failed { lost: lines().unwrap_or_default(), source };
+        let file = self.file().map_err(failed)?;
+        let start = file.metadata().map_err(failed)?.len();
+        let mut out = Counted::new(BufWriter::with_capacity(1 << 16, file));
+        let written = write_lines(&mut out, snapshot, &stamp).and_then(|_| out.flush());
+        let Counted { inner, bytes } = out;
+        // Not dropped with bytes in it: it would try once more to write them.
+        let (file, _) = inner.into_parts();
+        written.map_err(|error| {
+            // If that fails, too, there is nothing left to do.
+            let _ = file.set_len(start);
+            failed(error)
+        })?;
+        Ok(bytes)
     }
+}
+
+/// A flush that could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{lost} lines are lost")]
+struct Failed {
+    lost: u64,
+    source: io::Error,
 }
 
 fn identity(metadata: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
@@ -91,11 +113,15 @@ impl Backend for File {
                 self.status.set("flush_length", bytes as f64);
                 Ok(())
             }
-            Err(error) => Err(BackendError {
-                receiver: self.settings.path.display().to_string(),
-                action: "writing",
-                source: error.into(),
-            }),
+            Err(error) => {
+                let lost = self.status.get(LOST_VALUES).unwrap_or_default();
+                self.status.set(LOST_VALUES, lost + error.lost as f64);
+                Err(BackendError {
+                    receiver: self.settings.path.display().to_string(),
+                    action: "writing",
+                    source: error.into(),
+                })
+            }
         }
     }
 }
@@ -103,6 +129,12 @@ impl Backend for File {
 struct Counted<W> {
     inner: W,
     bytes: u64,
+}
+
+impl<W> Counted<W> {
+    fn new(inner: W) -> Self {
+        Self { inner, bytes: 0 }
+    }
 }
 
 impl<W: io::Write> io::Write for Counted<W> {
@@ -117,7 +149,9 @@ impl<W: io::Write> io::Write for Counted<W> {
     }
 }
 
-fn write_lines(out: &mut impl io::Write, snapshot: &Snapshot, stamp: &str) -> io::Result<()> {
+/// All lines; gives their number.
+fn write_lines(out: &mut impl io::Write, snapshot: &Snapshot, stamp: &str) -> io::Result<u64> {
+    let mut lines = snapshot.counters.len() + snapshot.gauges.len() + snapshot.sets.len();
     for counter in &snapshot.counters {
         writeln!(out, "{stamp}c\t{}\t{}", counter.name, Number(counter.value))?;
     }
@@ -127,12 +161,14 @@ fn write_lines(out: &mut impl io::Write, snapshot: &Snapshot, stamp: &str) -> io
                 for value in values.iter() {
                     writeln!(out, "{stamp}t\t{}\t{value:.6}", timer.name)?;
                 }
+                lines += values.len();
             }
             Samples::Sketched(_) => {
                 for (field, value) in &timer.fields {
                     let (base, tags) = (timer.name.base(), timer.name.tag_text());
                     writeln!(out, "{stamp}t\t{base}.{field}{tags}\t{value:.6}")?;
                 }
+                lines += timer.fields.len();
             }
         }
     }
@@ -150,7 +186,7 @@ fn write_lines(out: &mut impl io::Write, snapshot: &Snapshot, stamp: &str) -> io
         }
         writeln!(out, "{stamp}s\t{}\t{members}", set.name)?;
     }
-    Ok(())
+    Ok(lines as u64)
 }
 
 fn escape(member: &str, out: &mut String) {
@@ -170,7 +206,7 @@ fn escape(member: &str, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::testing::snapshot;
+    use crate::backends::{chain, testing::snapshot};
 
     #[test]
     fn each_value_has_a_line_and_a_moved_file_is_made_anew() {
@@ -205,8 +241,29 @@ mod tests {
     #[test]
     fn a_path_that_cannot_be_written_is_an_error_with_its_name() {
         let settings = settings::File { path: "/nonexistent/stats".into(), timestamps: false };
-        let error = File::new(settings).flush(&snapshot()).unwrap_err();
-        assert_eq!(error.to_string(), "/nonexistent/stats: writing failed");
+        let mut file = File::new(settings);
+        let error = file.flush(&snapshot()).unwrap_err();
+        let said = chain(&error);
+        assert!(
+            said.starts_with("/nonexistent/stats: writing failed: 8 lines are lost: "),
+            "{said}"
+        );
+        assert_eq!(file.status.get(LOST_VALUES), Some(8.0));
+    }
+
+    #[test]
+    fn a_full_disk_loses_a_flush_and_says_so() {
+        // The kernel's own full disk: it takes nothing.
+        if !std::path::Path::new("/dev/full").exists() {
+            return;
+        }
+        let settings = settings::File { path: "/dev/full".into(), timestamps: false };
+        let mut file = File::new(settings);
+        for flush in 1..=2 {
+            let said = chain(&file.flush(&snapshot()).unwrap_err());
+            assert!(said.contains("8 lines are lost: No space left on device"), "{said}");
+            assert_eq!(file.status.get(LOST_VALUES), Some(8.0 * f64::from(flush)));
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
 use super::{
     Backend, BackendError, Status,
     http::{Endpoint, EndpointError, authorization},
-    outbox::Batch,
+    outbox::{Batch, Sink},
     post::Poster,
 };
 use crate::{Name, flush::Snapshot, js::Number, settings};
@@ -67,8 +67,8 @@ impl Backend for Influx {
     }
 
     fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
-        let batches = encode(snapshot, self.precision);
-        self.poster.flush(batches, snapshot.interval)
+        let precision = self.precision;
+        self.poster.flush(snapshot.interval, |sink| encode(snapshot, precision, sink))
     }
 
     fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
@@ -77,9 +77,9 @@ impl Backend for Influx {
 }
 
 /// All lines, in bodies of about [`BODY_BYTES`].
-fn encode(snapshot: &Snapshot, precision: i64) -> Vec<Batch> {
+fn encode(snapshot: &Snapshot, precision: i64, sink: Sink<'_>) {
     let time = snapshot.timestamp.saturating_mul(precision);
-    let mut lines = Lines { time, ..Lines::default() };
+    let mut lines = Lines { time, sink, body: String::new(), values: 0 };
     for counter in &snapshot.counters {
         let fields = [("count", counter.value), ("rate", counter.rate)];
         lines.add(&counter.name, "counter", fields.into_iter());
@@ -99,18 +99,16 @@ fn encode(snapshot: &Snapshot, precision: i64) -> Vec<Batch> {
     let extra = own.extra.iter().copied();
     lines.add(&Name::new(&own.prefix), "own", facts.into_iter().chain(extra));
     lines.end_batch();
-    lines.batches
 }
 
-#[derive(Default)]
-struct Lines {
+struct Lines<'s> {
     time: i64,
-    batches: Vec<Batch>,
+    sink: Sink<'s>,
     body: String,
     values: u64,
 }
 
-impl Lines {
+impl Lines<'_> {
     fn add<'f>(&mut self, name: &Name, kind: &str, fields: impl Iterator<Item = (&'f str, f64)>) {
         let start = self.body.len();
         escape(name.base(), &[',', ' '], &mut self.body);
@@ -149,7 +147,7 @@ impl Lines {
     fn end_batch(&mut self) {
         if !self.body.is_empty() {
             let bytes = std::mem::take(&mut self.body).into_bytes();
-            self.batches.push(Batch { bytes, values: std::mem::take(&mut self.values) });
+            (self.sink)(Batch { bytes, values: std::mem::take(&mut self.values) });
         }
     }
 }
@@ -175,9 +173,15 @@ mod tests {
     use super::*;
     use crate::{backends::testing::snapshot, flush::Gauge};
 
+    fn encoded(snapshot: &Snapshot, precision: i64) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        encode(snapshot, precision, &mut |batch| batches.push(batch));
+        batches
+    }
+
     #[test]
     fn every_metric_is_a_line() {
-        let batches = encode(&snapshot(), 1_000_000_000);
+        let batches = encoded(&snapshot(), 1_000_000_000);
         let text = std::str::from_utf8(&batches[0].bytes).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "api.hits,metric_type=counter count=30,rate=3 1772359200000000000");
@@ -202,7 +206,7 @@ mod tests {
         let name = Name::new("a b,c=d\\\n;k y=v,w;bare;k y=again");
         snapshot.gauges =
             vec![Gauge { name: name.clone(), value: 1e300 }, Gauge { name, value: f64::INFINITY }];
-        let text = String::from_utf8(encode(&snapshot, 1)[0].bytes.clone()).unwrap();
+        let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();
         let gauges: Vec<_> = text.lines().filter(|line| line.contains("=gauge")).collect();
         let line =
             "a\\ b\\,c=d/\\ ,bare=true,k\\ y=v\\,w,metric_type=gauge value=1e+300 1772359200";
@@ -214,7 +218,7 @@ mod tests {
         let mut snapshot = Snapshot::clone(&snapshot());
         let gauge = |n: i32| Gauge { name: Name::new(&format!("g{n}")), value: f64::from(n) };
         snapshot.gauges = (0..50_000).map(gauge).collect();
-        let batches = encode(&snapshot, 1);
+        let batches = encoded(&snapshot, 1);
         assert!(batches.len() > 1);
         assert!(batches.iter().all(|batch| batch.bytes.len() < BODY_BYTES + 4096));
         assert_eq!(batches.iter().map(|batch| batch.values).sum::<u64>(), 50_027);

@@ -39,7 +39,10 @@ pub use self::{
     prometheus::{MappingError, MappingProblem, Prometheus, PrometheusError},
     repeater::Repeater,
 };
-pub(crate) use self::{dial::Connection, outbox::SPOOL_BATCHES};
+pub(crate) use self::{
+    dial::Connection,
+    outbox::{FLUSHES_DROPPED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES},
+};
 use crate::flush::Snapshot;
 
 /// A receiver of snapshots. All calls come from one thread, its own; it may block there.
@@ -91,7 +94,7 @@ impl Needs {
     }
 }
 
-/// Why values did not arrive.
+/// Why values did not arrive. How many those were is among the causes, where it is known.
 #[derive(Debug, thiserror::Error)]
 #[error("{receiver}: {action} failed")]
 pub struct BackendError {
@@ -101,6 +104,17 @@ pub struct BackendError {
     pub action: &'static str,
     /// What went wrong with it.
     pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// What a backend tells the management port. Shared by its thread and the port's.

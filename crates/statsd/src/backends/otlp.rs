@@ -9,7 +9,6 @@
 //! `common/v1/common.proto`, `collector/metrics/v1/metrics_service.proto`.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -18,7 +17,7 @@ use std::{
 use super::{
     Backend, BackendError, Needs, Status,
     http::{Endpoint, EndpointError, authorization},
-    outbox::Batch,
+    outbox::{Batch, Sink},
     post::Poster,
     protobuf::Message,
 };
@@ -31,7 +30,7 @@ use crate::{
 };
 
 /// Data points of one request.
-const POINTS_MAX: u64 = 5_000;
+const POINTS_MAX: usize = 5_000;
 /// Buckets on one side of a histogram, as OpenTelemetry's own libraries have at most.
 const BUCKETS_MAX: usize = 160;
 /// The coarsest scale there is.
@@ -84,8 +83,8 @@ impl Backend for Otlp {
     }
 
     fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
-        let batches = encode(snapshot, self.temporality, &self.resource);
-        self.poster.flush(batches, snapshot.interval)
+        let (temporality, resource) = (self.temporality, &self.resource);
+        self.poster.flush(snapshot.interval, |sink| encode(snapshot, temporality, resource, sink))
     }
 
     fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
@@ -98,64 +97,49 @@ fn encode(
     snapshot: &Snapshot,
     temporality: Temporality,
     resource: &[(String, String)],
-) -> Vec<Batch> {
+    sink: Sink<'_>,
+) {
     let times = Times { temporality, snapshot };
-    let mut requests = Requests { resource, ..Requests::default() };
-    for (base, counters) in by_base(&snapshot.counters, |counter| &counter.name) {
-        requests.metric(base, "", |metric| {
-            // Metric.sum, with Sum.data_points, .aggregation_temporality, .is_monotonic
-            metric.message(7, |sum| {
-                for counter in &counters {
-                    let value = match temporality {
-                        Temporality::Cumulative => counter.total,
-                        Temporality::Delta => counter.value,
-                    };
-                    let start = times.start(counter.since);
-                    sum.message(1, |point| {
-                        number(point, &counter.name, Some(start), times.end(), value);
-                    });
-                }
-                sum.uint(2, times.code()).uint(3, 1);
+    let mut requests = Requests { resource, sink, scope: Message::default(), points: 0 };
+    for_each_base(
+        snapshot.counters.iter(),
+        |counter| &counter.name,
+        |base, counters| {
+            requests.metric(base, "", |metric| {
+                // Metric.sum, with Sum.data_points, .aggregation_temporality, .is_monotonic
+                metric.message(7, |sum| {
+                    for counter in counters {
+                        let value = match temporality {
+                            Temporality::Cumulative => counter.total,
+                            Temporality::Delta => counter.value,
+                        };
+                        let start = times.start(counter.since);
+                        sum.message(1, |point| {
+                            number(point, &counter.name, Some(start), times.end(), value);
+                        });
+                    }
+                    sum.uint(2, times.code()).uint(3, 1);
+                });
+                counters.len()
             });
-            counters.len()
-        });
-    }
+        },
+    );
     let gauges = snapshot.gauges.iter().map(|gauge| (&gauge.name, gauge.value));
     let sets = snapshot.sets.iter().map(|set| (&set.name, set.count as f64));
-    let values: Vec<_> = gauges.chain(sets).collect();
-    for (base, values) in by_base(&values, |(name, _)| name) {
-        requests.gauge(
-            base,
-            &values.iter().map(|(name, value)| (*name, *value)).collect::<Vec<_>>(),
-            &times,
-        );
-    }
-    for (base, timers) in by_base(&snapshot.timers, |timer| &timer.name) {
-        let unit = match timers.iter().any(|timer| timer.unit == TimingUnit::Milliseconds) {
-            true => "s",
-            false => "",
-        };
-        let with_values: Vec<_> = timers
-            .iter()
-            .filter_map(|timer| Some((timer, distribution(timer, temporality)?)))
-            .collect();
-        if with_values.is_empty() {
-            continue;
-        }
-        requests.metric(base, unit, |metric| {
-            // Metric.exponential_histogram, with .data_points and .aggregation_temporality
-            metric.message(10, |histogram| {
-                for (timer, sketch) in &with_values {
-                    let start = times.start(timer.since);
-                    histogram.message(1, |point| {
-                        exponential(point, &timer.name, start, times.end(), sketch);
-                    });
-                }
-                histogram.uint(2, times.code());
-            });
-            with_values.len()
-        });
-    }
+    for_each_base(
+        gauges.chain(sets),
+        |(name, _)| name,
+        |base, values| {
+            requests.gauge(base, values, &times);
+        },
+    );
+    for_each_base(
+        snapshot.timers.iter(),
+        |timer| &timer.name,
+        |base, timers| {
+            requests.histogram(base, timers, &times);
+        },
+    );
     let own = &snapshot.own;
     let facts = [("num_stats", own.num_stats as f64), ("processing_time", own.processing_ms)];
     for (fact, value) in facts.into_iter().chain(own.extra.iter().copied()) {
@@ -163,19 +147,23 @@ fn encode(
         requests.gauge(name.base(), &[(&name, value)], &times);
     }
     requests.end();
-    requests.batches
 }
 
-/// Metrics grouped by their key without tags: one metric each, with a data point per set of tags.
-fn by_base<'m, T>(
-    metrics: &'m [T],
-    name: impl Fn(&'m T) -> &'m Name,
-) -> BTreeMap<&'m str, Vec<&'m T>> {
-    let mut groups = BTreeMap::<_, Vec<_>>::new();
-    for metric in metrics {
-        groups.entry(name(metric).base()).or_default().push(metric);
+/// Metrics grouped by their key without tags, because that makes one metric with a data point per set
+/// of tags; at most [`POINTS_MAX`] at once.
+fn for_each_base<'m, T>(
+    metrics: impl Iterator<Item = T>,
+    name: impl Fn(&T) -> &'m Name,
+    mut each: impl FnMut(&'m str, &[T]),
+) {
+    let mut metrics: Vec<T> = metrics.collect();
+    // They come by key, where `a.b` lies between `a` and `a;tag=1`.
+    metrics.sort_by(|a, b| name(a).base().cmp(name(b).base()));
+    for group in metrics.chunk_by(|a, b| name(a).base() == name(b).base()) {
+        for part in group.chunks(POINTS_MAX) {
+            each(name(&part[0]).base(), part);
+        }
     }
-    groups
 }
 
 /// What a timer's histogram holds; `None` if there is nothing to tell.
@@ -232,13 +220,12 @@ fn nanoseconds(time: SystemTime) -> u64 {
 }
 
 /// Requests being written.
-#[derive(Default)]
 struct Requests<'r> {
     resource: &'r [(String, String)],
-    batches: Vec<Batch>,
+    sink: Sink<'r>,
     /// `ScopeMetrics` of the request being written.
     scope: Message,
-    points: u64,
+    points: usize,
 }
 
 impl Requests<'_> {
@@ -259,7 +246,7 @@ impl Requests<'_> {
             }
             points = write(metric);
         });
-        self.points += points as u64;
+        self.points += points;
         if self.points >= POINTS_MAX {
             self.end();
         }
@@ -274,6 +261,34 @@ impl Requests<'_> {
                 }
             });
             values.len()
+        });
+    }
+
+    /// The timers of one key that have something to tell.
+    fn histogram(&mut self, base: &str, timers: &[&Timer], times: &Times<'_>) {
+        let unit = match timers.iter().any(|timer| timer.unit == TimingUnit::Milliseconds) {
+            true => "s",
+            false => "",
+        };
+        let with_values: Vec<_> = timers
+            .iter()
+            .filter_map(|timer| Some((timer, distribution(timer, times.temporality)?)))
+            .collect();
+        if with_values.is_empty() {
+            return;
+        }
+        self.metric(base, unit, |metric| {
+            // Metric.exponential_histogram, with .data_points and .aggregation_temporality
+            metric.message(10, |histogram| {
+                for (timer, sketch) in &with_values {
+                    let start = times.start(timer.since);
+                    histogram.message(1, |point| {
+                        exponential(point, &timer.name, start, times.end(), sketch);
+                    });
+                }
+                histogram.uint(2, times.code());
+            });
+            with_values.len()
         });
     }
 
@@ -292,8 +307,8 @@ impl Requests<'_> {
             });
             metrics.bytes(2, &scope);
         });
-        let values = std::mem::take(&mut self.points);
-        self.batches.push(Batch { bytes: request.into_bytes(), values });
+        let values = std::mem::take(&mut self.points) as u64;
+        (self.sink)(Batch { bytes: request.into_bytes(), values });
     }
 }
 
@@ -371,6 +386,16 @@ mod tests {
     use super::*;
     use crate::backends::testing::snapshot;
 
+    fn encoded(
+        snapshot: &Snapshot,
+        temporality: Temporality,
+        resource: &[(String, String)],
+    ) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        encode(snapshot, temporality, resource, &mut |batch| batches.push(batch));
+        batches
+    }
+
     #[test]
     fn a_small_request_byte_by_byte() {
         let mut snapshot = Snapshot::clone(&snapshot());
@@ -380,7 +405,7 @@ mod tests {
         snapshot.gauges[0].name = Name::new("g;a=b");
         snapshot.own.num_stats = 0;
         let resource = [("service.name".to_owned(), "s".to_owned())];
-        let batches = encode(&snapshot, Temporality::Cumulative, &resource);
+        let batches = encoded(&snapshot, Temporality::Cumulative, &resource);
         let time = 1_772_359_200_000_000_000u64.to_le_bytes();
         let gauge = |name: &[u8], value: f64, attribute: &[u8]| {
             let mut point = vec![0x19];
@@ -415,9 +440,24 @@ mod tests {
         let named =
             |n: i32| crate::flush::Counter { name: Name::new(&format!("c{n}")), ..counter.clone() };
         snapshot.counters = (0..12_000).map(named).collect();
-        let batches = encode(&snapshot, Temporality::Delta, &[]);
+        let batches = encoded(&snapshot, Temporality::Delta, &[]);
         assert_eq!(batches.len(), 3);
         assert_eq!(batches.iter().map(|batch| batch.values).sum::<u64>(), 12_000 + 2 + 1 + 2);
+    }
+
+    #[test]
+    fn metrics_of_one_key_are_together_whatever_lies_between_them() {
+        let names = ["a", "a.b", "a;t=1", "a;t=2", "b"].map(Name::new);
+        let mut groups = Vec::new();
+        for_each_base(
+            names.iter(),
+            |name| name,
+            |base, group| {
+                groups.push((base.to_owned(), group.len()));
+            },
+        );
+        let expected = [("a", 3), ("a.b", 1), ("b", 1)];
+        assert_eq!(groups, expected.map(|(base, count)| (base.to_owned(), count)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{
     BackendError, Status,
     http::{Endpoint, PostError, quote},
-    outbox::{Batch, Outbox, Undelivered},
+    outbox::{Batch, Outbox, Sink},
 };
 
 /// Longest that one flush may take, however long the interval is.
@@ -35,79 +35,55 @@ impl Poster {
         &self.endpoint
     }
 
-    /// Sends the batches of one flush, after those that wait.
+    /// Sends what waits and then what `render` makes.
     pub(super) fn flush(
         &mut self,
-        batches: Vec<Batch>,
         interval: Duration,
+        render: impl FnOnce(Sink<'_>),
     ) -> Result<(), BackendError> {
-        batches.into_iter().for_each(|batch| self.outbox.push(batch));
-        let budget = interval.clamp(Duration::from_secs(1), BUDGET_MAX);
-        self.deliver(Instant::now() + budget, false)
+        let start = Instant::now();
+        let deadline = start + interval.clamp(Duration::from_secs(1), BUDGET_MAX);
+        let (endpoint, mut bytes) = (&self.endpoint, 0);
+        let delivery =
+            self.outbox.flush(start, render, |batch| post(endpoint, batch, deadline, &mut bytes));
+        self.account(start, bytes);
+        delivery.tell(self.endpoint.shown(), &self.status)
     }
 
     /// Sends what waits, for the last time.
     pub(super) fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
-        let delivered = self.deliver(Instant::now() + patience, true);
-        match (delivered, self.outbox.abandon()) {
-            (Ok(()), 0) => Ok(()),
-            (Err(error), _) => Err(error),
-            (Ok(()), lost) => {
-                self.outbox.report(&self.status);
-                Err(self.error("sending what was kept", format!("{lost} values are lost").into()))
-            }
-        }
-    }
-
-    fn deliver(&mut self, deadline: Instant, now_or_never: bool) -> Result<(), BackendError> {
         let start = Instant::now();
-        let (endpoint, status) = (&self.endpoint, &self.status);
-        let mut bytes = 0;
-        let send = |batch: &Batch| -> Result<(), PostError> {
-            let reply = endpoint.post(&batch.bytes, deadline)?;
-            bytes += batch.bytes.len();
-            if !reply.is_empty() {
-                // Taken, but with a remark: OTLP's partial success, for one.
-                let said = quote(&reply);
-                tracing::debug!(receiver = endpoint.shown(), said, "the receiver remarks");
-            }
-            Ok(())
-        };
-        let result = match now_or_never {
-            true => self.outbox.deliver_now(start, send),
-            false => self.outbox.deliver(start, send),
-        };
-        if bytes > 0 {
-            status.set("flush_time", start.elapsed().as_millis() as f64);
-            status.set("flush_length", bytes as f64);
-        }
-        self.outbox.report(status);
-        match result {
-            Ok(()) | Err(Undelivered::Waiting { lost: 0 }) => Ok(()),
-            Err(Undelivered::Kept { error, first }) => {
-                self.status.set_now("last_exception");
-                if first {
-                    let receiver = self.endpoint.shown();
-                    tracing::warn!(receiver, %error, "the receiver is away; values are kept");
-                }
-                Ok(())
-            }
-            Err(Undelivered::Waiting { lost }) => {
-                let reason = format!("no room: {lost} of the oldest are lost");
-                Err(self.error("keeping values for later", reason.into()))
-            }
-            Err(Undelivered::Lost { error, values }) => {
-                tracing::warn!(receiver = self.endpoint.shown(), values, "values are lost");
-                Err(self.error("sending", error.into()))
-            }
-        }
+        let (endpoint, mut bytes) = (&self.endpoint, 0);
+        let deadline = start + patience;
+        let delivery =
+            self.outbox.deliver_now(start, |batch| post(endpoint, batch, deadline, &mut bytes));
+        let delivered = delivery.tell(self.endpoint.shown(), &self.status);
+        let abandoned = self.outbox.abandon(self.endpoint.shown());
+        self.account(start, bytes);
+        delivered.and(abandoned)
     }
 
-    fn error(
-        &self,
-        action: &'static str,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    ) -> BackendError {
-        BackendError { receiver: self.endpoint.shown().to_owned(), action, source }
+    fn account(&self, start: Instant, bytes: usize) {
+        if bytes > 0 {
+            self.status.set("flush_time", start.elapsed().as_millis() as f64);
+            self.status.set("flush_length", bytes as f64);
+        }
+        self.outbox.report(&self.status);
     }
+}
+
+fn post(
+    endpoint: &Endpoint,
+    batch: &Batch,
+    deadline: Instant,
+    bytes: &mut usize,
+) -> Result<(), PostError> {
+    let reply = endpoint.post(&batch.bytes, deadline)?;
+    *bytes += batch.bytes.len();
+    if !reply.is_empty() {
+        // Taken, but with a remark: OTLP's partial success, for one.
+        let said = quote(&reply);
+        tracing::debug!(receiver = endpoint.shown(), said, "the receiver remarks");
+    }
+    Ok(())
 }

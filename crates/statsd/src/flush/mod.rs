@@ -159,4 +159,16 @@ pub struct OwnMetrics {
     pub extra: Vec<(&'static str, f64)>,
     /// The loss ledger at the time of the flush.
     pub account: Account,
+    /// What the backends say about themselves, as of the flush before. Empty in a registry without
+    /// a server around it.
+    pub backends: Vec<BackendAccount>,
+}
+
+/// One backend's account.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BackendAccount {
+    /// Its name; the second of a kind is `graphite-2`.
+    pub name: String,
+    /// What it told, by word: `spool_bytes`, `lost_values`, `flush_time`.
+    pub values: Vec<(&'static str, f64)>,
 }

@@ -11,5 +11,5 @@ mod number;
 
 pub use date::Date;
 pub use inspect::{Inspect, Value, inspect};
-pub use json::json;
+pub use json::{Spacing, json};
 pub use number::Number;

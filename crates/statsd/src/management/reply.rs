@@ -7,9 +7,14 @@ use std::{
 
 use crate::{
     aggregate::Kind,
+    backends::{LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES},
     flush::{Deleted, Registry, Table},
     grammar::Reason,
-    js::{self, Inspect, Number, Value},
+    js::{
+        self, Inspect, Number,
+        Spacing::{Compact, Spaced},
+        Value,
+    },
     proxy::Proxy,
     server::Core,
     settings::Dialect,
@@ -34,18 +39,18 @@ pub(super) enum Answer {
 pub(super) fn answer(core: &Core, session: &mut Session, line: &str) -> Answer {
     let settings = core.settings();
     let perl = settings.dialect == Dialect::Perl;
-    // Etsy's server splits at each single blank, so two make an empty argument there; nothing is
-    // ever called that.
-    let mut words = line.split_whitespace().map(str::to_owned);
-    let command = words.next().unwrap_or_default();
-    let words: Vec<String> = words.collect();
+    let mut words: Vec<String> = match perl {
+        true => line.split_whitespace().map(str::to_owned).collect(),
+        // At each single blank: two make an empty argument.
+        false => line.trim().split(' ').map(str::to_owned).collect(),
+    };
+    let command = if words.is_empty() { String::new() } else { words.remove(0) };
     if let Some(proxy) = core.proxy() {
         return for_proxy(core, proxy, &command, &words);
     }
     Answer::Reply(match command.as_str() {
         "help" if perl => HELP_PERL.to_owned(),
         "help" => HELP_ETSY.to_owned(),
-        "quit" if perl => return Answer::Close("\n".to_owned()),
         "quit" => return Answer::Close(String::new()),
         "stats" => stats(core, perl),
         "counters" | "timers" | "gauges" | "sets" => values(core, session, &command, perl),
@@ -109,8 +114,11 @@ fn stats(core: &Core, perl: bool) -> String {
         values.sort_by_key(|(key, _)| {
             FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len())
         });
+        let exact = !core.settings().aggregation.extra_metrics;
         for (key, value) in values {
             match (name, key) {
+                // Who wants etsy's reply and not a word more gets one only when there is loss to tell.
+                (_, SPOOL_BYTES | SPOOL_BATCHES | LOST_VALUES) if exact && value == 0.0 => {}
                 // Etsy's console has other names, and never updates the times.
                 ("console", "last_flush") if !perl => {
                     row(name, "lastFlush", seconds(core.started()));
@@ -137,8 +145,12 @@ fn values(core: &Core, session: &Session, kind: &str, perl: bool) -> String {
         }
     };
     match (session.json, perl) {
-        (true, _) => format!("{}\n", json(&values, ",", ":")),
-        (false, true) => format!("{}\n{END}", json(&values, ", ", ": ")),
+        (true, _) => format!("{}\n", js::json(&values, Compact)),
+        // There, timers and gauges are the text that came; only what was added up is a number.
+        (false, true) if kind != "counters" => {
+            format!("{}\n{END}", js::json(&values.with_text(), Spaced))
+        }
+        (false, true) => format!("{}\n{END}", js::json(&values, Spaced)),
         (false, false) => format!("{}\n{END}", js::inspect(&values, Inspect::default())),
     }
 }
@@ -184,49 +196,6 @@ fn object<'k>(entries: impl Iterator<Item = (&'k str, Value)>) -> Value {
     };
     entries.sort_by_key(|(key, _)| index(key).map_or(u64::from(u32::MAX), u64::from));
     Value::Object(entries)
-}
-
-fn json(value: &Value, comma: &str, colon: &str) -> String {
-    let list = |values: Vec<String>| values.join(comma);
-    match value {
-        Value::Null => "null".to_owned(),
-        Value::Number(number) => Number(*number).to_string(),
-        Value::Numbers(numbers) => {
-            format!(
-                "[{}]",
-                list(numbers.iter().map(|number| Number(*number).to_string()).collect())
-            )
-        }
-        Value::Text(text) => quoted(text),
-        Value::Array(values) => {
-            format!("[{}]", list(values.iter().map(|value| json(value, comma, colon)).collect()))
-        }
-        Value::Object(values) => {
-            let one = |(key, value): &(Box<str>, Value)| {
-                format!("{}{colon}{}", quoted(key), json(value, comma, colon))
-            };
-            format!("{{{}}}", list(values.iter().map(one).collect()))
-        }
-    }
-}
-
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from('"');
-    for char in text.chars() {
-        match char {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\0'..='\x1f' => {
-                let _ = write!(quoted, "\\u{:04x}", char as u32);
-            }
-            _ => quoted.push(char),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 fn delete(core: &Core, kind: Kind, words: &[String], perl: bool) -> String {
@@ -306,7 +275,7 @@ fn top(core: &Core, session: &Session, words: &[String]) -> String {
                 ("samples".into(), Value::Number(*hits as f64)),
             ])
         };
-        return format!("{}\n", json(&Value::Array(top.iter().map(row).collect()), ",", ":"));
+        return format!("{}\n", js::json(&Value::Array(top.iter().map(row).collect()), Compact));
     }
     let mut text = String::new();
     for (of, name, hits) in top {

@@ -61,7 +61,6 @@ fn proxy(nodes: &[&Stub]) -> Proxy {
     Proxy::start(&settings::Proxy {
         nodes: nodes.iter().map(|node| node.settings.clone()).collect(),
         check_interval: Duration::from_millis(20),
-        cache_keys: 100,
     })
     .unwrap()
 }
@@ -162,7 +161,6 @@ fn lines_of_one_packet_for_one_node_stay_together() {
 
 #[test]
 fn no_nodes_is_an_error() {
-    let settings =
-        settings::Proxy { nodes: Vec::new(), check_interval: Duration::ZERO, cache_keys: 0 };
+    let settings = settings::Proxy { nodes: Vec::new(), check_interval: Duration::ZERO };
     assert!(matches!(Proxy::start(&settings), Err(ProxyError::NoNodes)));
 }

@@ -10,8 +10,8 @@ use std::{
 
 use crate::{
     backends::{Repeater, Status},
-    flush::Registry,
-    ledger::Ledger,
+    flush::{BackendAccount, FlushTime, Registry, Snapshot},
+    ledger::{Account, Ledger},
     proxy::Proxy,
     settings::Settings,
 };
@@ -81,6 +81,27 @@ impl Core {
         let mut registry = self.registry();
         registry.collect(SystemTime::now());
         registry
+    }
+
+    /// Ends the interval.
+    pub(crate) fn flush(&self, time: FlushTime, account: Account) -> Arc<Snapshot> {
+        let mut snapshot = self.registry().flush(time, account);
+        snapshot.own.backends = self.backend_accounts();
+        Arc::new(snapshot)
+    }
+
+    fn backend_accounts(&self) -> Vec<BackendAccount> {
+        let mut accounts: Vec<BackendAccount> = Vec::new();
+        for (kind, status) in self.statuses() {
+            let before =
+                accounts.iter().filter(|account| account.name.split('-').next() == Some(kind));
+            let name = match before.count() {
+                0 => kind.to_owned(),
+                others => format!("{kind}-{}", others + 1),
+            };
+            accounts.push(BackendAccount { name, values: status.all() });
+        }
+        accounts
     }
 
     pub(crate) fn ledger(&self) -> &dyn Ledger {

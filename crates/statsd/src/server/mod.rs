@@ -255,7 +255,7 @@ fn run(core: &Core, runners: &[Runner], stopped: &mpsc::Receiver<Duration>) -> O
 }
 
 fn hand_out(core: &Core, runners: &[Runner], time: FlushTime, account: Account) {
-    let snapshot = Arc::new(core.registry().flush(time, account));
+    let snapshot = core.flush(time, account);
     for runner in runners {
         if !runner.flush(Arc::clone(&snapshot)) {
             tracing::warn!(
@@ -275,7 +275,7 @@ fn last_flush(
 ) -> Vec<(&'static str, String)> {
     let deadline = Instant::now() + patience;
     let time = FlushTime { now: SystemTime::now(), lag: Duration::ZERO };
-    let snapshot = Arc::new(core.registry().flush(time, core.ledger().read()));
+    let snapshot = core.flush(time, core.ledger().read());
     let finishing: Vec<_> =
         runners.into_iter().map(|runner| runner.finish(Arc::clone(&snapshot), deadline)).collect();
     finishing.into_iter().filter_map(|finishing| finishing.wait(deadline)).collect()

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    backends::{Backend, BackendError, SPOOL_BATCHES, Status},
+    backends::{Backend, FLUSHES_DROPPED, SPOOL_BATCHES, Status, chain},
     flush::Snapshot,
 };
 
@@ -75,8 +75,8 @@ impl Runner {
     pub(super) fn flush(&self, snapshot: Arc<Snapshot>) -> bool {
         // Only the flush thread adds to it, so it cannot grow past the check.
         if self.waiting.load(Ordering::Relaxed) >= QUEUE_MAX {
-            let dropped = self.status.get("flushes_dropped").unwrap_or_default();
-            self.status.set("flushes_dropped", dropped + 1.0);
+            let dropped = self.status.get(FLUSHES_DROPPED).unwrap_or_default();
+            self.status.set(FLUSHES_DROPPED, dropped + 1.0);
             return false;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -140,21 +140,10 @@ fn flush(
         Ok(()) => status.set_now("last_flush"),
         Err(error) => {
             status.set_now("last_exception");
-            tracing::error!(backend = backend.name(), error = chain(error), "an interval is lost");
+            tracing::error!(backend = backend.name(), error = chain(error), "values are lost");
         }
     }
     result.map_err(|error| chain(&error))
-}
-
-/// The error and its causes in one line.
-fn chain(error: &BackendError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -330,17 +330,10 @@ pub struct Proxy {
     /// Time between health checks.
     #[serde(default = "check_interval", deserialize_with = "super::duration")]
     pub check_interval: Duration,
-    /// Keys whose node is remembered.
-    #[serde(default = "cache_keys")]
-    pub cache_keys: usize,
 }
 
 fn check_interval() -> Duration {
     Duration::from_secs(10)
-}
-
-fn cache_keys() -> usize {
-    10_000
 }
 
 /// One server behind the proxy.

@@ -36,7 +36,7 @@ pub(super) fn read(text: &str, host: &str) -> Result<Read, Wrong> {
     if !reader.wrong.is_empty() {
         return Err(Wrong(reader.wrong));
     }
-    let config_lines = config_lines(entries);
+    let config_lines = config_lines(entries, &reader);
     Ok(Read {
         settings: reader.settings,
         form: Form::Literal,
@@ -78,7 +78,6 @@ struct Reader {
     repeater_protocol: RepeaterProtocol,
     nodes: Vec<ProxyNode>,
     check_interval: Option<Duration>,
-    cache_keys: Option<usize>,
     delete_idle: bool,
     /// Counters, timers, sets, gauges.
     delete: [Option<bool>; 4],
@@ -190,9 +189,8 @@ impl Reader {
             }
             "checkInterval" => self.check_interval = Some(milliseconds(value)?),
             "cacheSize" => {
-                let keys = whole(number(value)?, u32::MAX.into());
-                let keys = keys.and_then(|keys| keys.try_into().ok());
-                self.cache_keys = Some(keys.ok_or("must be a whole number")?);
+                whole(number(value)?, u32::MAX.into()).ok_or("must be a whole number")?;
+                return Ok(Some("not used: placing a key is cheap, nothing is cached"));
             }
             "udp_version" => match text(value)?.as_str() {
                 "udp4" => {}
@@ -296,7 +294,6 @@ impl Reader {
             self.settings.proxy = Some(Proxy {
                 nodes: std::mem::take(&mut self.nodes),
                 check_interval: self.check_interval.unwrap_or(Duration::from_secs(10)),
-                cache_keys: self.cache_keys.unwrap_or(10_000),
             });
             // A proxy has nothing of its own to send.
             return;
@@ -559,7 +556,8 @@ fn unknown(key: &str) -> Why {
 }
 
 /// `key: value`, and one level of `key > key: value`, as etsy's management port has it.
-fn config_lines(entries: &[Entry]) -> Vec<String> {
+/// What `config` of etsy's server shows: the file's keys, and after them what the server itself sets.
+fn config_lines(entries: &[Entry], reader: &Reader) -> Vec<String> {
     let mut lines = Vec::new();
     for Entry { key, value, .. } in entries {
         match &value.value {
@@ -573,8 +571,25 @@ fn config_lines(entries: &[Entry]) -> Vec<String> {
                     |entry: &Entry| format!("{key} > {}: {}", entry.key, coerced(&entry.value));
                 lines.extend(entries.iter().map(one));
             }
+            _ if key == "gaugesMaxTTL" => {
+                lines.push(format!("{key}: {}", reader.settings.aggregation.gauge_ttl));
+            }
             _ => lines.push(format!("{key}: {}", coerced(value))),
         }
+    }
+    let interval_ms = reader.settings.flush_interval.as_millis().to_string();
+    let delete = if reader.delete_idle { Some("true") } else { None };
+    for (key, default) in [
+        ("gaugesMaxTTL", Some("1")),
+        ("deleteIdleStats", Some("false")),
+        ("deleteCounters", delete),
+        ("deleteTimers", delete),
+        ("deleteSets", delete),
+        ("deleteGauges", delete),
+        ("flushInterval", Some(&*interval_ms)),
+    ] {
+        let missing = !entries.iter().any(|entry| entry.key == key);
+        lines.extend(default.filter(|_| missing).map(|value| format!("{key}: {value}")));
     }
     lines
 }

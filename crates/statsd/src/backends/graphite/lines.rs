@@ -3,12 +3,16 @@
 //! A name is a namespace, the key, the statistic, the suffix, and then the key's tags. Source: the
 //! graphite backend of etsy's statsd 0.10.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    time::{Duration, Instant},
+};
 
 use super::pickle::Pickle;
 use crate::{
     Name,
-    backends::outbox::Batch,
+    backends::outbox::{Batch, Sink},
     flush::Snapshot,
     js::Number,
     settings::{self, GraphiteProtocol},
@@ -62,12 +66,18 @@ impl Namespaces {
     }
 }
 
-/// Values on their way into a batch.
-pub(super) struct Lines {
+/// Bytes of a batch of text, about.
+const TEXT_BYTES: usize = 1 << 20;
+
+/// Values on their way into batches.
+pub(super) struct Lines<'s> {
     body: Body,
     /// The name being put together; kept for its memory.
     name: String,
     values: u64,
+    sink: Sink<'s>,
+    /// Time spent in the sink: it is not part of the calculation.
+    pub(super) sending: Duration,
 }
 
 enum Body {
@@ -75,21 +85,26 @@ enum Body {
     Pickle(Pickle),
 }
 
-impl Lines {
-    pub(super) fn new(protocol: GraphiteProtocol) -> Self {
+impl<'s> Lines<'s> {
+    pub(super) fn new(protocol: GraphiteProtocol, sink: Sink<'s>) -> Self {
         let body = match protocol {
             GraphiteProtocol::Text => Body::Text(String::new()),
-            GraphiteProtocol::Pickle => Body::Pickle(Pickle::new()),
+            GraphiteProtocol::Pickle => Body::Pickle(Pickle::default()),
         };
-        Self { body, name: String::new(), values: 0 }
+        Self { body, name: String::new(), values: 0, sink, sending: Duration::ZERO }
     }
 
-    pub(super) fn into_batch(self) -> Batch {
-        let bytes = match self.body {
-            Body::Text(text) => text.into_bytes(),
-            Body::Pickle(pickle) => pickle.into_frames(),
+    /// Gives the batch away that was begun.
+    pub(super) fn end_batch(&mut self) {
+        let bytes = match &mut self.body {
+            Body::Text(text) => std::mem::take(text).into_bytes(),
+            Body::Pickle(pickle) => pickle.take_frame(),
         };
-        Batch { bytes, values: self.values }
+        if !bytes.is_empty() {
+            let start = Instant::now();
+            (self.sink)(Batch { bytes, values: std::mem::take(&mut self.values) });
+            self.sending += start.elapsed();
+        }
     }
 
     /// Counters, timers, gauges and sets.
@@ -182,6 +197,13 @@ impl Lines {
     }
 
     fn add(&mut self, name: &str, value: f64, time: i64) {
+        let full = match &self.body {
+            Body::Text(text) => text.len() >= TEXT_BYTES,
+            Body::Pickle(pickle) => pickle.is_full_for(name),
+        };
+        if full {
+            self.end_batch();
+        }
         self.values += 1;
         match &mut self.body {
             // Writing into a String cannot fail.

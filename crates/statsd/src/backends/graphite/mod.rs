@@ -2,8 +2,8 @@
 //!
 //! As etsy's server does, each flush opens a connection, writes, and closes; `persistent` keeps one
 //! open. Unlike there, what cannot be sent waits, up to `spool-bytes`, and goes out first when Carbon
-//! is back. Carbon keeps one value for a metric and a time, so the batch whose arrival is uncertain
-//! when a connection breaks is sent again.
+//! is back. Carbon keeps one value for a metric and a time, so what may not have arrived when a
+//! connection breaks is sent again.
 
 mod lines;
 mod pickle;
@@ -18,7 +18,7 @@ use self::lines::{Lines, Namespaces};
 use super::{
     Backend, BackendError, Status,
     dial::Connection,
-    outbox::{Batch, Outbox, SendError, Undelivered},
+    outbox::{Batch, Delivery, Outbox, SendError, Sink},
 };
 use crate::{
     flush::Snapshot,
@@ -47,9 +47,6 @@ struct Link {
     port: u16,
     persistent: bool,
     connection: Option<Connection>,
-    /// The last batch on the open connection: it has arrived if the connection still stands when the
-    /// next one is due.
-    unconfirmed: Option<Batch>,
 }
 
 impl Graphite {
@@ -67,73 +64,87 @@ impl Graphite {
         }
         Self {
             namespaces: Namespaces::new(&settings),
-            outbox: Outbox::new(settings.spool_bytes),
+            outbox: Outbox::with_doubts(settings.spool_bytes),
             link: Link {
                 host: settings.host.clone(),
                 port,
                 persistent: settings.persistent,
                 connection: None,
-                unconfirmed: None,
             },
             settings,
             status,
         }
     }
 
-    /// The batch of an interval. Its last four values tell of the flush before it, as of now.
-    fn batch(&self, snapshot: &Snapshot) -> Batch {
-        let start = Instant::now();
-        let mut lines = Lines::new(self.settings.protocol);
-        lines.metrics(snapshot, &self.namespaces, self.settings.flush_counts);
-        let calculation_ms = start.elapsed().as_millis() as f64;
-        lines.own(snapshot, &self.namespaces, calculation_ms);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = now.as_secs_f64().round() as i64;
-        for name in ["last_exception", "last_flush", "flush_time", "flush_length"] {
-            let value = self.status.get(name).unwrap_or_default();
-            lines.about_graphite(snapshot, &self.namespaces, name, value, now);
-        }
-        lines.into_batch()
+    fn receiver(&self) -> String {
+        format!("{}:{}", self.link.host, self.link.port)
     }
 
-    /// Sends what waits. `now_or_never` leaves no pause out of regard for the receiver.
-    fn deliver(&mut self, deadline: Instant, now_or_never: bool) -> Result<(), BackendError> {
-        let (link, status) = (&mut self.link, &self.status);
-        if let Some(batch) = link.lost_batch() {
-            self.outbox.push_front(batch);
-        }
-        let send = |batch: &Batch| link.send(batch, deadline, status);
-        let result = match now_or_never {
-            true => self.outbox.deliver_now(Instant::now(), send),
-            false => self.outbox.deliver(Instant::now(), send),
-        };
-        self.outbox.report(&self.status);
-        let receiver = || format!("{}:{}", self.link.host, self.link.port);
-        match result {
-            Ok(()) => Ok(()),
-            Err(Undelivered::Kept { error, first }) => {
-                self.status.set_now("last_exception");
-                if first {
-                    tracing::warn!(receiver = receiver(), %error, "Graphite is away; values are kept");
-                }
-                Ok(())
-            }
-            Err(Undelivered::Waiting { lost: 0 }) => Ok(()),
-            Err(Undelivered::Waiting { lost }) => Err(BackendError {
-                receiver: receiver(),
-                action: "keeping values for later",
-                source: format!("no room: {lost} of the oldest are lost").into(),
-            }),
-            Err(Undelivered::Lost { error, values }) => {
-                tracing::warn!(receiver = receiver(), values, "values are lost");
-                Err(BackendError {
-                    receiver: receiver(),
-                    action: "sending",
-                    source: error.0.into(),
-                })
-            }
+    /// What is remembered of an earlier connection has arrived if that still stands, or waits again.
+    fn settle(&mut self) {
+        if self.link.connection.as_mut().is_some_and(|connection| !connection.is_closed()) {
+            self.outbox.confirm();
+        } else {
+            self.link.connection = None;
+            self.outbox.take_back();
         }
     }
+
+    /// After the last batch of a flush: a connection that is not to stay is ended, by which Carbon
+    /// says that it has read everything.
+    fn close(&mut self, deadline: Instant) -> Delivery<SendFailure> {
+        let mut closed = Delivery::default();
+        if !self.link.persistent
+            && let Some(connection) = self.link.connection.take()
+        {
+            match goodbye(connection, deadline) {
+                Ok(()) => self.outbox.confirm(),
+                Err(error) => {
+                    self.outbox.take_back();
+                    closed = self.outbox.failed(Instant::now(), error.into());
+                }
+            }
+        }
+        if self.link.connection.is_none() {
+            self.outbox.take_back();
+        }
+        closed
+    }
+
+    fn account(&self, start: Instant, bytes: usize) {
+        if bytes > 0 {
+            self.status.set("flush_time", start.elapsed().as_millis() as f64);
+            self.status.set("flush_length", bytes as f64);
+        }
+        self.outbox.report(&self.status);
+    }
+}
+
+/// The batches of an interval. Its last four values tell of the flush before it, as of now.
+fn render(
+    snapshot: &Snapshot,
+    settings: &settings::Graphite,
+    namespaces: &Namespaces,
+    status: &Status,
+    sink: Sink<'_>,
+) {
+    let start = Instant::now();
+    let mut lines = Lines::new(settings.protocol, sink);
+    lines.metrics(snapshot, namespaces, settings.flush_counts);
+    let calculation = start.elapsed().saturating_sub(lines.sending);
+    lines.own(snapshot, namespaces, calculation.as_millis() as f64);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now.as_secs_f64().round() as i64;
+    for name in ["last_exception", "last_flush", "flush_time", "flush_length"] {
+        let value = status.get(name).unwrap_or_default();
+        lines.about_graphite(snapshot, namespaces, name, value, now);
+    }
+    lines.end_batch();
+}
+
+fn goodbye(mut connection: Connection, deadline: Instant) -> io::Result<()> {
+    connection.set_deadline(deadline.min(Instant::now() + GOODBYE));
+    connection.finish()
 }
 
 impl Backend for Graphite {
@@ -150,69 +161,53 @@ impl Backend for Graphite {
         if self.settings.host.is_empty() {
             return Ok(());
         }
-        let batch = self.batch(snapshot);
-        self.outbox.push(batch);
-        let budget = snapshot.interval.clamp(Duration::from_secs(1), BUDGET_MAX);
-        self.deliver(Instant::now() + budget, false)
+        self.settle();
+        let start = Instant::now();
+        let deadline = start + snapshot.interval.clamp(Duration::from_secs(1), BUDGET_MAX);
+        let Self { settings, namespaces, outbox, link, status } = self;
+        let mut bytes = 0;
+        let mut delivery = outbox.flush(
+            start,
+            |sink| render(snapshot, settings, namespaces, status, sink),
+            |batch| link.send(batch, deadline, &mut bytes),
+        );
+        delivery.add(self.close(deadline));
+        self.account(start, bytes);
+        delivery.tell(&self.receiver(), &self.status)
     }
 
     fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
-        let deadline = Instant::now() + patience;
-        let mut result = self.deliver(deadline, true);
-        if result.is_ok() && !self.outbox.is_empty() {
-            let lost = self.outbox.abandon();
-            self.outbox.report(&self.status);
-            result = Err(BackendError {
-                receiver: format!("{}:{}", self.link.host, self.link.port),
-                action: "sending what was kept",
-                source: format!("{lost} values are lost").into(),
-            });
-        }
-        if let Some(mut connection) = self.link.connection.take() {
-            connection.set_deadline(deadline.min(Instant::now() + GOODBYE));
-            // The values are out; a goodbye that fails changes nothing.
-            let _ = connection.finish();
-        }
-        result
+        self.settle();
+        let start = Instant::now();
+        let deadline = start + patience;
+        let (link, mut bytes) = (&mut self.link, 0);
+        let mut delivery =
+            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
+        self.link.persistent = false;
+        delivery.add(self.close(deadline));
+        let delivered = delivery.tell(&self.receiver(), &self.status);
+        let abandoned = self.outbox.abandon(&self.receiver());
+        self.account(start, bytes);
+        delivered.and(abandoned)
     }
 }
 
 impl Link {
-    /// The batch whose arrival became uncertain because its connection is gone.
-    fn lost_batch(&mut self) -> Option<Batch> {
-        let connection = self.connection.as_mut()?;
-        if connection.is_closed() {
-            self.connection = None;
-            return self.unconfirmed.take();
-        }
-        self.unconfirmed = None;
-        None
-    }
-
     fn send(
         &mut self,
         batch: &Batch,
         deadline: Instant,
-        status: &Status,
+        bytes: &mut usize,
     ) -> Result<(), SendFailure> {
         let mut connection = match self.connection.take() {
-            Some(mut connection) => {
-                connection.set_deadline(deadline);
-                connection
-            }
+            Some(connection) => connection,
             None => Connection::open(&self.host, self.port, deadline)?,
         };
-        let start = Instant::now();
+        connection.set_deadline(deadline);
         connection.write_all(&batch.bytes)?;
-        if self.persistent {
-            self.connection = Some(connection);
-            self.unconfirmed = Some(batch.clone());
-        } else {
-            connection.set_deadline(deadline.min(Instant::now() + GOODBYE));
-            connection.finish()?;
-        }
-        status.set("flush_time", start.elapsed().as_millis() as f64);
-        status.set("flush_length", batch.bytes.len() as f64);
+        // One that failed is not kept.
+        self.connection = Some(connection);
+        *bytes += batch.bytes.len();
         Ok(())
     }
 }

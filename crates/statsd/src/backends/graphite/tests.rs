@@ -138,17 +138,11 @@ fn while_carbon_is_away_values_wait_within_the_bound_and_then_arrive_in_order() 
     assert!(status.get("last_exception").unwrap() > 0.0);
 
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    let reader = thread::spawn(move || {
-        let mut times = Vec::new();
-        for peer in listener.incoming().take(2) {
-            let mut text = String::new();
-            peer.unwrap().read_to_string(&mut text).unwrap();
-            times.push(text.lines().next().unwrap().rsplit(' ').next().unwrap().to_owned());
-        }
-        times
-    });
+    let reader = one_connection(listener);
     graphite.finish(Duration::from_secs(10)).unwrap();
-    assert_eq!(reader.join().unwrap(), ["1020", "1030"]);
+    let text = reader.join().unwrap();
+    let hits = text.lines().filter(|line| line.starts_with("stats.api.hits "));
+    assert_eq!(hits.collect::<Vec<_>>(), ["stats.api.hits 3 1020", "stats.api.hits 3 1030"]);
     assert_eq!(status.get("spool_bytes"), Some(0.0));
     assert_eq!(status.get("lost_values"), Some(lost));
 }
@@ -204,6 +198,56 @@ fn a_persistent_connection_is_used_again_and_made_anew_when_it_broke() {
     assert!(again.contains("stats.api.hits 3 1010\n"), "{again}");
     assert!(again.contains("stats.api.hits 3 1020\n"), "{again}");
     reader.join().unwrap();
+}
+
+#[test]
+fn a_flush_larger_than_the_bound_arrives_whole_over_one_connection() {
+    for protocol in [GraphiteProtocol::Text, GraphiteProtocol::Pickle] {
+        let (listener, port) = listen();
+        let reader = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        let settings = settings::Graphite { protocol, spool_bytes: 64 << 10, ..settings(port) };
+        let mut graphite = Graphite::new(settings);
+        let status = graphite.status();
+        graphite.flush(&many_gauges(100_000)).unwrap();
+        let bytes = reader.join().unwrap();
+        assert!(bytes.len() > 4 << 20, "several batches: {}", bytes.len());
+        assert_eq!(status.get("flush_length"), Some(bytes.len() as f64));
+        assert_eq!(status.get("lost_values"), Some(0.0));
+        let gauges = memchr::memmem::find_iter(&bytes, b"stats.gauges.many.").count();
+        assert_eq!(gauges, 100_000);
+    }
+}
+
+#[test]
+fn of_a_flush_larger_than_the_bound_that_cannot_be_sent_the_rest_is_counted() {
+    let (listener, port) = listen();
+    drop(listener);
+    let settings = settings::Graphite { spool_bytes: 3 << 20, ..settings(port) };
+    let mut graphite = Graphite::new(settings);
+    let status = graphite.status();
+    graphite.flush(&many_gauges(100_000)).unwrap_err();
+    let lost = status.get("lost_values").unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let reader = one_connection(listener);
+    graphite.finish(Duration::from_secs(10)).unwrap();
+    let kept = reader.join().unwrap().lines().count() as f64;
+    // The rest of that snapshot, and seven values about the server.
+    assert_eq!(lost + kept, 100_000.0 + 25.0 + 7.0);
+    assert!(lost > 0.0 && kept > 0.0, "{lost} {kept}");
+}
+
+fn many_gauges(count: u32) -> Arc<Snapshot> {
+    let mut snapshot = Snapshot::clone(&snapshot());
+    let gauge = |n: u32| crate::flush::Gauge {
+        name: crate::Name::new(&format!("many.{n}.with.a.name.of.usual.length")),
+        value: f64::from(n),
+    };
+    snapshot.gauges = (0..count).map(gauge).collect();
+    Arc::new(snapshot)
 }
 
 #[test]

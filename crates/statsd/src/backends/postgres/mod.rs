@@ -16,7 +16,6 @@ mod rows;
 mod table;
 
 use std::{
-    error::Error,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -27,7 +26,7 @@ use howdah_connect::{Client, ConnectError, Environment, QueryError, ResolveError
 use self::table::Table;
 use super::{
     Backend, BackendError, Status,
-    outbox::{Batch, Outbox, SendError, Undelivered},
+    outbox::{Batch, Delivery, Outbox, SendError},
 };
 use crate::{flush::Snapshot, settings};
 
@@ -96,51 +95,21 @@ impl Postgres {
         })
     }
 
-    fn deliver(&mut self, time: i64, budget: Duration, last: bool) -> Result<(), BackendError> {
-        let start = Instant::now();
-        let deadline = start + budget;
-        let (link, mut bytes) = (&mut self.link, 0);
-        let send = |batch: &Batch| -> Result<(), Refusal> {
-            link.send(batch, time, deadline)?;
-            bytes += batch.bytes.len();
-            Ok(())
-        };
-        let result = match last {
-            true => self.outbox.deliver_now(start, send),
-            false => self.outbox.deliver(start, send),
-        };
+    fn account(&self, start: Instant, bytes: usize) {
         if bytes > 0 {
             self.status.set("flush_time", start.elapsed().as_millis() as f64);
             self.status.set("flush_length", bytes as f64);
         }
         self.outbox.report(&self.status);
-        let receiver = || self.link.target.to_string();
-        match result {
-            Ok(()) | Err(Undelivered::Waiting { lost: 0 }) => Ok(()),
-            Err(Undelivered::Kept { error, first }) => {
-                self.status.set_now("last_exception");
-                if first {
-                    let error = error.chain();
-                    tracing::warn!(
-                        receiver = receiver(),
-                        error,
-                        "the server is away; rows are kept"
-                    );
-                }
-                Ok(())
-            }
-            Err(Undelivered::Waiting { lost }) => Err(BackendError {
-                receiver: receiver(),
-                action: "keeping rows for later",
-                source: format!("no room: {lost} of the oldest are lost").into(),
-            }),
-            Err(Undelivered::Lost { error, values }) => {
-                // The batch in doubt may be among those that went.
-                self.link.in_doubt = None;
-                tracing::warn!(receiver = receiver(), values, "rows are lost");
-                Err(BackendError { receiver: receiver(), action: "copying", source: error.into() })
-            }
+    }
+
+    /// Says what became of batches.
+    fn tell(&mut self, delivery: Delivery<Refusal>) -> Result<(), BackendError> {
+        if delivery.lost > 0 {
+            // The batch in doubt may be among those that went.
+            self.link.in_doubt = None;
         }
+        delivery.tell(&self.link.target.to_string(), &self.status)
     }
 }
 
@@ -160,43 +129,50 @@ impl Backend for Postgres {
     }
 
     fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
-        for batch in rows::encode(snapshot, self.settings.format) {
-            self.outbox.push(batch);
-        }
-        self.deliver(snapshot.timestamp, snapshot.interval.clamp(BUDGET_MIN, BUDGET_MAX), false)
+        let start = Instant::now();
+        let deadline = start + snapshot.interval.clamp(BUDGET_MIN, BUDGET_MAX);
+        let (format, time) = (self.settings.format, snapshot.timestamp);
+        let (link, mut bytes) = (&mut self.link, 0);
+        let delivery = self.outbox.flush(
+            start,
+            |sink| rows::encode(snapshot, format, sink),
+            |batch| link.send(batch, time, deadline, &mut bytes),
+        );
+        self.account(start, bytes);
+        self.tell(delivery)
     }
 
     fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
-        if self.outbox.is_empty() {
-            return Ok(());
-        }
-        let time = self.link.ready_until.unwrap_or_default();
-        let delivered = self.deliver(time, patience, true);
-        match (delivered, self.outbox.abandon()) {
-            (Ok(()), 0) => Ok(()),
-            (Err(error), _) => Err(error),
-            (Ok(()), lost) => {
-                self.outbox.report(&self.status);
-                Err(BackendError {
-                    receiver: self.link.target.to_string(),
-                    action: "copying what was kept",
-                    source: format!("{lost} rows are lost").into(),
-                })
-            }
-        }
+        let start = Instant::now();
+        let deadline = start + patience;
+        let (link, mut bytes) = (&mut self.link, 0);
+        let time = link.ready_until.unwrap_or_default();
+        let delivery =
+            self.outbox.deliver_now(start, |batch| link.send(batch, time, deadline, &mut bytes));
+        let delivered = self.tell(delivery);
+        let abandoned = self.outbox.abandon(&self.link.target.to_string());
+        self.account(start, bytes);
+        delivered.and(abandoned)
     }
 }
 
 impl Link {
     /// Copies one batch. What a server that is there refuses is tried a second time, with the table
     /// looked at again: somebody may have dropped a partition.
-    fn send(&mut self, batch: &Batch, time: i64, deadline: Instant) -> Result<(), Refusal> {
-        let first = self.attempt(batch, time, deadline);
-        if first.as_ref().is_err_and(SendError::is_refusal) {
+    fn send(
+        &mut self,
+        batch: &Batch,
+        time: i64,
+        deadline: Instant,
+        bytes: &mut usize,
+    ) -> Result<(), Refusal> {
+        let mut result = self.attempt(batch, time, deadline);
+        if result.as_ref().is_err_and(SendError::is_refusal) {
             self.ready_until = None;
-            return self.attempt(batch, time, deadline);
+            result = self.attempt(batch, time, deadline);
         }
-        first
+        *bytes += result.as_ref().map_or(0, |()| batch.bytes.len());
+        result
     }
 
     fn attempt(&mut self, batch: &Batch, time: i64, deadline: Instant) -> Result<(), Refusal> {
@@ -281,18 +257,6 @@ enum Refusal {
     InProgress,
     #[error("no time is left in this flush")]
     OutOfTime,
-}
-
-impl Refusal {
-    fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = self.source();
-        while let Some(error) = source {
-            text = format!("{text}: {error}");
-            source = error.source();
-        }
-        text
-    }
 }
 
 impl SendError for Refusal {

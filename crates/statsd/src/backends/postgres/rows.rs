@@ -4,17 +4,23 @@
 
 use std::fmt::Write as _;
 
-use crate::{Name, backends::outbox::Batch, flush::Snapshot, js, settings::CopyFormat};
+use crate::{
+    Name,
+    backends::outbox::{Batch, Sink},
+    flush::Snapshot,
+    js,
+    settings::CopyFormat,
+};
 
 /// Bytes of one batch, which is one transaction.
-const BATCH_BYTES: usize = 8 << 20;
+const BATCH_BYTES: usize = 2 << 20;
 /// 2000-01-01 in seconds since 1970: what binary timestamps count from.
 const POSTGRES_EPOCH: i64 = 946_684_800;
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 
 /// All rows, as the bodies of COPYs of about [`BATCH_BYTES`].
-pub(super) fn encode(snapshot: &Snapshot, format: CopyFormat) -> Vec<Batch> {
-    let mut rows = Rows::new(snapshot.timestamp, format);
+pub(super) fn encode(snapshot: &Snapshot, format: CopyFormat, sink: Sink<'_>) {
+    let mut rows = Rows::new(snapshot.timestamp, format, sink);
     for counter in &snapshot.counters {
         rows.metric("counter", &counter.name);
         rows.add("count", counter.value);
@@ -38,12 +44,11 @@ pub(super) fn encode(snapshot: &Snapshot, format: CopyFormat) -> Vec<Batch> {
     rows.add("processing_time", own.processing_ms);
     own.extra.iter().for_each(|(field, value)| rows.add(field, *value));
     rows.end();
-    rows.batches
 }
 
-struct Rows {
+struct Rows<'s> {
     format: CopyFormat,
-    batches: Vec<Batch>,
+    sink: Sink<'s>,
     body: Vec<u8>,
     values: u64,
     time_us: i64,
@@ -54,12 +59,12 @@ struct Rows {
     tags: String,
 }
 
-impl Rows {
-    fn new(timestamp: i64, format: CopyFormat) -> Self {
+impl<'s> Rows<'s> {
+    fn new(timestamp: i64, format: CopyFormat, sink: Sink<'s>) -> Self {
         let time = jiff::Timestamp::from_second(timestamp).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         Self {
             format,
-            batches: Vec::new(),
+            sink,
             body: Vec::new(),
             values: 0,
             time_us: timestamp.saturating_sub(POSTGRES_EPOCH).saturating_mul(1_000_000),
@@ -79,7 +84,7 @@ impl Rows {
             let clean = |text: &str| Box::<str>::from(text.replace('\0', "\u{fffd}"));
             tags.push((clean(key), js::Value::Text(clean(value))));
         }
-        self.tags = js::json(&js::Value::Object(tags));
+        self.tags = js::json(&js::Value::Object(tags), js::Spacing::Spaced);
     }
 
     fn add(&mut self, field: &str, value: f64) {
@@ -134,7 +139,7 @@ impl Rows {
         if self.format == CopyFormat::Binary {
             bytes.extend_from_slice(&(-1i16).to_be_bytes());
         }
-        self.batches.push(Batch { bytes, values: std::mem::take(&mut self.values) });
+        (self.sink)(Batch { bytes, values: std::mem::take(&mut self.values) });
     }
 }
 
@@ -155,9 +160,15 @@ mod tests {
     use super::*;
     use crate::backends::testing::snapshot;
 
+    fn encoded(format: CopyFormat) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        encode(&snapshot(), format, &mut |batch| batches.push(batch));
+        batches
+    }
+
     #[test]
     fn a_row_for_each_value() {
-        let batches = encode(&snapshot(), CopyFormat::Text);
+        let batches = encoded(CopyFormat::Text);
         let text = std::str::from_utf8(&batches[0].bytes).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "2026-03-01T10:00:00Z\tcounter\tapi.hits\t{}\tcount\t30");
@@ -169,7 +180,7 @@ mod tests {
 
     #[test]
     fn binary_rows_begin_and_end_as_copy_wants() {
-        let batches = encode(&snapshot(), CopyFormat::Binary);
+        let batches = encoded(CopyFormat::Binary);
         let bytes = &batches[0].bytes;
         assert!(bytes.starts_with(SIGNATURE));
         assert_eq!(SIGNATURE.len(), 19);

@@ -20,7 +20,6 @@ use crate::{
     backends::Status,
     flush::{OwnMetrics, Samples, Snapshot, Timer},
     grammar::TimingUnit,
-    ledger::Account,
     settings::{self, Observer},
     sketch::Sketch,
 };
@@ -311,11 +310,6 @@ impl Families {
             let families = &self.families;
             self.sample_names.retain(|_, family| families.contains_key(family));
         }
-    }
-
-    /// The ledger as of the last flush.
-    pub(super) fn account(&self) -> &Account {
-        &self.own.account
     }
 
     /// How many series there are.

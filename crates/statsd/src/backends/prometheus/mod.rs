@@ -9,6 +9,7 @@
 mod families;
 mod mapping;
 mod names;
+mod own;
 mod protobuf;
 mod server;
 mod text;

@@ -1,13 +1,12 @@
 //! The protobuf exposition: `io.prometheus.client.MetricFamily`, each after its length. The only form
 //! in which Prometheus takes native histograms.
 //!
-//! Field numbers are those of prometheus/client_model, `metrics.proto`. The server's facts about
-//! itself are in the text form as well, so they are read back from there as little as possible: here
-//! they are families like others.
+//! Field numbers are those of prometheus/client_model, `metrics.proto`.
 
 use super::{
     families::{Families, Observed, Shape},
     names::Labels,
+    own,
 };
 use crate::{backends::protobuf::Message, sketch::Sketch};
 
@@ -38,7 +37,7 @@ pub(super) fn render(families: &Families) -> Vec<u8> {
         }
         message.delimited_into(&mut out);
     }
-    own(families, &mut out);
+    write_own(families, &mut out);
     out
 }
 
@@ -159,35 +158,22 @@ fn spans(histogram: &mut Message, [span_field, delta_field]: [u32; 2], buckets: 
 }
 
 /// The server about itself: drops by socket, and how this endpoint fares.
-fn own(families: &Families, out: &mut Vec<u8>) {
-    let prefix = super::names::metric(match &*families.own.prefix {
-        "" => "statsd",
-        prefix => prefix,
-    });
-    let mut drops = Message::default();
-    drops.string(1, &format!("{prefix}_kernel_drops_total"));
-    drops
-        .string(2, "Packets that the kernel dropped because a socket's buffer was full.")
-        .uint(3, 0);
-    for socket in &families.account().sockets {
-        drops.message(4, |metric| {
-            metric.message(1, |pair| {
-                pair.string(1, "socket").string(2, &socket.name);
+fn write_own(families: &Families, out: &mut Vec<u8>) {
+    for row in own::rows(families) {
+        let mut family = Message::default();
+        family.string(1, &row.name).string(2, row.help);
+        family.uint(3, if row.shape == Shape::Counter { 0 } else { 1 });
+        for (label, value) in &row.samples {
+            family.message(4, |metric| {
+                if let Some((name, value)) = label {
+                    metric.message(1, |pair| {
+                        pair.string(1, name).string(2, value);
+                    });
+                }
+                number(metric, row.shape, *value);
             });
-            number(metric, Shape::Counter, socket.drops_total as f64);
-        });
-    }
-    drops.delimited_into(out);
-    for (name, shape, value) in [
-        ("backlog_drops_total", Shape::Counter, families.account().backlog_drops_total as f64),
-        ("prometheus_series", Shape::Gauge, families.series_count() as f64),
-        ("prometheus_dropped_values_total", Shape::Counter, families.dropped as f64),
-    ] {
-        let mut message = Message::default();
-        message.string(1, &format!("{prefix}_{name}"));
-        message.uint(3, if shape == Shape::Counter { 0 } else { 1 });
-        message.message(4, |metric| number(metric, shape, value));
-        message.delimited_into(out);
+        }
+        family.delimited_into(out);
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use super::{
     families::{Families, Family, Observed, Shape},
     names::Labels,
+    own,
 };
 
 /// All families, and the server about itself.
@@ -14,7 +15,7 @@ pub(super) fn render(families: &Families) -> String {
         // Writing into a String cannot fail.
         let _ = write_family(&mut out, name, family);
     }
-    let _ = own(&mut out, families);
+    let _ = write_own(&mut out, families);
     out
 }
 
@@ -61,69 +62,13 @@ fn total(out: &mut String, name: &str, labels: &Labels, observed: &Observed) -> 
     writeln!(out, "{name}_count{} {}", Shown(labels, None), Number(observed.count))
 }
 
-/// The server about itself, under its prefix. Packets, metrics and bad lines are ordinary counters and
-/// stand among the others.
-fn own(out: &mut String, families: &Families) -> fmt::Result {
-    let prefix = super::names::metric(match &*families.own.prefix {
-        "" => "statsd",
-        prefix => prefix,
-    });
-    let account = families.account();
-    let name = format!("{prefix}_kernel_drops_total");
-    head(
-        out,
-        &name,
-        "Packets that the kernel dropped because a socket's buffer was full.",
-        "counter",
-    )?;
-    for socket in &account.sockets {
-        let label = escaped(&socket.name);
-        writeln!(out, "{name}{{socket=\"{label}\"}} {}", socket.drops_total)?;
-    }
-    let name = format!("{prefix}_receive_buffer_bytes");
-    head(out, &name, "Receive buffer that a socket really has.", "gauge")?;
-    for socket in &account.sockets {
-        let label = escaped(&socket.name);
-        writeln!(out, "{name}{{socket=\"{label}\"}} {}", socket.buffer_bytes)?;
-    }
-    for (name, help, kind, value) in [
-        (
-            "backlog_drops_total",
-            "Packets that the host dropped before any socket.",
-            "counter",
-            account.backlog_drops_total as f64,
-        ),
-        ("prometheus_series", "Series at this endpoint.", "gauge", families.series_count() as f64),
-        (
-            "prometheus_dropped_values_total",
-            "Values without a place: too many series, or a mapping drops them.",
-            "counter",
-            families.dropped as f64,
-        ),
-        (
-            "prometheus_renamed_keys_total",
-            "Keys whose name another kind of metric had already.",
-            "counter",
-            families.renamed as f64,
-        ),
-        ("flush_num_stats", "Metrics in the last flush.", "gauge", families.own.num_stats as f64),
-        (
-            "flush_processing_seconds",
-            "Time that the last flush's statistics took.",
-            "gauge",
-            families.own.processing_ms / 1000.0,
-        ),
-    ] {
-        let name = format!("{prefix}_{name}");
-        head(out, &name, help, kind)?;
-        writeln!(out, "{name} {}", Number(value))?;
-    }
-    // Drops are told above, by socket.
-    let told = ["kernel_drops", "backlog_drops"];
-    for (name, value) in families.own.extra.iter().filter(|(name, _)| !told.contains(name)) {
-        let name = super::names::metric(&format!("{prefix}_{name}"));
-        head(out, &name, "The server about itself.", "gauge")?;
-        writeln!(out, "{name} {}", Number(*value))?;
+fn write_own(out: &mut String, families: &Families) -> fmt::Result {
+    for row in own::rows(families) {
+        head(out, &row.name, row.help, row.shape.word())?;
+        for (label, value) in &row.samples {
+            let label = label.as_ref().map(|(name, value)| (*name, value.as_str()));
+            writeln!(out, "{}{} {}", row.name, Shown(&Labels::default(), label), Number(*value))?;
+        }
     }
     Ok(())
 }

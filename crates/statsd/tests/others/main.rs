@@ -1,4 +1,7 @@
-//! The same packets into this server and into etsy's from npm: what they flush has to be equal.
+//! The same into this server and into those of others: what comes out has to be equal.
+//!
+//! Here, packets go to etsy's server from npm, and flushes are compared; in `management`, sessions with
+//! the management ports of etsy's and of the Perl server.
 //!
 //! Where the two are to differ, the difference has a name in [`DIVERGENCES`], and a test of its own
 //! shows that it is there. Needs node and npm; without them the tests say so and pass, unless
@@ -8,6 +11,7 @@
 
 mod etsy;
 mod generate;
+mod management;
 mod ours;
 
 use std::collections::BTreeMap;

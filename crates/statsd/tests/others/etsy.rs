@@ -50,7 +50,8 @@ pub(crate) fn install() -> Option<Etsy> {
 }
 
 impl Etsy {
-    fn script(&self) -> PathBuf {
+    /// What node runs.
+    pub(crate) fn script(&self) -> PathBuf {
         self.folder.join("node_modules/statsd/stats.js")
     }
 
@@ -66,7 +67,7 @@ impl Etsy {
             })
             .collect();
         fs::write(&pipe, serde_json::to_vec(&steps).unwrap()).unwrap();
-        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/npm/pipe.js");
+        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/others/pipe.js");
         // Port "0" is a free one; the number 0 would be the usual port.
         let own = format!(
             "pipe: {pipe:?}, servers: [{{ server: {module:?}, pipe: {pipe:?} }}], \
