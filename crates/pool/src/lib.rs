@@ -13,6 +13,7 @@
 //! one [`Io::send`] to the server and one to the client, both of bytes where they were received, no
 //! allocation, no copy. A client that is idle has no buffer.
 
+pub mod auth;
 mod client;
 pub mod config;
 mod core;

@@ -12,10 +12,22 @@ use md5::{Digest, Md5};
 /// `"md5" + hex(md5(password + user))`, is enough to compute it, and md5 is broken: PostgreSQL 18
 /// warns of it. Source: PostgreSQL manual, "AuthenticationMD5Password".
 pub fn md5(user: &[u8], password: &[u8], salt: [u8; 4]) -> [u8; 35] {
-    let inner = hex(Md5::new().chain_update(password).chain_update(user).finalize().into());
-    let outer = hex(Md5::new().chain_update(inner).chain_update(salt).finalize().into());
+    md5_of_stored(&md5_stored(user, password), salt)
+}
+
+/// What `pg_authid` stores of a password: `md5` and 32 hexadecimal digits.
+pub fn md5_stored(user: &[u8], password: &[u8]) -> [u8; 35] {
+    with_prefix(hex(Md5::new().chain_update(password).chain_update(user).finalize().into()))
+}
+
+/// The answer to an md5 request from what `pg_authid` stores.
+pub fn md5_of_stored(stored: &[u8; 35], salt: [u8; 4]) -> [u8; 35] {
+    with_prefix(hex(Md5::new().chain_update(&stored[3..]).chain_update(salt).finalize().into()))
+}
+
+fn with_prefix(digits: [u8; 32]) -> [u8; 35] {
     let mut answer = *b"md5................................";
-    answer[3..].copy_from_slice(&outer);
+    answer[3..].copy_from_slice(&digits);
     answer
 }
 
@@ -33,4 +45,6 @@ fn hex(digest: [u8; 16]) -> [u8; 32] {
 fn md5_of_a_known_login() {
     // Computed with coreutils: printf secretalice | md5sum; then (that text, then the salt) again.
     assert_eq!(&md5(b"alice", b"secret", *b"salt"), b"md5986e2194384c07f4fd1df4b1351b3e68");
+    let stored = md5_stored(b"alice", b"secret");
+    assert_eq!(md5_of_stored(&stored, *b"salt"), md5(b"alice", b"secret", *b"salt"));
 }

@@ -20,8 +20,8 @@ mod keys;
 mod server;
 
 pub use client::{ChannelBinding, ClientFinal, ClientFirst};
-pub use keys::ClientKeys;
-pub use server::{ServerFirst, Verifier, VerifierError};
+pub use keys::{ClientKeys, ScramKeys};
+pub use server::{ServerFinal, ServerFirst, Verifier, VerifierError};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ring::{digest, hmac, pbkdf2};
@@ -72,6 +72,9 @@ pub enum ScramError {
     /// is meant.
     #[error("SCRAM server does not know the password")]
     ServerUnproven,
+    /// The server keeps another secret of this role than the one our keys were made for.
+    #[error("SCRAM server keeps another secret than the one whose keys are known")]
+    OtherKeys,
     /// The client's proof is wrong: wrong password.
     #[error("SCRAM client does not know the password")]
     ClientUnproven,

@@ -8,7 +8,7 @@ use subtle::ConstantTimeEq;
 use super::{
     BASE64, BINDING_TYPE, ITERATIONS_MAX, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError, attribute,
     base64_attribute, hmac_sha256,
-    keys::{ClientKeys, Keys},
+    keys::{ClientKeys, ScramKeys},
     sha256, text, xor,
 };
 use crate::Secret;
@@ -56,26 +56,43 @@ impl ChannelBinding {
 /// The beginning: the client has chosen its nonce.
 #[derive(Debug)]
 pub struct ClientFirst {
-    password: Secret,
-    keys: ClientKeys,
+    knowledge: Knowledge,
     binding: ChannelBinding,
     /// `n=,r=<nonce>`, in base64 letters.
     bare: String,
     nonce: String,
 }
 
+/// What a client makes its proof of.
+#[derive(Debug)]
+enum Knowledge {
+    Password(Secret, ClientKeys),
+    Keys(ScramKeys),
+}
+
 impl ClientFirst {
     /// Begins an exchange. `nonce` has to be random and never used before.
     pub fn new(password: Secret, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
+        Self::begin(Knowledge::Password(password, ClientKeys::default()), binding, nonce)
+    }
+
+    /// Begins an exchange without the password, with keys that were made of it.
+    pub fn from_keys(keys: ScramKeys, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
+        Self::begin(Knowledge::Keys(keys), binding, nonce)
+    }
+
+    fn begin(knowledge: Knowledge, binding: ChannelBinding, nonce: [u8; 18]) -> Self {
         let nonce = BASE64.encode(nonce);
-        let keys = ClientKeys::default();
-        Self { password, keys, binding, bare: format!("n=,r={nonce}"), nonce }
+        Self { knowledge, binding, bare: format!("n=,r={nonce}"), nonce }
     }
 
     /// Takes keys that were computed before, and leaves those it computes there.
     #[must_use]
-    pub fn with_keys(self, keys: ClientKeys) -> Self {
-        Self { keys, ..self }
+    pub fn with_keys(mut self, shared: ClientKeys) -> Self {
+        if let Knowledge::Password(_, keys) = &mut self.knowledge {
+            *keys = shared;
+        }
+        self
     }
 
     /// Name of the mechanism to ask for.
@@ -88,14 +105,8 @@ impl ClientFirst {
         (self.binding.gs2_header() + &self.bare).into_bytes()
     }
 
-    /// Takes `server-first-message`. Costs the iterations it asks for, unless its keys are known:
-    /// 4,096 take about a millisecond.
-    ///
-    /// # Errors
-    ///
-    /// The message is malformed, belongs to another exchange, or asks for more iterations than
-    /// [`ITERATIONS_MAX`]: the server is at fault.
-    pub fn receive(self, server_first: &[u8]) -> Result<ClientFinal, ScramError> {
+    /// What `server-first-message` asks for, judged but not answered.
+    fn challenge<'m>(&self, server_first: &'m [u8]) -> Result<Challenge<'m>, ScramError> {
         let server_first = text(server_first, b'r')?;
         let mut rest = server_first;
         let nonce = attribute(&mut rest, b'r')?;
@@ -109,13 +120,49 @@ impl ClientFirst {
         let iterations = NonZeroU32::new(iterations)
             .filter(|wanted| wanted.get() <= ITERATIONS_MAX)
             .ok_or(ScramError::Iterations { iterations })?;
+        Ok(Challenge { nonce, salt, iterations })
+    }
+
+    /// Salt and iterations that `server-first-message` asks for, for a caller that has
+    /// [`ClientKeys::of`] compute the keys elsewhere before it calls [`ClientFirst::receive`]. `None`
+    /// if the keys are known: receiving costs nothing then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ClientFirst::receive`].
+    pub fn cost(&self, server_first: &[u8]) -> Result<Option<(Vec<u8>, NonZeroU32)>, ScramError> {
+        let Challenge { salt, iterations, .. } = self.challenge(server_first)?;
+        let is_known = match &self.knowledge {
+            Knowledge::Password(password, keys) => {
+                keys.known(password, &salt, iterations).is_some()
+            }
+            Knowledge::Keys(_) => true,
+        };
+        Ok((!is_known).then_some((salt, iterations)))
+    }
+
+    /// Takes `server-first-message`. Costs the iterations it asks for, unless its keys are known:
+    /// 4,096 take about a millisecond.
+    ///
+    /// # Errors
+    ///
+    /// The message is malformed, belongs to another exchange, or asks for more iterations than
+    /// [`ITERATIONS_MAX`]: the server is at fault. Or the keys are not for this server.
+    pub fn receive(self, server_first: &[u8]) -> Result<ClientFinal, ScramError> {
+        let Challenge { nonce, salt, iterations } = self.challenge(server_first)?;
+        let server_first = text(server_first, b'r')?;
 
         let mut binding = self.binding.gs2_header().into_bytes();
         binding.extend_from_slice(self.binding.hash());
         let without_proof = format!("c={},r={nonce}", BASE64.encode(binding));
         let auth_message = format!("{},{server_first},{without_proof}", self.bare);
 
-        let Keys { client_key, server_key } = self.keys.of(&self.password, &salt, iterations);
+        let keys = match self.knowledge {
+            Knowledge::Password(password, keys) => keys.of(&password, &salt, iterations),
+            Knowledge::Keys(keys) if *keys.salt == *salt && keys.iterations == iterations => keys,
+            Knowledge::Keys(_) => return Err(ScramError::OtherKeys),
+        };
+        let ScramKeys { client_key, server_key, .. } = keys;
         let client_signature = hmac_sha256(&sha256(&*client_key), auth_message.as_bytes());
         let proof = xor(*client_key, &client_signature);
         Ok(ClientFinal {
@@ -123,6 +170,13 @@ impl ClientFirst {
             server_signature: hmac_sha256(&*server_key, auth_message.as_bytes()),
         })
     }
+}
+
+/// The parts of `server-first-message`.
+struct Challenge<'m> {
+    nonce: &'m str,
+    salt: Vec<u8>,
+    iterations: NonZeroU32,
 }
 
 /// The end: the client has its proof, and knows what the server's must be.

@@ -27,13 +27,22 @@ const COUNT_MAX: usize = 4_096;
 /// They are as good as the password for a server that stores this salt. They are overwritten when
 /// the last clone is dropped, and never shown.
 #[derive(Clone, Default)]
-pub struct ClientKeys(Arc<Mutex<HashMap<[u8; 32], Keys>>>);
+pub struct ClientKeys(Arc<Mutex<HashMap<[u8; 32], ScramKeys>>>);
 
-/// `ClientKey` and `ServerKey` of RFC 5802.
+/// `ClientKey` and `ServerKey` of RFC 5802, with what they were made of beside the password. As good
+/// as the password for a server that keeps this salt and these iterations.
 #[derive(Clone)]
-pub(super) struct Keys {
+pub struct ScramKeys {
+    pub(super) salt: Box<[u8]>,
+    pub(super) iterations: NonZeroU32,
     pub(super) client_key: Zeroizing<[u8; 32]>,
     pub(super) server_key: Zeroizing<[u8; 32]>,
+}
+
+impl fmt::Debug for ScramKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScramKeys(…)")
+    }
 }
 
 impl ClientKeys {
@@ -47,20 +56,31 @@ impl ClientKeys {
         self.len() == 0
     }
 
-    /// The keys of a password, computed if they are not known.
-    pub(super) fn of(&self, password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Keys {
+    /// The keys of a password, if they are known. Costs a hash.
+    pub fn known(
+        &self,
+        password: &Secret,
+        salt: &[u8],
+        iterations: NonZeroU32,
+    ) -> Option<ScramKeys> {
         let name = name(password, salt, iterations);
-        if let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&name) {
-            return known.clone();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
+    }
+
+    /// The keys of a password, computed if they are not known, and known from then on. Computing
+    /// costs the iterations: 4,096 take about a millisecond.
+    pub fn of(&self, password: &Secret, salt: &[u8], iterations: NonZeroU32) -> ScramKeys {
+        if let Some(known) = self.known(password, salt, iterations) {
+            return known;
         }
         // Without the lock: another thread that wants the same meanwhile computes it as well, and
         // one that wants something else does not wait.
-        let keys = Keys::new(password, salt, iterations);
-        self.insert(name, keys.clone());
+        let keys = ScramKeys::new(password, salt, iterations);
+        self.insert(name(password, salt, iterations), keys.clone());
         keys
     }
 
-    fn insert(&self, name: [u8; 32], keys: Keys) {
+    fn insert(&self, name: [u8; 32], keys: ScramKeys) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= COUNT_MAX {
             kept.clear();
@@ -69,10 +89,12 @@ impl ClientKeys {
     }
 }
 
-impl Keys {
+impl ScramKeys {
     fn new(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Self {
         let salted = salted_password(password.expose(), salt, iterations);
         Self {
+            salt: salt.into(),
+            iterations,
             client_key: Zeroizing::new(hmac_sha256(&*salted, b"Client Key")),
             server_key: Zeroizing::new(hmac_sha256(&*salted, b"Server Key")),
         }
@@ -111,7 +133,7 @@ mod tests {
         let computed = keys.of(&password, b"salt", COST);
         assert_eq!(keys.len(), 1);
         // What stands there in place of the truth is what comes out: nobody computes it anew.
-        let other = Keys::new(&Secret::from("other"), b"salt", COST);
+        let other = ScramKeys::new(&Secret::from("other"), b"salt", COST);
         keys.insert(name(&password, b"salt", COST), other.clone());
         let found = keys.clone().of(&password, b"salt", COST);
         assert_eq!(found.client_key, other.client_key);

@@ -4,10 +4,11 @@ use std::num::NonZeroU32;
 
 use base64::Engine;
 use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
 
 use super::{
-    BASE64, BINDING_TYPE, ScramError, attribute, base64_attribute, hmac_sha256, salted_password,
-    sha256, text, xor,
+    BASE64, BINDING_TYPE, ScramError, ScramKeys, attribute, base64_attribute, hmac_sha256,
+    salted_password, sha256, text, xor,
 };
 
 /// What a server keeps of a password: enough to check a client's proof, not enough to make one.
@@ -38,6 +39,46 @@ impl Verifier {
             stored_key: sha256(&hmac_sha256(&*salted, b"Client Key")),
             server_key: hmac_sha256(&*salted, b"Server Key"),
         }
+    }
+
+    /// What a server keeps of a password whose keys are known.
+    pub fn from_keys(keys: &ScramKeys) -> Self {
+        Self {
+            iterations: keys.iterations,
+            salt: keys.salt.to_vec(),
+            stored_key: sha256(&*keys.client_key),
+            server_key: *keys.server_key,
+        }
+    }
+
+    /// A salt for a user of whom no stored one is known: the same at each login, and to nobody
+    /// without `secret` different from a random one.
+    pub fn mock_salt(secret: &[u8; 32], user: &[u8]) -> [u8; 16] {
+        let hash = hmac_sha256(secret, &[b"salt ", user].concat());
+        *hash.first_chunk().expect("a hash is longer")
+    }
+
+    /// What stands for a user that does not exist. Nobody has its password, and a client cannot tell
+    /// it from somebody's whose password it does not have. `secret` has to be random and the same
+    /// for all logins. Source: `mock_scram_secret` in `auth-scram.c`.
+    pub fn mock(secret: &[u8; 32], user: &[u8], iterations: NonZeroU32) -> Self {
+        Self {
+            iterations,
+            salt: Self::mock_salt(secret, user).to_vec(),
+            // Its preimage is what a client would have to show.
+            stored_key: hmac_sha256(secret, &[b"stored ", user].concat()),
+            server_key: hmac_sha256(secret, &[b"server ", user].concat()),
+        }
+    }
+
+    /// The salt.
+    pub fn salt(&self) -> &[u8] {
+        &self.salt
+    }
+
+    /// How often the password was hashed.
+    pub fn iterations(&self) -> NonZeroU32 {
+        self.iterations
     }
 
     /// The text form.
@@ -139,9 +180,18 @@ impl ServerFirst {
     ///
     /// # Errors
     ///
+    /// Those of [`ServerFirst::finish`].
+    pub fn verify(self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
+        self.finish(client_final).map(|end| end.message)
+    }
+
+    /// Takes `client-final-message` and checks the proof.
+    ///
+    /// # Errors
+    ///
     /// The message is malformed or belongs to another exchange, the binding is another, or the
     /// client does not know the password.
-    pub fn verify(self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
+    pub fn finish(self, client_final: &[u8]) -> Result<ServerFinal, ScramError> {
         let client_final = text(client_final, b'c')?;
         let mut rest = client_final;
         let binding = base64_attribute(&mut rest, b'c')?;
@@ -167,6 +217,25 @@ impl ServerFirst {
             return Err(ScramError::ClientUnproven);
         }
         let signature = hmac_sha256(&verifier.server_key, auth_message.as_bytes());
-        Ok(format!("v={}", BASE64.encode(signature)).into_bytes())
+        let Verifier { iterations, salt, server_key, .. } = verifier;
+        Ok(ServerFinal {
+            message: format!("v={}", BASE64.encode(signature)).into_bytes(),
+            keys: ScramKeys {
+                salt: salt.into(),
+                iterations,
+                client_key: Zeroizing::new(client_key),
+                server_key: Zeroizing::new(server_key),
+            },
+        })
     }
+}
+
+/// The end: the client is known.
+#[derive(Debug)]
+pub struct ServerFinal {
+    /// `server-final-message`: what to send next.
+    pub message: Vec<u8>,
+    /// The client's keys, which its proof has shown: a proxy can log in with them where the same
+    /// secret is kept.
+    pub keys: ScramKeys,
 }

@@ -150,3 +150,31 @@ fn a_verifier_of_postgresql_is_read_and_written() {
     }
     assert_eq!(text.replace("4096", "0").parse::<Verifier>(), Err(VerifierError));
 }
+
+#[test]
+fn keys_that_a_login_has_shown_open_the_same_door_and_no_other() {
+    let cost = NonZeroU32::new(2).unwrap();
+    let verifier = Verifier::from_password(b"sesame", b"salt", cost);
+    let login = |verifier: Verifier, client: ClientFirst| {
+        let message = client.message();
+        let server = ServerFirst::receive(verifier, &message, None, false, [2; 18])?;
+        let client = client.receive(server.message())?;
+        let end = server.finish(client.message())?;
+        client.verify(&end.message).map(|()| end.keys)
+    };
+    let of =
+        |word: &str| ClientFirst::new(Secret::from(word), ChannelBinding::Unsupported, [1; 18]);
+    let keys = login(verifier.clone(), of("sesame")).unwrap();
+    assert_eq!(Verifier::from_keys(&keys), verifier);
+    assert_eq!(format!("{keys:?}"), "ScramKeys(…)");
+
+    let with = |keys| ClientFirst::from_keys(keys, ChannelBinding::Unsupported, [3; 18]);
+    assert!(login(verifier, with(keys.clone())).is_ok());
+    let salted_anew = Verifier::from_password(b"sesame", b"tlas", cost);
+    assert_eq!(login(salted_anew, with(keys)).unwrap_err(), ScramError::OtherKeys);
+
+    let mock = Verifier::mock(&[7; 32], b"nobody", cost);
+    assert_eq!(mock, Verifier::mock(&[7; 32], b"nobody", cost), "the same at each login");
+    assert_ne!(Verifier::mock_salt(&[7; 32], b"a"), Verifier::mock_salt(&[7; 32], b"b"));
+    assert_eq!(login(mock, of("sesame")).unwrap_err(), ScramError::ClientUnproven);
+}

@@ -1,0 +1,46 @@
+//! [`ClientRules`]: what all clients' logins share.
+
+use std::sync::Arc;
+
+use howdah_wire::auth::scram::ClientKeys;
+
+use crate::config::{Config, StoredSecret};
+
+/// What all clients' logins share, in every worker.
+#[derive(Debug)]
+pub struct ClientRules {
+    pub(super) config: Arc<Config>,
+    pub(super) mock: MockSecret,
+    /// Keys of plain passwords, so that each is computed once.
+    pub(super) keys: ClientKeys,
+    /// Whether users that do not exist look as if they had a SCRAM secret, where both kinds are
+    /// accepted.
+    pub(super) mock_is_scram: bool,
+}
+
+/// What answers to users that do not exist are made of.
+pub(super) struct MockSecret(pub(super) [u8; 32]);
+
+impl std::fmt::Debug for MockSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MockSecret(…)")
+    }
+}
+
+impl ClientRules {
+    /// Rules of a configuration. `mock_secret` has to be random, and to stay the same when the
+    /// configuration is read again: from it come the answers to users that do not exist. `keys` are
+    /// best shared with those of before, and with the server's leg.
+    pub fn new(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> Self {
+        let secrets = || config.users.values().filter_map(|user| user.secret.as_ref());
+        let scram = secrets().filter(|secret| matches!(secret, StoredSecret::Scram(_))).count();
+        // Most of those who exist: a guess that a client cannot improve on.
+        let mock_is_scram = scram * 2 > secrets().count();
+        Self { mock: MockSecret(mock_secret), mock_is_scram, keys, config }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+}

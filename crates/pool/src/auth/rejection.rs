@@ -1,0 +1,168 @@
+//! [`Rejection`]: why a client is not let in, in the words it is told.
+
+use howdah_wire::{
+    backend::{Severity, encode},
+    startup::ProtocolVersion,
+};
+
+/// Why a client is not let in. The texts are PostgreSQL's wherever it has the same reason, so that
+/// drivers and people recognise them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// Bytes that begin no connection. Nothing is answered: nobody knows what would be understood.
+    #[error("this is no startup packet of PostgreSQL's protocol")]
+    NoStartup,
+    /// The startup packet has another layout.
+    #[error("invalid startup packet layout: {0}")]
+    Layout(
+        /// What about it.
+        String,
+    ),
+    /// A protocol that is not spoken.
+    #[error("unsupported frontend protocol {0}: server supports 3.0 to 3.2")]
+    Protocol(
+        /// The version asked for.
+        ProtocolVersion,
+    ),
+    /// TLS or GSSAPI encryption is asked for a second time, or within TLS.
+    #[error("unsupported frontend protocol 1234.{0}: encryption was asked for before")]
+    AskedTwice(
+        /// 5679 for TLS, 5680 for GSSAPI.
+        u16,
+    ),
+    /// Bytes came before the answer to the request for encryption: somebody between us may have put
+    /// them there (CVE-2021-23214).
+    #[error("received unencrypted data after {0} request")]
+    UnencryptedData(
+        /// `SSL` or `GSSAPI encryption`.
+        &'static str,
+    ),
+    /// TLS began at once, but not for PostgreSQL's protocol.
+    #[error("received direct SSL connection request without ALPN protocol negotiation extension")]
+    NoAlpn,
+    /// Only connections with TLS are let in.
+    #[error("SSL required")]
+    TlsRequired,
+    /// There is no user in the startup packet.
+    #[error("no PostgreSQL user name specified in startup packet")]
+    NoUser,
+    /// A parameter that would get lost on the way from server to server.
+    #[error("unsupported startup parameter: {0}")]
+    Parameter(
+        /// Its name.
+        String,
+    ),
+    /// The same, inside of `options`.
+    #[error("unsupported startup parameter in options: {0}")]
+    OptionsParameter(
+        /// Its name.
+        String,
+    ),
+    /// `options` that are more than parameters.
+    #[error(
+        "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed"
+    )]
+    Options,
+    /// `replication` is no word that means something.
+    #[error("invalid value for parameter \"replication\": \"{0}\"")]
+    Replication(
+        /// The word.
+        String,
+    ),
+    /// The password is wrong, or there is no such user: which, is not told.
+    #[error("password authentication failed for user \"{0}\"")]
+    Password(
+        /// The user.
+        String,
+    ),
+    /// The certificate is another's, or there is none.
+    #[error("certificate authentication failed for user \"{0}\"")]
+    Certificate(
+        /// The user.
+        String,
+    ),
+    /// Nothing needs to be proven, but the name is unknown.
+    #[error("role \"{0}\" does not exist")]
+    UnknownUser(
+        /// The user.
+        String,
+    ),
+    /// There is no such database. Told to who has proven to be somebody.
+    #[error("database \"{0}\" does not exist")]
+    UnknownDatabase(
+        /// Its name.
+        String,
+    ),
+    /// Another message instead of a password.
+    #[error("expected password response, got message type {0}")]
+    NoPassword(
+        /// Its tag.
+        u8,
+    ),
+    /// A message longer than any password.
+    #[error("a message of the login is too long")]
+    TooLong,
+    /// A SASL mechanism that was not offered.
+    #[error("client selected an invalid SASL authentication mechanism")]
+    Mechanism,
+    /// A SCRAM message that is none.
+    #[error("malformed SCRAM message")]
+    Scram,
+    /// Client and we do not see the same TLS connection.
+    #[error("SCRAM channel binding check failed")]
+    ChannelBinding,
+    /// The login took too long.
+    #[error("client_login_timeout: the login took too long")]
+    Timeout,
+    /// As many clients as there may be.
+    #[error("no more connections allowed ({0})")]
+    TooMany(
+        /// PgBouncer's name of the limit.
+        &'static str,
+    ),
+}
+
+impl Rejection {
+    /// Five characters that programs understand.
+    pub const fn sqlstate(&self) -> &'static [u8; 5] {
+        match self {
+            Self::Protocol(_) => b"0A000",
+            Self::Replication(_) => b"22023",
+            Self::TlsRequired | Self::NoUser | Self::Certificate(_) | Self::UnknownUser(_) => {
+                b"28000"
+            }
+            Self::ChannelBinding => b"28000",
+            Self::Password(_) => b"28P01",
+            Self::UnknownDatabase(_) => b"3D000",
+            Self::TooMany(_) => b"53300",
+            Self::Timeout => b"57014",
+            Self::NoStartup
+            | Self::Layout(_)
+            | Self::AskedTwice(_)
+            | Self::UnencryptedData(_)
+            | Self::NoAlpn
+            | Self::Parameter(_)
+            | Self::OptionsParameter(_)
+            | Self::Options
+            | Self::NoPassword(_)
+            | Self::TooLong
+            | Self::Mechanism
+            | Self::Scram => b"08P01",
+        }
+    }
+
+    /// Whether the client is told. One that does not speak the protocol is not.
+    pub const fn is_told(&self) -> bool {
+        !matches!(self, Self::NoStartup | Self::NoAlpn)
+    }
+
+    /// Appends it as an ErrorResponse, if it is told.
+    pub fn write(&self, buf: &mut Vec<u8>) {
+        if self.is_told() {
+            let message = self.to_string().replace('\0', " ");
+            let fields = encode::essentials(Severity::Fatal, self.sqlstate(), message.as_bytes());
+            encode::error_response(buf, fields).expect("no field holds a zero byte");
+        }
+    }
+}
