@@ -5,28 +5,34 @@
 //!
 //! # Cost
 //!
-//! One copy of an event's bytes into a buffer of a few kilobytes and one pass of XXH3 over it. Nothing
-//! is allocated per event; texts larger than the buffer are hashed where they are.
+//! One pass of XXH3 over each text, one multiplication per field, no copy and no allocation. What
+//! stays the same from event to event (a session's names) or is looked up anyway (statements) comes
+//! with its hash taken: see [`EventRef`].
 
 use std::{fmt, ops::AddAssign};
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::{
+    const_xxh3,
+    xxh3::{xxh3_64, xxh3_128},
+};
 
-use crate::{Action, Bound, CopyDirection, Event, Kind, Parameter};
+use crate::{ActionRef, CopyDirection, Event, EventRef, Kind, ParameterRef, Parameters, Source};
 
 /// A hash over every field of every event added, independent of their order, with the events
 /// counted by kind.
 ///
-/// It is the sum, modulo 2¹²⁸, of one XXH3-128 hash (seed 0) per event. What is hashed is the event
-/// as a run of fields, in the order of [`Field`], those that the event does not have left out:
+/// It is the sum, modulo 2¹²⁸, of one hash per event, which is made of the fields that the event has:
 ///
 /// ```text
-/// field  = tag: u8, value
-/// value  = number: i64 little-endian
-///        | text: u64 little-endian length, bytes
-///        | list: u64 little-endian count, then per entry
-///                0: u8 (NULL) | 1: u8, text (a value) | 2: u8, text (a value that was cut)
+/// event  = XXH3-128 (the sum of its fields, modulo 2¹²⁸, as 16 bytes, little-endian)
+/// field  = (word + 1) · multiplier        multiplier = XXH3-64 (the tag, one byte) | 1
+/// word   = number: the number, modulo 2⁶⁴
+///        | text:   XXH3-64 (the bytes)
+///        | list:   XXH3-64 (its entries, 8 bytes each, little-endian)
+///          entry:  0 (NULL) | XXH3-64 (a value) | the complement of that (a value that was cut)
 /// ```
+///
+/// All with seed 0. The tags are those of [`Field`].
 ///
 /// Being a sum, it can be taken in parts: hash halves of a log apart and add them. Equal events count
 /// as often as they come, which an exclusive or would not see.
@@ -39,7 +45,8 @@ use crate::{Action, Bound, CopyDirection, Event, Kind, Parameter};
 pub struct EventHash {
     sum: u128,
     kinds: [u64; Kind::ALL.len()],
-    row: Row,
+    /// The entries of a list, for their memory.
+    entries: Vec<u8>,
 }
 
 /// What the tag of a field says, in the order of the fields of an event. Numbers are never reused.
@@ -90,35 +97,76 @@ pub enum Field {
 impl EventHash {
     /// Takes an event in.
     pub fn add(&mut self, event: &Event) {
-        let row = &mut self.row;
-        row.number(Field::Time, event.time.as_micros());
-        row.text(Field::Session, event.session.as_bytes());
-        row.text(Field::Kind, event.action.kind().as_str().as_bytes());
-        row.known(Field::User, &event.user);
-        row.known(Field::Database, &event.database);
-        row.known(Field::Application, &event.application);
-        row.action(&event.action);
+        self.add_ref(&EventRef::of(event));
+    }
+
+    /// Takes an event in that lies elsewhere.
+    pub fn add_ref(&mut self, event: &EventRef<'_>) {
+        let kind = event.action.kind();
+        let mut fields = event.identity.part();
+        fields.number(Field::Time, event.time.as_micros().cast_unsigned());
+        fields.number(Field::Kind, KINDS[kind as usize]);
+        fields.number(Field::Source, SOURCES[event.source as usize]);
+        self.add_action(&event.action, &mut fields);
         if let Some(duration_us) = event.outcome.duration_us {
-            row.number(Field::Duration, duration_us.cast_signed());
+            fields.number(Field::Duration, duration_us);
         }
         if let Some(code) = event.outcome.sqlstate {
-            row.text(Field::SqlState, code.as_str().as_bytes());
+            fields.text(Field::SqlState, code.as_str().as_bytes());
         }
-        if let Some(error) = &event.outcome.error {
-            row.text(Field::Error, error.as_bytes());
+        if let Some(error) = event.outcome.error {
+            fields.text(Field::Error, error);
         }
-        row.text(Field::Source, event.source.as_str().as_bytes());
-        if let Some(vxid) = &event.vxid {
-            row.text(Field::Vxid, vxid.as_bytes());
+        if let Some(vxid) = event.vxid {
+            fields.text(Field::Vxid, vxid.as_bytes());
         }
         if let Some(query_id) = event.query_id {
-            row.number(Field::QueryId, query_id);
+            fields.number(Field::QueryId, query_id.cast_unsigned());
         }
         if let Some(pipeline) = event.pipeline {
-            row.number(Field::Pipeline, i64::from(pipeline));
+            fields.number(Field::Pipeline, u64::from(pipeline));
         }
-        self.sum = self.sum.wrapping_add(row.take());
-        self.kinds[event.action.kind() as usize] += 1;
+        self.sum = self.sum.wrapping_add(fields.hash());
+        self.kinds[kind as usize] += 1;
+    }
+
+    fn add_action(&mut self, action: &ActionRef<'_>, fields: &mut Part) {
+        if let Some(sql) = action.sql() {
+            fields.number(Field::Sql, sql.hash());
+        }
+        if let Some(statement) = action.statement() {
+            fields.text(Field::Statement, statement);
+        }
+        match action {
+            ActionRef::Copy { direction: CopyDirection::In, .. } => {
+                fields.text(Field::CopyDirection, b"in");
+            }
+            ActionRef::Copy { direction: CopyDirection::Out, .. } => {
+                fields.text(Field::CopyDirection, b"out");
+            }
+            ActionRef::Call { function } => fields.text(Field::Function, function),
+            ActionRef::Bind(bound) | ActionRef::Execute(bound) | ActionRef::Fetch(bound) => {
+                fields.text(Field::Portal, bound.portal);
+                if let Some(parameters) = bound.parameters {
+                    fields.number(Field::Parameters, self.list(parameters));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The word of a list.
+    fn list(&mut self, parameters: Parameters<'_>) -> u64 {
+        self.entries.clear();
+        for value in parameters.iter() {
+            let word = match value {
+                ParameterRef::Null => 0,
+                ParameterRef::Value(text) => xxh3_64(text),
+                ParameterRef::Truncated(text) => !xxh3_64(text),
+            };
+            self.entries.extend_from_slice(&word.to_le_bytes());
+        }
+        xxh3_64(&self.entries)
     }
 
     /// The hash.
@@ -172,130 +220,70 @@ impl fmt::Debug for EventHash {
     }
 }
 
-/// The bytes of one event on their way into a hash.
-///
-/// Most events fit the buffer and take the fast path of hashing known bytes at once; the hasher in
-/// steps, which gives the same hash, is for those that do not.
-#[derive(Clone, Default)]
-struct Row {
-    buffer: Vec<u8>,
-    /// Has taken the bytes before those of the buffer. Boxed once, then reused.
-    stepwise: Option<Box<Xxh3>>,
-    overflowed: bool,
-}
+/// The sum of some of an event's fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Part(u128);
 
-impl Row {
-    fn number(&mut self, field: Field, number: i64) {
-        self.head(field as u8, number.cast_unsigned());
+impl Part {
+    /// Adds a field whose word is known.
+    #[inline]
+    pub(crate) fn number(&mut self, field: Field, word: u64) {
+        let product = (u128::from(word) + 1) * u128::from(MULTIPLIERS[field as usize]);
+        self.0 = self.0.wrapping_add(product);
     }
 
+    #[inline]
     fn text(&mut self, field: Field, text: &[u8]) {
-        self.sized(field as u8, text);
-    }
-
-    /// A tag and a number, as one run of bytes.
-    #[inline]
-    fn head(&mut self, tag: u8, number: u64) {
-        let mut head = [tag; 9];
-        head[1..].copy_from_slice(&number.to_le_bytes());
-        if self.buffer.len() + head.len() <= BUFFER_BYTES {
-            self.buffer.extend_from_slice(&head);
-        } else {
-            self.put(&head);
-        }
-    }
-
-    fn known(&mut self, field: Field, text: &str) {
-        if !text.is_empty() {
-            self.text(field, text.as_bytes());
-        }
-    }
-
-    fn action(&mut self, action: &Action) {
-        match action {
-            Action::Connect | Action::Disconnect | Action::Cancel => {}
-            Action::Simple { sql } => self.text(Field::Sql, sql.as_bytes()),
-            Action::Copy { sql, direction } => {
-                self.text(Field::Sql, sql.as_bytes());
-                let word = match direction {
-                    CopyDirection::In => "in",
-                    CopyDirection::Out => "out",
-                };
-                self.text(Field::CopyDirection, word.as_bytes());
-            }
-            Action::Parse { statement, sql } => {
-                self.text(Field::Statement, statement.as_bytes());
-                self.text(Field::Sql, sql.as_bytes());
-            }
-            Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => {
-                self.bound(bound);
-            }
-            Action::Call { function } => self.text(Field::Function, function.as_bytes()),
-        }
-    }
-
-    fn bound(&mut self, bound: &Bound) {
-        self.text(Field::Statement, bound.statement.as_bytes());
-        self.text(Field::Portal, bound.portal.as_bytes());
-        self.text(Field::Sql, bound.sql.as_bytes());
-        let Some(parameters) = &bound.parameters else { return };
-        self.head(Field::Parameters as u8, parameters.len() as u64);
-        for parameter in parameters {
-            match parameter {
-                Parameter::Null => self.put(&[0]),
-                Parameter::Value(text) => self.sized(1, text.as_bytes()),
-                Parameter::Truncated(text) => self.sized(2, text.as_bytes()),
-            }
-        }
-    }
-
-    /// A tag and a text with its length.
-    #[inline]
-    fn sized(&mut self, tag: u8, text: &[u8]) {
-        self.head(tag, text.len() as u64);
-        self.put(text);
+        let word = if text.is_empty() { EMPTY } else { xxh3_64(text) };
+        self.number(field, word);
     }
 
     #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        if self.buffer.len() + bytes.len() <= BUFFER_BYTES {
-            self.buffer.extend_from_slice(bytes);
-            return;
-        }
-        let hasher = self.stepwise.get_or_insert_default();
-        hasher.update(&self.buffer);
-        self.buffer.clear();
-        self.overflowed = true;
-        if bytes.len() <= BUFFER_BYTES {
-            self.buffer.extend_from_slice(bytes);
-        } else {
-            hasher.update(bytes);
-        }
-    }
-
-    /// The hash of what was put in; the next event begins anew.
-    fn take(&mut self) -> u128 {
-        let hash = match &mut self.stepwise {
-            Some(hasher) if self.overflowed => {
-                hasher.update(&self.buffer);
-                let hash = hasher.digest128();
-                hasher.reset();
-                hash
-            }
-            _ => xxh3_128(&self.buffer),
-        };
-        self.buffer.clear();
-        self.overflowed = false;
-        hash
+    fn hash(self) -> u128 {
+        xxh3_128(&self.0.to_le_bytes())
     }
 }
 
-const BUFFER_BYTES: usize = 8 << 10;
+/// The word of an empty text: most statements and portals have no name.
+const EMPTY: u64 = const_xxh3::xxh3_64(b"");
+
+/// Multipliers by tag.
+const MULTIPLIERS: [u64; Field::Pipeline as usize + 1] = {
+    let mut multipliers = [0; Field::Pipeline as usize + 1];
+    let mut tag = 0;
+    while tag < multipliers.len() {
+        multipliers[tag] = const_xxh3::xxh3_64(&[tag as u8]) | 1;
+        tag += 1;
+    }
+    multipliers
+};
+
+/// The words of all kinds, in their order.
+const KINDS: [u64; Kind::ALL.len()] = {
+    let mut words = [0; Kind::ALL.len()];
+    let mut at = 0;
+    while at < words.len() {
+        words[at] = const_xxh3::xxh3_64(Kind::ALL[at].as_str().as_bytes());
+        at += 1;
+    }
+    words
+};
+
+/// The words of all sources, in their order.
+const SOURCES: [u64; Source::ALL.len()] = {
+    let mut words = [0; Source::ALL.len()];
+    let mut at = 0;
+    while at < words.len() {
+        words[at] = const_xxh3::xxh3_64(Source::ALL[at].as_str().as_bytes());
+        at += 1;
+    }
+    words
+};
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Outcome, Source, SqlState, Timestamp};
+    use crate::{Action, Bound, Outcome, Parameter, SqlState, Timestamp};
 
     fn event(sql: &str, parameters: Option<Vec<Parameter>>) -> Event {
         Event {
@@ -327,29 +315,30 @@ mod tests {
     /// What the documentation says, done by hand.
     #[test]
     fn the_hash_is_the_documented_one() {
-        let value = Parameter::Value("v".into());
-        let event = event("select $1", Some(vec![Parameter::Null, value]));
-        let mut bytes = Vec::new();
-        let mut text = |tag: u8, text: &str| {
-            bytes.push(tag);
-            bytes.extend((text.len() as u64).to_le_bytes());
-            bytes.extend(text.as_bytes());
-        };
-        text(2, "s");
-        text(3, "execute");
-        text(4, "u");
-        text(7, "");
-        text(8, "p");
-        text(9, "select $1");
-        let after_time = bytes;
-        let mut bytes = vec![1, 1, 0, 0, 0, 0, 0, 0, 0];
-        bytes.extend(after_time);
-        bytes.extend([10, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, b'v']);
-        bytes.extend([13, 2, 0, 0, 0, 0, 0, 0, 0]);
-        bytes.extend([16, 8, 0, 0, 0, 0, 0, 0, 0]);
-        bytes.extend(b"duration");
-        bytes.extend([18, 255, 255, 255, 255, 255, 255, 255, 255]);
-        assert_eq!(hash_of([&event]).value(), xxh3_128(&bytes));
+        let values =
+            vec![Parameter::Null, Parameter::Value("v".into()), Parameter::Truncated("w".into())];
+        let event = event("select $1", Some(values));
+        let text = |text: &str| xxh3_64(text.as_bytes());
+        let list: Vec<u8> =
+            [0, text("v"), !text("w")].into_iter().flat_map(u64::to_le_bytes).collect();
+        let fields = [
+            (1, 1),
+            (2, text("s")),
+            (3, text("execute")),
+            (4, text("u")),
+            (7, text("")),
+            (8, text("p")),
+            (9, text("select $1")),
+            (10, xxh3_64(&list)),
+            (13, 2),
+            (16, text("duration")),
+            (18, u64::MAX),
+        ];
+        let sum = fields.into_iter().fold(0_u128, |sum, (tag, word)| {
+            let multiplier = xxh3_64(&[tag]) | 1;
+            sum.wrapping_add((u128::from(word) + 1) * u128::from(multiplier))
+        });
+        assert_eq!(hash_of([&event]).value(), xxh3_128(&sum.to_le_bytes()));
     }
 
     #[test]
@@ -396,18 +385,6 @@ mod tests {
         for (i, one) in others.iter().enumerate() {
             for other in &others[i + 1..] {
                 assert_ne!(hash_of([one]).value(), hash_of([other]).value(), "{one:?} {other:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_text_larger_than_the_buffer_hashes_as_one_that_is_not() {
-        let mut row = Row::default();
-        for len in [0, 1, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 5 * BUFFER_BYTES] {
-            let bytes = vec![b'x'; len];
-            for piece in [7, 4096, BUFFER_BYTES + 1] {
-                bytes.chunks(piece).for_each(|chunk| row.put(chunk));
-                assert_eq!(row.take(), xxh3_128(&bytes), "{len} by {piece}");
             }
         }
     }

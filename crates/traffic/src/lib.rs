@@ -1,13 +1,15 @@
 //! The event model: what the clients of a PostgreSQL server did, in one vocabulary.
 //!
 //! Importers of server logs and the pooler's tap produce [`Event`]s; captures store them; replay
-//! plays them. This crate says what an event *is*. Files, sockets and SQL meaning live elsewhere.
+//! plays them. [`EventRef`]
+//! is the same, borrowed. This crate says what an event *is*. Files, sockets and SQL meaning live elsewhere.
 
 mod event;
 mod hash;
 mod reorder;
 mod text;
 mod time;
+mod view;
 
 pub use event::{
     Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
@@ -16,3 +18,7 @@ pub use hash::{EventHash, Field};
 pub use reorder::Reorder;
 pub use text::Text;
 pub use time::{ParseTimestampError, Timestamp};
+pub use view::{
+    ActionRef, BoundRef, EventRef, Hashed, Identity, IdentityDigest, OutcomeRef, ParameterRef,
+    Parameters, Slot,
+};

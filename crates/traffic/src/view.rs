@@ -1,0 +1,539 @@
+//! [`EventRef`]: an event whose texts lie elsewhere.
+//!
+//! A reader of logs makes millions of events a second, of which most are looked at once. So it shows
+//! each where its bytes already are: in the log, in a buffer of the session. Whoever keeps one makes
+//! an [`Event`] of it.
+
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{
+    Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
+    Text, Timestamp,
+    hash::{Field, Part},
+};
+
+/// The same as an [`Event`], borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct EventRef<'a> {
+    /// See [`Event::time`].
+    pub time: Timestamp,
+    /// Whose it is.
+    pub identity: Identity<'a>,
+    /// What was done.
+    pub action: ActionRef<'a>,
+    /// What the capture says came of it.
+    pub outcome: OutcomeRef<'a>,
+    /// Where the capture learnt of it.
+    pub source: Source,
+    /// See [`Event::vxid`].
+    pub vxid: Option<&'a str>,
+    /// See [`Event::query_id`].
+    pub query_id: Option<i64>,
+    /// See [`Event::pipeline`].
+    pub pipeline: Option<u32>,
+}
+
+/// Session, user, database and application of an event, with what they are in its
+/// [hash](crate::EventHash): they are the same in all events of a session, or nearly.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    session: &'a SessionId,
+    user: &'a Arc<str>,
+    database: &'a Arc<str>,
+    application: &'a Arc<str>,
+    digest: IdentityDigest,
+}
+
+/// What session, user, database and application are in the hash of an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdentityDigest {
+    session: u64,
+    part: Part,
+}
+
+/// The same as an [`Action`], borrowed.
+#[derive(Clone, Copy, Debug)]
+pub enum ActionRef<'a> {
+    /// [`Action::Connect`].
+    Connect,
+    /// [`Action::Disconnect`].
+    Disconnect,
+    /// [`Action::Simple`].
+    Simple {
+        /// The whole text of the message.
+        sql: Hashed<'a>,
+    },
+    /// [`Action::Copy`].
+    Copy {
+        /// The whole text of the message.
+        sql: Hashed<'a>,
+        /// Which way the rows go.
+        direction: CopyDirection,
+    },
+    /// [`Action::Parse`].
+    Parse {
+        /// Name given to the prepared statement.
+        statement: &'a [u8],
+        /// Text to prepare.
+        sql: Hashed<'a>,
+    },
+    /// [`Action::Bind`].
+    Bind(BoundRef<'a>),
+    /// [`Action::Execute`].
+    Execute(BoundRef<'a>),
+    /// [`Action::Fetch`].
+    Fetch(BoundRef<'a>),
+    /// [`Action::Call`].
+    Call {
+        /// Name of the function, as logged.
+        function: &'a [u8],
+    },
+    /// [`Action::Cancel`].
+    Cancel,
+}
+
+/// The same as a [`Bound`], borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct BoundRef<'a> {
+    /// Name of the prepared statement.
+    pub statement: &'a [u8],
+    /// Name of the portal.
+    pub portal: &'a [u8],
+    /// Text of the prepared statement.
+    pub sql: Hashed<'a>,
+    /// The values, or `None` when the capture does not hold them.
+    pub parameters: Option<Parameters<'a>>,
+}
+
+/// Bytes with their XXH3-64 hash, which is taken once and serves whoever looks the text up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hashed<'a> {
+    bytes: &'a [u8],
+    hash: u64,
+}
+
+/// The values of a [`BoundRef`].
+#[derive(Clone, Copy, Debug)]
+pub enum Parameters<'a> {
+    /// As an event owns them.
+    List(&'a [Parameter]),
+    /// Side by side in one run of bytes.
+    Flat {
+        /// Holds all values, and perhaps more.
+        bytes: &'a [u8],
+        /// One for each value.
+        slots: &'a [Slot],
+    },
+}
+
+/// Where a value is within the bytes of [`Parameters::Flat`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// SQL NULL.
+    Null,
+    /// From the first of the numbers to before the second, whole.
+    Value(u32, u32),
+    /// The same, of a value that the server cut.
+    Truncated(u32, u32),
+}
+
+/// The same as a [`Parameter`], borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterRef<'a> {
+    /// SQL NULL.
+    Null,
+    /// The whole value.
+    Value(&'a [u8]),
+    /// The beginning of a value that the server cut.
+    Truncated(&'a [u8]),
+}
+
+/// The same as an [`Outcome`], borrowed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OutcomeRef<'a> {
+    /// How long the server worked on it, in microseconds.
+    pub duration_us: Option<u64>,
+    /// SQLSTATE if it failed and the log holds the code.
+    pub sqlstate: Option<SqlState>,
+    /// The server's primary error message if it failed.
+    pub error: Option<&'a [u8]>,
+}
+
+impl<'a> EventRef<'a> {
+    /// A view of an event.
+    pub fn of(event: &'a Event) -> Self {
+        let Event { session, user, database, application, .. } = event;
+        let outcome = &event.outcome;
+        Self {
+            time: event.time,
+            identity: Identity::new(session, user, database, application),
+            action: ActionRef::of(&event.action),
+            outcome: OutcomeRef {
+                duration_us: outcome.duration_us,
+                sqlstate: outcome.sqlstate,
+                error: outcome.error.as_ref().map(Text::as_bytes),
+            },
+            source: event.source,
+            vxid: event.vxid.as_deref(),
+            query_id: event.query_id,
+            pipeline: event.pipeline,
+        }
+    }
+
+    /// An event of its own. `text` makes the texts, and may give equal ones the same memory.
+    pub fn to_event(&self, text: &mut impl FnMut(Hashed<'_>) -> Text) -> Event {
+        let Identity { session, user, database, application, .. } = self.identity;
+        Event {
+            time: self.time,
+            session: session.clone(),
+            user: user.clone(),
+            database: database.clone(),
+            application: application.clone(),
+            action: self.action.to_action(text),
+            outcome: Outcome {
+                duration_us: self.outcome.duration_us,
+                sqlstate: self.outcome.sqlstate,
+                error: self.outcome.error.map(Text::from),
+            },
+            source: self.source,
+            vxid: self.vxid.map(Arc::from),
+            query_id: self.query_id,
+            pipeline: self.pipeline,
+        }
+    }
+}
+
+impl<'a> Identity<'a> {
+    /// From the words themselves.
+    pub fn new(
+        session: &'a SessionId,
+        user: &'a Arc<str>,
+        database: &'a Arc<str>,
+        application: &'a Arc<str>,
+    ) -> Self {
+        let digest = IdentityDigest::of(session, user, database, application);
+        Self { session, user, database, application, digest }
+    }
+
+    /// From the words and their digest, taken before by [`IdentityDigest::of`] of the same words.
+    pub fn with_digest(
+        session: &'a SessionId,
+        user: &'a Arc<str>,
+        database: &'a Arc<str>,
+        application: &'a Arc<str>,
+        digest: IdentityDigest,
+    ) -> Self {
+        Self { session, user, database, application, digest }
+    }
+
+    /// See [`Event::session`].
+    pub fn session(&self) -> &'a SessionId {
+        self.session
+    }
+
+    /// See [`Event::user`].
+    pub fn user(&self) -> &'a Arc<str> {
+        self.user
+    }
+
+    /// See [`Event::database`].
+    pub fn database(&self) -> &'a Arc<str> {
+        self.database
+    }
+
+    /// See [`Event::application`].
+    pub fn application(&self) -> &'a Arc<str> {
+        self.application
+    }
+
+    /// XXH3-64 of the session.
+    pub fn session_hash(&self) -> u64 {
+        self.digest.session
+    }
+
+    /// The four in an event's hash.
+    pub(crate) fn part(&self) -> Part {
+        self.digest.part
+    }
+}
+
+impl IdentityDigest {
+    /// The digest of these words.
+    pub fn of(session: &str, user: &str, database: &str, application: &str) -> Self {
+        let session = xxh3_64(session.as_bytes());
+        let mut part = Part::default();
+        part.number(Field::Session, session);
+        for (field, text) in
+            [(Field::User, user), (Field::Database, database), (Field::Application, application)]
+        {
+            if !text.is_empty() {
+                part.number(field, xxh3_64(text.as_bytes()));
+            }
+        }
+        Self { session, part }
+    }
+}
+
+impl<'a> ActionRef<'a> {
+    fn of(action: &'a Action) -> Self {
+        let sql_of = |sql: &'a Text| Hashed::new(sql.as_bytes());
+        match action {
+            Action::Connect => Self::Connect,
+            Action::Disconnect => Self::Disconnect,
+            Action::Simple { sql } => Self::Simple { sql: sql_of(sql) },
+            Action::Copy { sql, direction } => {
+                Self::Copy { sql: sql_of(sql), direction: *direction }
+            }
+            Action::Parse { statement, sql } => {
+                Self::Parse { statement: statement.as_bytes(), sql: sql_of(sql) }
+            }
+            Action::Bind(bound) => Self::Bind(BoundRef::of(bound)),
+            Action::Execute(bound) => Self::Execute(BoundRef::of(bound)),
+            Action::Fetch(bound) => Self::Fetch(BoundRef::of(bound)),
+            Action::Call { function } => Self::Call { function: function.as_bytes() },
+            Action::Cancel => Self::Cancel,
+        }
+    }
+
+    fn to_action(self, text: &mut impl FnMut(Hashed<'_>) -> Text) -> Action {
+        match self {
+            Self::Connect => Action::Connect,
+            Self::Disconnect => Action::Disconnect,
+            Self::Simple { sql } => Action::Simple { sql: text(sql) },
+            Self::Copy { sql, direction } => Action::Copy { sql: text(sql), direction },
+            Self::Parse { statement, sql } => {
+                Action::Parse { statement: text(Hashed::new(statement)), sql: text(sql) }
+            }
+            Self::Bind(bound) => Action::Bind(bound.to_bound(text)),
+            Self::Execute(bound) => Action::Execute(bound.to_bound(text)),
+            Self::Fetch(bound) => Action::Fetch(bound.to_bound(text)),
+            Self::Call { function } => Action::Call { function: text(Hashed::new(function)) },
+            Self::Cancel => Action::Cancel,
+        }
+    }
+
+    /// The kind, without the data.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Connect => Kind::Connect,
+            Self::Disconnect => Kind::Disconnect,
+            Self::Simple { .. } => Kind::Simple,
+            Self::Copy { .. } => Kind::Copy,
+            Self::Parse { .. } => Kind::Parse,
+            Self::Bind(_) => Kind::Bind,
+            Self::Execute(_) => Kind::Execute,
+            Self::Fetch(_) => Kind::Fetch,
+            Self::Call { .. } => Kind::Call,
+            Self::Cancel => Kind::Cancel,
+        }
+    }
+
+    /// The SQL text it carries, if it carries one.
+    pub fn sql(&self) -> Option<Hashed<'a>> {
+        match self {
+            Self::Simple { sql } | Self::Copy { sql, .. } | Self::Parse { sql, .. } => Some(*sql),
+            _ => self.bound().map(|bound| bound.sql),
+        }
+    }
+
+    /// What a Bind, an Execute or a Fetch speaks of.
+    pub fn bound(&self) -> Option<&BoundRef<'a>> {
+        match self {
+            Self::Bind(bound) | Self::Execute(bound) | Self::Fetch(bound) => Some(bound),
+            _ => None,
+        }
+    }
+
+    /// The name of the prepared statement it is about, if it is about one.
+    pub fn statement(&self) -> Option<&'a [u8]> {
+        match self {
+            Self::Parse { statement, .. } => Some(statement),
+            _ => self.bound().map(|bound| bound.statement),
+        }
+    }
+}
+
+impl<'a> BoundRef<'a> {
+    fn of(bound: &'a Bound) -> Self {
+        Self {
+            statement: bound.statement.as_bytes(),
+            portal: bound.portal.as_bytes(),
+            sql: Hashed::new(bound.sql.as_bytes()),
+            parameters: bound.parameters.as_deref().map(Parameters::List),
+        }
+    }
+
+    fn to_bound(self, text: &mut impl FnMut(Hashed<'_>) -> Text) -> Bound {
+        let values = |parameters: Parameters<'_>| parameters.iter().map(Parameter::from).collect();
+        Bound {
+            statement: text(Hashed::new(self.statement)),
+            portal: text(Hashed::new(self.portal)),
+            sql: text(self.sql),
+            parameters: self.parameters.map(values),
+        }
+    }
+}
+
+impl<'a> Hashed<'a> {
+    /// Takes the hash of some bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, hash: xxh3_64(bytes) }
+    }
+
+    /// From bytes whose hash was taken before, perhaps of another copy of them.
+    pub fn with_hash(bytes: &'a [u8], hash: u64) -> Self {
+        Self { bytes, hash }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// XXH3-64 of the bytes, seed 0.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl<'a> Parameters<'a> {
+    /// No values: those of a statement that takes none.
+    pub const NONE: Self = Self::List(&[]);
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::List(values) => values.len(),
+            Self::Flat { slots, .. } => slots.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value with this index, from 0.
+    pub fn at(&self, index: usize) -> Option<ParameterRef<'a>> {
+        Some(match self {
+            Self::List(values) => match values.get(index)? {
+                Parameter::Null => ParameterRef::Null,
+                Parameter::Value(text) => ParameterRef::Value(text.as_bytes()),
+                Parameter::Truncated(text) => ParameterRef::Truncated(text.as_bytes()),
+            },
+            Self::Flat { bytes, slots } => slots.get(index)?.of(bytes),
+        })
+    }
+
+    /// The values in their order.
+    pub fn iter(self) -> impl Iterator<Item = ParameterRef<'a>> {
+        (0..self.len()).map_while(move |index| self.at(index))
+    }
+}
+
+impl Slot {
+    /// The value. A slot beyond the bytes is an empty text: whoever made it was wrong.
+    fn of(self, bytes: &[u8]) -> ParameterRef<'_> {
+        let text =
+            |start: u32, end: u32| bytes.get(start as usize..end as usize).unwrap_or_default();
+        match self {
+            Self::Null => ParameterRef::Null,
+            Self::Value(start, end) => ParameterRef::Value(text(start, end)),
+            Self::Truncated(start, end) => ParameterRef::Truncated(text(start, end)),
+        }
+    }
+}
+
+impl<'a> ParameterRef<'a> {
+    /// What there is of the value, unless it is NULL.
+    pub fn text(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Null => None,
+            Self::Value(text) | Self::Truncated(text) => Some(text),
+        }
+    }
+}
+
+impl From<ParameterRef<'_>> for Parameter {
+    fn from(value: ParameterRef<'_>) -> Self {
+        match value {
+            ParameterRef::Null => Self::Null,
+            ParameterRef::Value(text) => Self::Value(Text::from(text)),
+            ParameterRef::Truncated(text) => Self::Truncated(Text::from(text)),
+        }
+    }
+}
+
+impl OutcomeRef<'_> {
+    /// Whether the server reported an error.
+    pub fn failed(&self) -> bool {
+        self.sqlstate.is_some() || self.error.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_the_same_seen_and_kept() {
+        let values =
+            vec![Parameter::Null, Parameter::Value("a".into()), Parameter::Truncated("b".into())];
+        let bound = Bound {
+            statement: "S_1".into(),
+            portal: "C_2".into(),
+            sql: "select $1, $2, $3".into(),
+            parameters: Some(values),
+        };
+        let sql = || Text::from("select 1");
+        for action in [
+            Action::Connect,
+            Action::Disconnect,
+            Action::Simple { sql: sql() },
+            Action::Copy { sql: sql(), direction: CopyDirection::Out },
+            Action::Parse { statement: "S_1".into(), sql: sql() },
+            Action::Bind(bound.clone()),
+            Action::Execute(bound.clone()),
+            Action::Fetch(Bound { parameters: None, ..bound }),
+            Action::Call { function: "random".into() },
+            Action::Cancel,
+        ] {
+            let event = Event {
+                time: Timestamp::from_micros(7),
+                session: "s".into(),
+                user: "u".into(),
+                database: "d".into(),
+                application: "a".into(),
+                action,
+                outcome: Outcome {
+                    duration_us: Some(1),
+                    sqlstate: SqlState::new(b"23505"),
+                    error: Some("no".into()),
+                },
+                source: Source::Error,
+                vxid: Some("3/4".into()),
+                query_id: Some(-5),
+                pipeline: Some(6),
+            };
+            let kept = EventRef::of(&event).to_event(&mut |text| Text::from(text.as_bytes()));
+            assert_eq!(kept, event);
+            assert_eq!(EventRef::of(&event).action.kind(), event.action.kind());
+        }
+    }
+
+    #[test]
+    fn flat_values_are_found_by_their_slots() {
+        let slots = [Slot::Value(1, 3), Slot::Null, Slot::Truncated(3, 3), Slot::Value(9, 10)];
+        let flat = Parameters::Flat { bytes: b"'ab'", slots: &slots };
+        let expected = [
+            ParameterRef::Value(b"ab"),
+            ParameterRef::Null,
+            ParameterRef::Truncated(b""),
+            ParameterRef::Value(b""),
+        ];
+        assert_eq!(flat.iter().collect::<Vec<_>>(), expected);
+        assert_eq!(flat.at(4), None);
+    }
+}
