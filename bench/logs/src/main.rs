@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
-use howdah_logs::{Options, read_files};
+use howdah_logs::{Options, visit_files};
 use howdah_traffic::EventHash;
 
 use crate::workload::{Shape, Workload};
@@ -86,12 +86,12 @@ fn generate(
 
 fn parse(log: PathBuf) -> anyhow::Result<()> {
     let mut hash = EventHash::default();
-    let summary = read_files(
+    let summary = visit_files(
         &[log],
         Options::default(),
         |_| ControlFlow::Continue(()),
         |event| {
-            hash.add(&event);
+            hash.add_ref(event);
             Ok::<(), std::convert::Infallible>(())
         },
     )?;

@@ -67,6 +67,32 @@ impl Clock {
         Some(Timestamp::from_micros(epoch.checked_mul(1_000_000)?.checked_add(micros)?))
     }
 
+    /// The time at the front of `text` and its length, if it is of the same second and zone as the one
+    /// read last and nothing can make it longer.
+    #[inline]
+    pub(crate) fn read_next(&mut self, text: &[u8]) -> Option<(Timestamp, usize)> {
+        let second = self.cached[0].as_ref()?;
+        let rest = text.strip_prefix(&second.text)?;
+        let (micros, after) = match *rest {
+            [b'.', a, b, c, b' ', ref after @ ..] => {
+                let [a, b, c] = [a, b, c].map(|digit| digit.wrapping_sub(b'0'));
+                if a > 9 || b > 9 || c > 9 {
+                    return None;
+                }
+                ((i64::from(a) * 100 + i64::from(b) * 10 + i64::from(c)) * 1000, after)
+            }
+            _ => return None,
+        };
+        let end = *after.strip_prefix(&second.zone[..second.zone_len])?.first()?;
+        if second.zone_len == 0 || end.is_ascii_alphanumeric() {
+            return None;
+        }
+        self.assumed = self.assumed.or(second.assumed);
+        let epoch = second.epoch.checked_mul(1_000_000)?;
+        let len = SECONDS_LEN + ".000 ".len() + second.zone_len;
+        Some((Timestamp::from_micros(epoch.checked_add(micros)?), len))
+    }
+
     /// The epoch second that a session's start names.
     pub(crate) fn read_start(&mut self, text: &[u8]) -> Option<i64> {
         self.second(text, 1).map(|(epoch, _)| epoch)

@@ -17,7 +17,9 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use crate::{error::ImportError, frame::Frames, importer::Importer, reader::Framer};
+use crate::{
+    error::ImportError, frame::Frames, importer::Importer, reader::Framer, tracker::Visit,
+};
 
 /// Threads that frame pieces for one importer.
 #[derive(Debug)]
@@ -110,15 +112,16 @@ impl Crew {
         &mut self,
         importer: &mut Importer,
         bytes: &[u8],
+        visit: &mut dyn Visit,
     ) -> Result<(), ImportError> {
         if self.workers_max == 0 || importer.framer().is_none() || !self.is_manned() {
-            self.flush(importer)?;
-            return importer.feed(bytes);
+            self.flush(importer, visit)?;
+            return importer.feed_to(bytes, visit);
         }
         for piece in bytes.chunks(PIECE_BYTES) {
             self.give(importer, piece);
             while self.given - self.taken > self.workers.len() as u64 * AHEAD {
-                self.take_next(importer)?;
+                self.take_next(importer, visit)?;
             }
         }
         Ok(())
@@ -129,9 +132,13 @@ impl Crew {
     /// # Errors
     ///
     /// As for [`feed`](Self::feed).
-    pub(crate) fn flush(&mut self, importer: &mut Importer) -> Result<(), ImportError> {
+    pub(crate) fn flush(
+        &mut self,
+        importer: &mut Importer,
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
         while self.taken < self.given {
-            self.take_next(importer)?;
+            self.take_next(importer, visit)?;
         }
         Ok(())
     }
@@ -165,10 +172,14 @@ impl Crew {
         self.shared.given.notify_one();
     }
 
-    fn take_next(&mut self, importer: &mut Importer) -> Result<(), ImportError> {
+    fn take_next(
+        &mut self,
+        importer: &mut Importer,
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
         let job = self.shared.framed(self.taken);
         self.taken += 1;
-        let result = importer.take_piece(&job.piece, &job.frames);
+        let result = importer.take_piece(&job.piece, &job.frames, visit);
         self.spare.push(job);
         if result.is_err() {
             while self.taken < self.given {

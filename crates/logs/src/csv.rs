@@ -8,7 +8,7 @@
 
 mod framer;
 
-use howdah_traffic::SqlState;
+use howdah_traffic::{SqlState, Timestamp};
 
 pub(crate) use self::framer::CsvFramer;
 use crate::{
@@ -248,7 +248,8 @@ impl Csv {
         clock: &mut Clock,
         scratch: &[u8],
     ) -> Result<Frame, Reason> {
-        decode(&self.row, input, clock, scratch)
+        let time = self.row.columns[column::TIME].text(input, scratch);
+        decode(&self.row, clock.read(time), input, clock, scratch)
     }
 }
 
@@ -276,8 +277,14 @@ fn field(row: &[u8], at: usize, scratch: &mut Vec<u8>) -> Option<(Span, usize)> 
     }
 }
 
-/// Reads the fields of a record.
-fn decode(row: &Row, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Result<Frame, Reason> {
+/// Reads the fields of a record, whose time was read.
+fn decode(
+    row: &Row,
+    time: Option<Timestamp>,
+    input: &[u8],
+    clock: &mut Clock,
+    scratch: &[u8],
+) -> Result<Frame, Reason> {
     let span = |column: usize| row.columns[column];
     let text = |column: usize| span(column).text(input, scratch);
     let name = |column: usize| known(span(column), input, scratch);
@@ -285,7 +292,7 @@ fn decode(row: &Row, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Result<
     let line = number(text(column::LINE));
     let location = span(column::LOCATION);
     Ok(Frame {
-        time: clock.read(text(column::TIME)).ok_or(Reason::BadTime)?,
+        time: time.ok_or(Reason::BadTime)?,
         session_id: span(column::SESSION_ID),
         session_start: id.map(|(start, _)| start),
         pid: process(text(column::PID)).or(id.map(|(_, pid)| pid)),
@@ -331,12 +338,17 @@ pub(crate) fn row_begins(bytes: &[u8], is_all: bool) -> Option<bool> {
     let Some(len) = stamp_len(bytes, true) else {
         return if is_short { None } else { Some(false) };
     };
-    let begins = match &bytes[len..] {
+    row_goes_on(&bytes[len..]).or(if is_short { None } else { Some(false) })
+}
+
+/// Whether what follows the time goes on like a row, if it shows.
+#[inline]
+fn row_goes_on(rest: &[u8]) -> Option<bool> {
+    match rest {
         [b',', rest @ ..] | [b',', b',', rest @ ..] if rest.starts_with(b"\"") => quote_opens(rest),
         [b',', b',', b',', digit, ..] => Some(digit.is_ascii_digit()),
         _ => None,
-    };
-    begins.or(if is_short { None } else { Some(false) })
+    }
 }
 
 /// Whether the quotes at the front open a text: those of a text inside of another are doubled, so there

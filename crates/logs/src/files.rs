@@ -6,15 +6,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use howdah_traffic::Event;
+use howdah_traffic::{Event, EventRef};
 
 use crate::{
     crew::Crew,
     error::ImportError,
     importer::Importer,
     input::{Got, Input, Inputs, LogFile, Plan, PlanError},
+    intern::Interner,
     options::{Options, OptionsError},
     summary::{Reason, Summary},
+    tracker::Visit,
 };
 
 /// How far [`read_files`] has come.
@@ -78,7 +80,24 @@ pub fn read_files<E>(
     paths: &[PathBuf],
     options: Options,
     progress: impl FnMut(Progress) -> ControlFlow<()>,
-    sink: impl FnMut(Event) -> Result<(), E>,
+    mut sink: impl FnMut(Event) -> Result<(), E>,
+) -> Result<Summary, ReadFilesError<E>> {
+    let mut interner = Interner::default();
+    visit_files(paths, options, progress, |event| {
+        sink(event.to_event(&mut |text| interner.text(text)))
+    })
+}
+
+/// The same as [`read_files`] for a `sink` that only looks at the events: nothing is copied for it.
+///
+/// # Errors
+///
+/// As for [`read_files`].
+pub fn visit_files<E>(
+    paths: &[PathBuf],
+    options: Options,
+    progress: impl FnMut(Progress) -> ControlFlow<()>,
+    sink: impl FnMut(&EventRef<'_>) -> Result<(), E>,
 ) -> Result<Summary, ReadFilesError<E>> {
     options.check()?;
     let plan = Plan::make(paths, &options)?;
@@ -97,14 +116,14 @@ pub fn read_files<E>(
         bytes_before: 0,
         bytes_total,
         progress,
-        sink,
+        taker: Taker { sink, refusal: None },
     };
     for path in &plan.files {
         let open = |source| PlanError::Open { path: path.clone(), source };
         let input = Input::open(path, record_bytes_max).map_err(open)?;
         reading.file(path, input)?;
     }
-    let Reading { mut importer, inputs, mut sink, .. } = reading;
+    let Reading { mut importer, inputs, mut taker, .. } = reading;
     if importer.summary().bytes == 0 {
         let path = plan.files.first().cloned().unwrap_or_default();
         let damaged = importer.summary().problems.iter().find(|p| p.reason == Reason::Damaged);
@@ -114,8 +133,8 @@ pub fn read_files<E>(
         let why = io::Error::new(io::ErrorKind::InvalidData, sample.excerpt.clone());
         return Err(ReadFilesError::Read { path: PathBuf::from(&sample.file), source: why });
     }
-    let result = importer.finish();
-    drain(&mut importer, &mut sink)?;
+    let result = importer.finish_to(&mut taker);
+    taker.check()?;
     result?;
     let mut summary = importer.summary().clone();
     summary.inputs = inputs;
@@ -123,7 +142,7 @@ pub fn read_files<E>(
 }
 
 /// Files on their way into an importer.
-struct Reading<P, S> {
+struct Reading<P, S, E> {
     importer: Importer,
     crew: Crew,
     inputs: Inputs,
@@ -132,13 +151,34 @@ struct Reading<P, S> {
     bytes_before: u64,
     bytes_total: Option<u64>,
     progress: P,
-    sink: S,
+    taker: Taker<S, E>,
 }
 
-impl<P, S, E> Reading<P, S>
+/// Hands events on until one is refused.
+struct Taker<S, E> {
+    sink: S,
+    refusal: Option<E>,
+}
+
+impl<S: FnMut(&EventRef<'_>) -> Result<(), E>, E> Visit for Taker<S, E> {
+    fn event(&mut self, event: &EventRef<'_>) {
+        if self.refusal.is_none() {
+            self.refusal = (self.sink)(event).err();
+        }
+    }
+}
+
+impl<S, E> Taker<S, E> {
+    /// Fails if an event was refused.
+    fn check(&mut self) -> Result<(), ReadFilesError<E>> {
+        self.refusal.take().map_or(Ok(()), |refusal| Err(ReadFilesError::Sink(refusal)))
+    }
+}
+
+impl<P, S, E> Reading<P, S, E>
 where
     P: FnMut(Progress) -> ControlFlow<()>,
-    S: FnMut(Event) -> Result<(), E>,
+    S: FnMut(&EventRef<'_>) -> Result<(), E>,
 {
     /// Reads one file to its end.
     fn file(&mut self, path: &Path, mut input: Input) -> Result<(), ReadFilesError<E>> {
@@ -150,8 +190,8 @@ where
             let got = match input.read() {
                 Ok(got) => got,
                 Err(source) => {
-                    self.crew.flush(&mut self.importer)?;
-                    drain(&mut self.importer, &mut self.sink)?;
+                    self.crew.flush(&mut self.importer, &mut self.taker)?;
+                    self.taker.check()?;
                     return Err(ReadFilesError::Read { path: path.to_owned(), source });
                 }
             };
@@ -161,7 +201,7 @@ where
             let result = match got {
                 Got::End => break,
                 Got::Silence => {
-                    self.importer.idle();
+                    self.importer.idle_to(&mut self.taker);
                     Ok(())
                 }
                 Got::Bytes => {
@@ -169,18 +209,18 @@ where
                         self.settle_prefix(&input)?;
                     }
                     match is_file {
-                        true => self.crew.feed(&mut self.importer, input.bytes()),
-                        false => self.importer.feed(input.bytes()),
+                        true => self.crew.feed(&mut self.importer, input.bytes(), &mut self.taker),
+                        false => self.importer.feed_to(input.bytes(), &mut self.taker),
                     }
                 }
             };
-            drain(&mut self.importer, &mut self.sink)?;
+            self.taker.check()?;
             result?;
             let bytes = self.bytes_before + input.read_bytes();
             if (self.progress)(Progress { bytes, bytes_total: self.bytes_total }).is_break() {
-                let flushed = self.crew.flush(&mut self.importer);
-                let ended = flushed.and_then(|()| self.importer.finish());
-                drain(&mut self.importer, &mut self.sink)?;
+                let flushed = self.crew.flush(&mut self.importer, &mut self.taker);
+                let ended = flushed.and_then(|()| self.importer.finish_to(&mut self.taker));
+                self.taker.check()?;
                 ended?;
                 return Err(ReadFilesError::Stopped);
             }
@@ -191,9 +231,9 @@ where
             compression: input.compression(),
             wrappings: input.wrappings().to_vec(),
         });
-        let flushed = self.crew.flush(&mut self.importer);
-        let result = flushed.and_then(|()| self.importer.end_file());
-        drain(&mut self.importer, &mut self.sink)?;
+        let flushed = self.crew.flush(&mut self.importer, &mut self.taker);
+        let result = flushed.and_then(|()| self.importer.end_file_to(&mut self.taker));
+        self.taker.check()?;
         Ok(result?)
     }
 
@@ -203,14 +243,4 @@ where
         let added = input.added_prefix().unwrap_or_default();
         self.importer.expect_prefix(&format!("{added}{given}"))
     }
-}
-
-fn drain<E>(
-    importer: &mut Importer,
-    sink: &mut impl FnMut(Event) -> Result<(), E>,
-) -> Result<(), ReadFilesError<E>> {
-    while let Some(event) = importer.poll_event() {
-        sink(event).map_err(ReadFilesError::Sink)?;
-    }
-    Ok(())
 }

@@ -92,12 +92,14 @@ pub(crate) struct Frames {
     pub(crate) version: u32,
     /// The records name their sessions in a way that may be read wrong.
     pub(crate) with_names: bool,
+    /// The piece holds nothing beyond ASCII, nor do the texts that were unescaped.
+    pub(crate) is_ascii: bool,
 }
 
 impl Frames {
     /// Forgets the piece, keeps the memory.
     pub(crate) fn clear(&mut self) {
-        (self.version, self.with_names) = (0, false);
+        (self.version, self.with_names, self.is_ascii) = (0, false, false);
         self.frames.clear();
         self.scratch.clear();
         if self.scratch.capacity() > SCRATCH_BYTES_KEPT {

@@ -1,6 +1,8 @@
 //! [`Importer`]: bytes in, events out.
 
-use howdah_traffic::{Event, Timestamp};
+use std::collections::VecDeque;
+
+use howdah_traffic::{Event, EventRef, Timestamp};
 
 use crate::{
     buffer::Buffer,
@@ -9,12 +11,13 @@ use crate::{
     error::ImportError,
     frame::Frames,
     input::Met,
+    intern::Interner,
     language::Language,
     options::{Format, Options, OptionsError},
-    reader::{Closing, Framer, Reader, Sessions as _, Step},
+    reader::{Closing, Framer, Reader, Step},
     record::Record,
     summary::{Origin, Place, Prefix, Reason, Summary, shorten},
-    tracker::Tracker,
+    tracker::{Taken, Tracker, Visit},
 };
 
 /// Turns a PostgreSQL server log into events.
@@ -58,11 +61,25 @@ pub struct Importer {
     before: Option<Reader>,
     tracker: Tracker,
     summary: Summary,
+    kept: Kept,
     file: String,
     /// What ended the file before, when nobody could be told yet.
     failed: Option<ImportError>,
     /// The record that told of another language, until a known message proves it to be English.
     translated: Option<(u64, String)>,
+}
+
+/// Events that wait for whoever takes them out.
+#[derive(Debug, Default)]
+struct Kept {
+    queue: VecDeque<Event>,
+    interner: Interner,
+}
+
+impl Visit for Kept {
+    fn event(&mut self, event: &EventRef<'_>) {
+        self.queue.push_back(event.to_event(&mut |text| self.interner.text(text)));
+    }
 }
 
 impl Importer {
@@ -88,6 +105,7 @@ impl Importer {
             before: None,
             tracker: Tracker::new(emit),
             summary: Summary::default(),
+            kept: Kept::default(),
             file: "input".to_owned(),
             failed: None,
             translated: None,
@@ -127,13 +145,30 @@ impl Importer {
     ///
     /// The input is hopeless: not a log, or in a shape that needs other options.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
+        self.keeping(|importer, kept| importer.feed_to(bytes, kept))
+    }
+
+    /// Does something that gives events, which are kept until somebody takes them out.
+    fn keeping<T>(&mut self, act: impl FnOnce(&mut Self, &mut Kept) -> T) -> T {
+        let mut kept = std::mem::take(&mut self.kept);
+        let result = act(self, &mut kept);
+        self.kept = kept;
+        result
+    }
+
+    /// The same as [`feed`](Self::feed), with somebody who looks at the events at once.
+    pub(crate) fn feed_to(
+        &mut self,
+        bytes: &[u8],
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
         for piece in bytes.chunks(PIECE_BYTES) {
             let mut frames = std::mem::take(&mut self.frames);
             match &mut self.framer {
                 Some(framer) => framer.frames(piece, &mut frames),
                 None => frames.clear(),
             }
-            let result = self.take_piece(piece, &frames);
+            let result = self.take_piece(piece, &frames, visit);
             self.frames = frames;
             result?;
         }
@@ -142,7 +177,12 @@ impl Importer {
 
     /// Takes the next bytes of the file, some of whose records were framed. What lies between them goes
     /// to the reader, and so do frames that turn out not to fit what was before them.
-    pub(crate) fn take_piece(&mut self, piece: &[u8], frames: &Frames) -> Result<(), ImportError> {
+    pub(crate) fn take_piece(
+        &mut self,
+        piece: &[u8],
+        frames: &Frames,
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
         self.summary.bytes += piece.len() as u64;
         let mut at = 0;
         // The buffer's line number is that of the byte `lined`, before which are `newlines`.
@@ -151,7 +191,7 @@ impl Importer {
             if frame.start > at || !self.buffer.bytes().is_empty() {
                 self.pass_lines(&piece[lined..at]);
                 self.buffer.push(&piece[at..frame.start]);
-                self.advance(Closing::Idle)?;
+                self.advance(Closing::Idle, visit)?;
                 (at, lined, newlines) = (frame.start, frame.start, frame.newlines);
             }
             let is_fit = self.buffer.bytes().is_empty()
@@ -162,13 +202,14 @@ impl Importer {
             }
             self.buffer.pass(frame.newlines - newlines);
             (lined, newlines) = (frame.start, frame.newlines);
-            let record = Record::of(frame, piece, &frames.scratch);
-            if frames.with_names && self.is_doubtful(&record) {
+            let record = Record::of(frame, piece, &frames.scratch, frames.is_ascii);
+            let place = Place { file: &self.file, line: self.buffer.line() };
+            let taken =
+                self.tracker.take(&record, frames.with_names, &mut self.summary, place, visit);
+            if taken == Taken::Doubted {
                 continue;
             }
             let excerpt = &piece[frame.start..frame.end];
-            let place = Place { file: &self.file, line: self.buffer.line() };
-            self.tracker.take(&record, &mut self.summary, place);
             if self.translated.is_none() && self.tracker.seems_translated() {
                 self.translated = Some((place.line, shorten(excerpt)));
             }
@@ -177,7 +218,7 @@ impl Importer {
             self.check_language(LANGUAGE_RECORDS)?;
         }
         self.pass_lines(&piece[lined..at]);
-        self.feed_reader(&piece[at..])
+        self.feed_reader(&piece[at..], visit)
     }
 
     /// Counts the lines of what was framed. There is nothing of it when something is held.
@@ -185,17 +226,6 @@ impl Importer {
         if !passed.is_empty() {
             self.buffer.pass(memchr::memchr_iter(b'\n', passed).count() as u64);
         }
-    }
-
-    /// Whether a record names its session otherwise than the session is known: perhaps its prefix has to
-    /// be read another way.
-    fn is_doubtful(&self, record: &Record<'_>) -> bool {
-        let known = self.tracker.names(record.session_id, record.pid);
-        let differs =
-            |known: &[u8], read: &[u8]| !known.is_empty() && !read.is_empty() && known != read;
-        differs(known.user, record.user)
-            || differs(known.database, record.database)
-            || differs(known.application, record.application)
     }
 
     /// What frames the pieces that come next, if that can be told yet. It may be sent elsewhere.
@@ -209,7 +239,7 @@ impl Importer {
     }
 
     /// Takes bytes that were not framed.
-    fn feed_reader(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
+    fn feed_reader(&mut self, bytes: &[u8], visit: &mut dyn Visit) -> Result<(), ImportError> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -218,14 +248,19 @@ impl Importer {
         let is_worth_it = self.reader.is_some()
             || memchr::memchr(b'\n', bytes).is_some()
             || self.buffer.bytes().len() >= SAMPLE_BYTES;
-        if is_worth_it { self.advance(Closing::Open) } else { Ok(()) }
+        if is_worth_it { self.advance(Closing::Open, visit) } else { Ok(()) }
     }
 
     /// Says that no input came for a while, so that a record which looks complete is taken to be. A stderr
     /// log shows the end of a record only by the beginning of the next.
     pub fn idle(&mut self) {
+        self.keeping(|importer, kept| importer.idle_to(kept));
+    }
+
+    /// The same, with somebody who looks at the events at once.
+    pub(crate) fn idle_to(&mut self, visit: &mut dyn Visit) {
         // What is hopeless will still be so with the next bytes, and reported then.
-        let _ = self.advance(Closing::Idle);
+        let _ = self.advance(Closing::Idle, visit);
     }
 
     /// Ends the file. What is left of an incomplete record is counted as cut short.
@@ -234,7 +269,12 @@ impl Importer {
     ///
     /// As for [`feed`](Self::feed).
     pub fn end_file(&mut self) -> Result<(), ImportError> {
-        let result = self.advance(Closing::End);
+        self.keeping(|importer, kept| importer.end_file_to(kept))
+    }
+
+    /// The same, with somebody who looks at the events at once.
+    pub(crate) fn end_file_to(&mut self, visit: &mut dyn Visit) -> Result<(), ImportError> {
+        let result = self.advance(Closing::End, visit);
         self.framer = None;
         self.buffer.begin();
         self.before = self.reader.take().or(self.before.take());
@@ -247,14 +287,20 @@ impl Importer {
     ///
     /// As for [`feed`](Self::feed), or the log is translated and therefore tells nothing.
     pub fn finish(&mut self) -> Result<(), ImportError> {
-        self.end_file()?;
-        self.tracker.finish(&mut self.summary);
+        self.keeping(|importer, kept| importer.finish_to(kept))
+    }
+
+    /// The same, with somebody who looks at the events at once.
+    pub(crate) fn finish_to(&mut self, visit: &mut dyn Visit) -> Result<(), ImportError> {
+        self.end_file_to(visit)?;
+        let place = Place { file: &self.file, line: self.buffer.line() };
+        self.tracker.finish(&mut self.summary, place, visit);
         self.check_language(0)
     }
 
     /// The next event, or `None` until there is more input.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.tracker.poll_event()
+        self.kept.queue.pop_front()
     }
 
     /// The newest time seen in the log.
@@ -268,7 +314,7 @@ impl Importer {
     }
 
     /// Reads as many records as there are.
-    fn advance(&mut self, closing: Closing) -> Result<(), ImportError> {
+    fn advance(&mut self, closing: Closing, visit: &mut dyn Visit) -> Result<(), ImportError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -276,7 +322,7 @@ impl Importer {
             return Ok(());
         }
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
-        let result = self.read(&mut reader, closing);
+        let result = self.read(&mut reader, closing, visit);
         describe(&reader, &mut self.summary);
         if self.framer.is_none() || self.framed_for != reader.version() {
             self.framer = reader.framer(&self.clock);
@@ -287,7 +333,12 @@ impl Importer {
         result
     }
 
-    fn read(&mut self, reader: &mut Reader, closing: Closing) -> Result<(), ImportError> {
+    fn read(
+        &mut self,
+        reader: &mut Reader,
+        closing: Closing,
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
         loop {
             let input = self.buffer.bytes();
             let place = Place { file: &self.file, line: self.buffer.line_at(0) };
@@ -300,7 +351,7 @@ impl Importer {
                     len
                 }
                 Step::Record { len } => {
-                    self.take_record(reader, len);
+                    self.take_record(reader, len, visit);
                     len
                 }
             };
@@ -311,7 +362,7 @@ impl Importer {
     }
 
     /// Hands the record in the first `len` bytes to its session.
-    fn take_record(&mut self, reader: &mut Reader, len: usize) {
+    fn take_record(&mut self, reader: &mut Reader, len: usize, visit: &mut dyn Visit) {
         let input = &self.buffer.bytes()[..len];
         let place = Place { file: &self.file, line: self.buffer.line_at(0) };
         let intruders = reader.intruders();
@@ -326,8 +377,8 @@ impl Importer {
         }
         match reader.frame(input, &mut self.clock, &mut self.scratch) {
             Ok(frame) => {
-                let record = Record::of(&frame, input, &self.scratch);
-                self.tracker.take(&record, &mut self.summary, place);
+                let record = Record::of(&frame, input, &self.scratch, false);
+                self.tracker.take(&record, false, &mut self.summary, place, visit);
                 if self.translated.is_none() && self.tracker.seems_translated() {
                     self.translated = Some((place.line, shorten(input)));
                 }

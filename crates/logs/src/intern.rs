@@ -1,7 +1,6 @@
 //! Shared copies of texts that come again and again.
 
-use howdah_traffic::Text;
-use xxhash_rust::xxh3::xxh3_64;
+use howdah_traffic::{Hashed, Text};
 
 use crate::hashing::Map;
 
@@ -14,11 +13,11 @@ pub(crate) struct Interner {
 
 impl Interner {
     /// A text with these bytes.
-    pub(crate) fn text(&mut self, bytes: &[u8]) -> Text {
+    pub(crate) fn text(&mut self, text: Hashed<'_>) -> Text {
+        let (bytes, key) = (text.as_bytes(), text.hash());
         if bytes.len() > TEXT_BYTES_MAX {
             return Text::from(bytes);
         }
-        let key = xxh3_64(bytes);
         if let Some(text) = self.texts.get(&key)
             && text.as_bytes() == bytes
         {
@@ -46,11 +45,11 @@ const ENTRY_BYTES: usize = 64;
 #[test]
 fn equal_texts_share_and_memory_is_bounded() {
     let mut interner = Interner::default();
-    let first = interner.text(b"select 1");
-    let again = interner.text(b"select 1");
+    let first = interner.text(Hashed::new(b"select 1"));
+    let again = interner.text(Hashed::new(b"select 1"));
     assert!(std::ptr::eq(first.as_bytes(), again.as_bytes()));
     for number in 0..10_000 {
-        interner.text(format!("{number}{}", "x".repeat(8000)).as_bytes());
+        interner.text(Hashed::new(format!("{number}{}", "x".repeat(8000)).as_bytes()));
     }
     assert!(interner.bytes <= BYTES_MAX + TEXT_BYTES_MAX + ENTRY_BYTES);
 }

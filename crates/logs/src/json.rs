@@ -217,6 +217,9 @@ struct Parser<'a> {
     scratch: &'a mut Vec<u8>,
 }
 
+/// The server's names are shorter.
+const NAME_BYTES: usize = 32;
+
 /// Deepest nesting that is followed.
 const DEPTH_MAX: u32 = 16;
 
@@ -231,7 +234,7 @@ impl Parser<'_> {
         }
         loop {
             self.space();
-            let name = self.string()?;
+            let name = self.name()?;
             let name = name.get(self.line, self.scratch)?;
             let is_record = name == b"record";
             let key = Key::from_name(name);
@@ -295,6 +298,21 @@ impl Parser<'_> {
         }
     }
 
+    /// The name of a key: too short for a search.
+    #[inline]
+    fn name(&mut self) -> Option<Span> {
+        let start = self.at + 1;
+        let text = self.line.get(start..)?;
+        let plain = |byte: &u8| *byte != b'"' && *byte != b'\\';
+        let len = text.iter().take(NAME_BYTES).take_while(|byte| plain(byte)).count();
+        if self.line[self.at] != b'"' || text.get(len) != Some(&b'"') {
+            return self.string();
+        }
+        self.at = start + len + 1;
+        Some(Span::input(start, start + len))
+    }
+
+    #[inline]
     fn string(&mut self) -> Option<Span> {
         self.expect(b'"')?;
         let start = self.at;
@@ -358,12 +376,14 @@ impl Parser<'_> {
         digits.iter().try_fold(0, |sum, digit| Some(sum * 16 + char::from(*digit).to_digit(16)?))
     }
 
+    #[inline]
     fn space(&mut self) {
         while self.line.get(self.at).is_some_and(u8::is_ascii_whitespace) {
             self.at += 1;
         }
     }
 
+    #[inline]
     fn expect(&mut self, byte: u8) -> Option<()> {
         (self.line.get(self.at) == Some(&byte)).then(|| self.at += 1)
     }

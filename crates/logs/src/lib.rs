@@ -65,7 +65,7 @@ mod tracker;
 
 pub use completeness::{Completeness, Gap, Lack};
 pub use error::ImportError;
-pub use files::{Progress, ReadFilesError, read_files};
+pub use files::{Progress, ReadFilesError, read_files, visit_files};
 pub use importer::Importer;
 pub use input::{Compression, Inputs, LeftOut, LogFile, Order, PlanError, Unwrapper, Wrapping};
 pub use language::Language;

@@ -3,16 +3,19 @@
 //! Names are not quoted and may hold anything, `: ` included. The session's own earlier records decide
 //! where they can; then the first split whose rest begins like SQL; then the first split.
 
-use howdah_traffic::Text;
+use howdah_traffic::Hashed;
 
 /// The statements that one session is known to have prepared.
 ///
-/// Holds the most recent ones only: a driver that prepares without end must not fill memory.
+/// Holds the most recent ones only: a driver that prepares without end must not fill memory. Of their
+/// texts it holds the hashes.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    statements: Vec<(Text, Text)>,
+    statements: Vec<(Vec<u8>, u64)>,
     /// Where the next one goes when all places are taken.
     next: usize,
+    /// Where the one inserted last is.
+    last: usize,
     is_new: bool,
     /// A name with `: ` in it was met, so that the first one in a text need not end the name.
     has_colons: bool,
@@ -20,20 +23,25 @@ pub(crate) struct Known {
 
 impl Known {
     /// Remembers that `name` stands for `sql` from now on.
-    pub(crate) fn insert(&mut self, name: &Text, sql: &Text) {
-        let known = self.statements.iter_mut().find(|(known, _)| known == name);
-        self.is_new = known.is_none();
-        if let Some((_, known)) = known {
-            if known != sql {
-                *known = sql.clone();
-            }
+    pub(crate) fn insert(&mut self, name: &[u8], sql: Hashed<'_>) {
+        let is_last = self.statements.get(self.last).is_some_and(|(known, _)| known == name);
+        let at = match is_last {
+            true => Some(self.last),
+            false => self.statements.iter().position(|(known, _)| known == name),
+        };
+        self.is_new = at.is_none();
+        if let Some(at) = at {
+            self.statements[at].1 = sql.hash();
+            self.last = at;
             return;
         }
-        self.has_colons |= colons(name.as_bytes()).next().is_some();
-        let entry = (name.clone(), sql.clone());
+        self.has_colons |= colons(name).next().is_some();
+        let entry = (name.to_vec(), sql.hash());
         if self.statements.len() < STATEMENTS_MAX {
+            self.last = self.statements.len();
             self.statements.push(entry);
         } else {
+            self.last = self.next;
             self.statements[self.next] = entry;
             self.next = (self.next + 1) % STATEMENTS_MAX;
         }
@@ -44,8 +52,10 @@ impl Known {
         self.is_new
     }
 
-    fn sql_of(&self, name: &[u8]) -> Option<&Text> {
-        self.statements.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, sql)| sql)
+    /// Whether a name is known, and if so, whether for this text.
+    fn stands_for(&self, name: &[u8], sql: &[u8]) -> Option<bool> {
+        let (_, known) = self.statements.iter().find(|(known, _)| known == name)?;
+        Some(*known == Hashed::new(sql).hash())
     }
 }
 
@@ -62,9 +72,8 @@ pub(crate) struct Named<'a> {
 
 /// Takes apart what follows `parse `: there is no portal.
 pub(crate) fn parsed<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
-    let (name, sql) = split(text, known, |name, sql| {
-        known.sql_of(unnamed(name)).is_some_and(|k| k.as_bytes() == sql)
-    })?;
+    let (name, sql) =
+        split(text, known, |name, sql| known.stands_for(unnamed(name), sql) == Some(true))?;
     Some(Named { statement: unnamed(name), portal: b"", sql })
 }
 
@@ -72,7 +81,7 @@ pub(crate) fn parsed<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
 pub(crate) fn bound<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
     let (name, sql) = split(text, known, |name, sql| {
         let (statement, _) = portal(name, sql, known);
-        known.sql_of(unnamed(statement)).is_some_and(|k| k.as_bytes() == sql)
+        known.stands_for(unnamed(statement), sql) == Some(true)
     })?;
     let (statement, portal) = portal(name, sql, known);
     Some(Named { statement: unnamed(statement), portal, sql })
@@ -118,9 +127,9 @@ fn portal<'a>(name: &'a [u8], sql: &[u8], known: &Known) -> (&'a [u8], &'a [u8])
     let Some(first) = slashes.next() else { return (name, b"") };
     let mut second = None;
     for split in [(name, &b""[..]), first].into_iter().chain(slashes) {
-        match known.sql_of(unnamed(split.0)) {
-            Some(text) if text.as_bytes() == sql => return split,
-            Some(_) => second = second.or(Some(split)),
+        match known.stands_for(unnamed(split.0), sql) {
+            Some(true) => return split,
+            Some(false) => second = second.or(Some(split)),
             None => {}
         }
     }
@@ -230,12 +239,12 @@ mod tests {
     #[test]
     fn the_sessions_own_names_win() {
         let mut known = Known::default();
-        known.insert(&"a: select 1".into(), &"begin".into());
+        known.insert(b"a: select 1", Hashed::new(b"begin"));
         assert_eq!(read("a: select 1: begin", &known), triple("a: select 1", "", "begin"));
-        known.insert(&"a/b".into(), &"select 2".into());
+        known.insert(b"a/b", Hashed::new(b"select 2"));
         assert_eq!(read("a/b: select 2", &known), triple("a/b", "", "select 2"));
         assert_eq!(read("a/b/c: select 2", &known), triple("a/b", "c", "select 2"));
-        known.insert(&"a".into(), &"select 3".into());
+        known.insert(b"a", Hashed::new(b"select 3"));
         assert_eq!(read("a/b/c: select 2", &known), triple("a/b", "c", "select 2"));
         assert_eq!(read("a/b/c: select 3", &known), triple("a", "b/c", "select 3"));
     }
@@ -244,9 +253,9 @@ mod tests {
     fn memory_of_names_is_bounded() {
         let mut known = Known::default();
         for number in 0..1000 {
-            known.insert(&format!("S_{number}").into(), &"select 1".into());
+            known.insert(format!("S_{number}").as_bytes(), Hashed::new(b"select 1"));
         }
         assert_eq!(known.statements.len(), STATEMENTS_MAX);
-        assert!(known.sql_of(b"S_999").is_some());
+        assert_eq!(known.stands_for(b"S_999", b"select 1"), Some(true));
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Source: `BuildParamLogString` in `params.c`; `appendStringInfoStringQuoted` in `stringinfo.c`.
 
-use howdah_traffic::{Parameter, Text};
+use howdah_traffic::{Parameters, Slot};
 
 /// What one log has shown about the limit of its values.
 #[derive(Debug, Default)]
@@ -27,6 +27,7 @@ impl Limit {
     }
 
     /// Whether a value is the beginning of a longer one. `value` still has its dots.
+    #[inline]
     fn is_cut(&mut self, value: &[u8]) -> bool {
         let Some(shown) = value.strip_suffix(b"...").map(<[u8]>::len) else {
             self.longest_whole = self.longest_whole.max(value.len());
@@ -47,71 +48,143 @@ impl Limit {
 /// Bytes of one character less one: how far below the limit a cut may fall.
 const LONGEST_CHARACTER: usize = 3;
 
-/// Reads a whole list, or `None` if it is not one. Values are in the order `$1`, `$2`, ….
-pub(crate) fn list(text: &[u8], limit: &mut Limit) -> Option<Vec<Parameter>> {
-    let mut values = Vec::new();
-    let mut rest = text;
-    let mut scratch = Vec::new();
-    loop {
-        let (number, value) = name(rest)?;
-        if number != values.len() + 1 {
-            return None;
+/// The values of the list that was read last: where they are in its text, or in a copy of it from the
+/// first doubled quote on.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    slots: Vec<Slot>,
+    /// The text up to the first value with a doubled quote, then the values from there.
+    copy: Vec<u8>,
+}
+
+impl Values {
+    /// Reads a whole list, or `None` if it is not one. Values are in the order `$1`, `$2`, ….
+    pub(crate) fn list<'a>(
+        &'a mut self,
+        text: &'a [u8],
+        limit: &mut Limit,
+    ) -> Option<Parameters<'a>> {
+        self.clear();
+        let mut rest = text;
+        loop {
+            let (number, value) = name(rest)?;
+            if number != self.slots.len() + 1 {
+                return None;
+            }
+            rest = match self.one(text, value, limit)? {
+                [] => return Some(self.flat(text)),
+                [b',', b' ', next @ ..] => next,
+                _ => return None,
+            };
         }
-        let (parameter, after) = one(value, limit, &mut scratch)?;
-        values.push(parameter);
-        match after {
-            [] => return Some(values),
-            [b',', b' ', next @ ..] => rest = next,
-            _ => return None,
+    }
+
+    /// Reads the one value that `text` begins with.
+    pub(crate) fn only<'a>(
+        &'a mut self,
+        text: &'a [u8],
+        limit: &mut Limit,
+    ) -> Option<Parameters<'a>> {
+        self.clear();
+        self.one(text, text, limit)?;
+        Some(self.flat(text))
+    }
+
+    fn clear(&mut self) {
+        self.slots.clear();
+        self.copy.clear();
+        self.copy.shrink_to(COPY_BYTES_KEPT);
+    }
+
+    fn flat<'a>(&'a self, text: &'a [u8]) -> Parameters<'a> {
+        let bytes = if self.copy.is_empty() { text } else { &self.copy };
+        Parameters::Flat { bytes, slots: &self.slots }
+    }
+
+    /// Reads the value at the front of `rest`, which is an end of `text`, and gives what follows it.
+    #[inline]
+    fn one<'a>(&mut self, text: &[u8], rest: &'a [u8], limit: &mut Limit) -> Option<&'a [u8]> {
+        let Some(quoted) = rest.strip_prefix(b"'") else {
+            self.slots.push(Slot::Null);
+            return rest.strip_prefix(b"NULL");
+        };
+        let start = text.len() - quoted.len();
+        let quote = memchr::memchr(b'\'', quoted)?;
+        if quoted.get(quote + 1) == Some(&b'\'') {
+            return self.escaped(text, quoted, limit);
         }
+        let value = &quoted[..quote];
+        let start = if self.copy.is_empty() { start } else { self.copy.len() };
+        if !self.copy.is_empty() {
+            self.copy.extend_from_slice(value);
+        }
+        self.push(start, value, limit);
+        Some(&quoted[quote + 1..])
+    }
+
+    /// The same for a value with doubled quotes.
+    fn escaped<'a>(
+        &mut self,
+        text: &[u8],
+        quoted: &'a [u8],
+        limit: &mut Limit,
+    ) -> Option<&'a [u8]> {
+        if self.copy.is_empty() {
+            // What was found so far stays at its place. There is a quote at least.
+            self.copy.extend_from_slice(&text[..text.len() - quoted.len()]);
+        }
+        let start = self.copy.len();
+        let mut from = 0;
+        loop {
+            let quote = from + memchr::memchr(b'\'', &quoted[from..])?;
+            if quoted.get(quote + 1) != Some(&b'\'') {
+                self.copy.extend_from_slice(&quoted[from..quote]);
+                let value = std::mem::take(&mut self.copy);
+                self.push(start, &value[start..], limit);
+                self.copy = value;
+                return Some(&quoted[quote + 1..]);
+            }
+            self.copy.extend_from_slice(&quoted[from..=quote]);
+            from = quote + 2;
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, start: usize, value: &[u8], limit: &mut Limit) {
+        // A record has less than 2³¹ bytes.
+        let (from, to) = (start as u32, (start + value.len()) as u32);
+        self.slots.push(match limit.is_cut(value) {
+            true => Slot::Truncated(from, to - 3),
+            false => Slot::Value(from, to),
+        });
     }
 }
 
+/// A copy that grew beyond this for one huge list is given back afterwards.
+const COPY_BYTES_KEPT: usize = 1 << 20;
+
 /// Reads `$7 = ` and gives the number and what follows.
+#[inline]
 pub(crate) fn name(text: &[u8]) -> Option<(usize, &[u8])> {
+    if let [b'$', digit @ b'0'..=b'9', b' ', b'=', b' ', rest @ ..] = text {
+        return Some((usize::from(digit & 0x0f), rest));
+    }
     let text = text.strip_prefix(b"$")?;
     let digits = text.iter().take(6).take_while(|byte| byte.is_ascii_digit()).count();
     let number = text[..digits].iter().fold(0, |sum, digit| sum * 10 + usize::from(digit & 0x0f));
     Some((number, text[digits..].strip_prefix(b" = ")?))
 }
 
-/// Reads one value and gives what follows it.
-pub(crate) fn one<'a>(
-    text: &'a [u8],
-    limit: &mut Limit,
-    scratch: &mut Vec<u8>,
-) -> Option<(Parameter, &'a [u8])> {
-    if let Some(rest) = text.strip_prefix(b"NULL") {
-        return Some((Parameter::Null, rest));
-    }
-    let quoted = text.strip_prefix(b"'")?;
-    let mut from = 0;
-    scratch.clear();
-    loop {
-        let quote = from + memchr::memchr(b'\'', &quoted[from..])?;
-        if quoted.get(quote + 1) == Some(&b'\'') {
-            scratch.extend_from_slice(&quoted[from..=quote]);
-            from = quote + 2;
-            continue;
-        }
-        let value = if from == 0 {
-            &quoted[..quote]
-        } else {
-            scratch.extend_from_slice(&quoted[from..quote]);
-            scratch.as_slice()
-        };
-        let parameter = if limit.is_cut(value) {
-            Parameter::Truncated(Text::from(&value[..value.len() - 3]))
-        } else {
-            Parameter::Value(Text::from(value))
-        };
-        return Some((parameter, &quoted[quote + 1..]));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use howdah_traffic::Parameter;
+
     use super::*;
+
+    fn list(text: &[u8], limit: &mut Limit) -> Option<Vec<Parameter>> {
+        let mut values = Values::default();
+        values.list(text, limit).map(|list| list.iter().map(Parameter::from).collect())
+    }
 
     fn read(text: &str) -> Option<Vec<Parameter>> {
         list(text.as_bytes(), &mut Limit::default())
@@ -126,6 +199,17 @@ mod tests {
         let read = read("$1 = '2', $2 = 'o''brien\nnew line\ttab, $3 = ''fake''', $3 = NULL");
         let tricky = value("o'brien\nnew line\ttab, $3 = 'fake'");
         assert_eq!(read, Some(vec![value("2"), tricky, Parameter::Null]));
+    }
+
+    #[test]
+    fn values_around_one_with_quotes_are_found() {
+        let all = read("$1 = 'a', $2 = NULL, $3 = '''', $4 = 'b', $5 = '', $6 = 'c''d'");
+        let expected =
+            vec![value("a"), Parameter::Null, value("'"), value("b"), value(""), value("c'd")];
+        assert_eq!(all, Some(expected));
+        let numbers: Vec<String> = (1..=12).map(|n| format!("${n} = '{n}'")).collect();
+        let many: Vec<_> = (1..=12).map(|n| value(&n.to_string())).collect();
+        assert_eq!(read(&numbers.join(", ")), Some(many));
     }
 
     #[test]

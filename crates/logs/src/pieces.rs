@@ -111,6 +111,32 @@ pub(crate) fn session_id(text: &[u8]) -> Option<(i64, u32)> {
     Some((start.try_into().ok()?, pid.try_into().ok()?))
 }
 
+/// The same at the front of `text`, in lower case as the server writes it, with its length. `None` if
+/// it is of another shape, or cut off by the end of the text.
+#[inline]
+pub(crate) fn session_id_at(text: &[u8]) -> Option<(i64, u32, usize)> {
+    let (start, dot) = hexadecimal_at(text)?;
+    let (pid, len) = hexadecimal_at(text.get(dot + 1..)?)?;
+    let is_whole = text.get(dot) == Some(&b'.') && text.len() > dot + 1 + len;
+    Some((start.try_into().ok()?, pid.try_into().ok()?, dot + 1 + len)).filter(|_| is_whole)
+}
+
+#[inline]
+fn hexadecimal_at(text: &[u8]) -> Option<(u64, usize)> {
+    let mut sum = 0_u64;
+    let mut len = 0;
+    for byte in text {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => break,
+        };
+        sum = sum << 4 | u64::from(digit);
+        len += 1;
+    }
+    (1..=16).contains(&len).then_some((sum, len))
+}
+
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
     if !(1..=16).contains(&digits.len()) {
         return None;
@@ -137,6 +163,10 @@ pub(crate) fn function(location: &[u8]) -> &[u8] {
 fn parts_of_fields() {
     assert_eq!(session_id(b"6b004067.46e2"), Some((0x6b00_4067, 0x46e2)));
     assert_eq!(session_id(b"6b004067"), None);
+    assert_eq!(session_id_at(b"6b004067.46e2|x"), Some((0x6b00_4067, 0x46e2, 13)));
+    for not in [&b"6b004067.46e2"[..], b"6b004067|", b".46e2 ", b"6b004067.|", b""] {
+        assert_eq!(session_id_at(not), None);
+    }
     assert_eq!(session_id(b"6b004067."), None);
     assert_eq!(function(b"exec_simple_query, postgres.c:1079"), b"exec_simple_query");
     assert_eq!(process(b"12"), Some(12));

@@ -242,6 +242,44 @@ impl Prefix {
         self.first_reading(line).or_else(|| self.matches(line, Names::default()))
     }
 
+    /// Whether [`walk`](Self::walk) can read lines: fields are not padded, and one of them is the time.
+    pub(crate) fn is_plain(&self) -> bool {
+        let times = [Field::Seconds, Field::Millis, Field::Epoch];
+        let is_time =
+            |item: &&Item| matches!(item, Item::Field { field, .. } if times.contains(field));
+        let is_padded = |item: &Item| matches!(item, Item::Field { width: 1.., .. });
+        self.items.iter().filter(is_time).count() == 1 && !self.items.iter().any(is_padded)
+    }
+
+    /// Shows each field of a line, as the first choice reads it, to `read`, which is given the rest of the
+    /// line and, for fields that may be any text, the length; it gives the length. Gives the label
+    /// after the prefix and where the text begins. For plain prefixes only.
+    #[inline]
+    pub(crate) fn walk(
+        &self,
+        line: &[u8],
+        mut read: impl FnMut(Field, usize, &[u8], Option<usize>) -> Option<usize>,
+    ) -> Option<(Label, usize)> {
+        let mut at = 0;
+        for (index, item) in self.items.iter().enumerate() {
+            let rest = line.get(at..)?;
+            at += match item {
+                Item::Literal(literal) => starting(rest, literal)?,
+                Item::Quit => match Label::parse(rest) {
+                    Some((label, len)) => return Some((label, at + len)),
+                    None => 0,
+                },
+                Item::Field { field, .. } if field.is_free() => {
+                    let Some(Item::Literal(next)) = self.items.get(index + 1) else { return None };
+                    read(*field, at, rest, Some(find_soon(rest, next)?))?
+                }
+                Item::Field { field, .. } => read(*field, at, rest, None)?,
+            };
+        }
+        let (label, len) = Label::parse(line.get(at..)?)?;
+        Some((label, at + len))
+    }
+
     fn first_reading(&self, line: &[u8]) -> Option<Match> {
         let mut found = Match::EMPTY;
         let mut at = 0;
@@ -280,6 +318,11 @@ impl Prefix {
         let count = self.items.iter().filter(open).count();
         (count > 0).then_some((count + 1) * WINDOW_BYTES + self.source.len())
     }
+}
+
+/// Length of a field that is not free text at the front of `rest`: the first choice.
+pub(crate) fn first_length(field: Field, rest: &[u8]) -> Option<usize> {
+    shape::lengths(field, rest).into_iter().flatten().next()
 }
 
 /// A field from `at` to `end`, without the spaces before or after it.

@@ -150,5 +150,6 @@ impl Framer {
             Self::Csv(framer) => framer.frames(piece, out),
             Self::Json(framer) => framer.frames(piece, out),
         }
+        out.is_ascii = piece.is_ascii() && out.scratch.is_ascii();
     }
 }

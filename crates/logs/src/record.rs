@@ -3,71 +3,81 @@
 use howdah_traffic::{SqlState, Timestamp};
 use serde::Serialize;
 
-use crate::{frame::Frame, pieces::Span};
+use crate::frame::Frame;
 
-/// A message, borrowed from the input. Empty bytes stand for what the log does not say.
-#[derive(Debug)]
+/// A message: a [`Frame`] with the bytes that it was found in. What is asked for is looked up then,
+/// because most records are asked for little. Empty bytes stand for what the log does not say.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
-    /// When the server wrote it.
-    pub(crate) time: Timestamp,
-    /// `%c`.
-    pub(crate) session_id: &'a [u8],
-    /// When the server process started, in seconds since the Unix epoch.
-    pub(crate) session_start: Option<i64>,
-    pub(crate) pid: Option<u32>,
-    /// Client address, with the port where the log has it.
-    pub(crate) remote: &'a [u8],
-    pub(crate) user: &'a [u8],
-    pub(crate) database: &'a [u8],
-    pub(crate) application: &'a [u8],
-    pub(crate) backend_type: &'a [u8],
-    /// It comes from a parallel worker.
-    pub(crate) has_leader: bool,
-    pub(crate) vxid: &'a [u8],
-    pub(crate) query_id: Option<i64>,
-    /// The process title's command tag: of the running statement, or of the step, or `idle`.
-    pub(crate) tag: &'a [u8],
-    /// Number of the message's first line within its session, and of its last.
-    pub(crate) lines: Option<(u64, u64)>,
-    pub(crate) severity: Severity,
-    pub(crate) sqlstate: Option<SqlState>,
-    pub(crate) message: &'a [u8],
-    pub(crate) detail: &'a [u8],
-    pub(crate) context: &'a [u8],
-    /// The statement that was running, if the server named it.
-    pub(crate) statement: Option<&'a [u8]>,
-    /// The server function that wrote the message.
-    pub(crate) function: &'a [u8],
+    frame: &'a Frame,
+    input: &'a [u8],
+    scratch: &'a [u8],
+    /// Nothing in it is beyond ASCII, as far as that was looked at.
+    is_ascii: bool,
+}
+
+macro_rules! accessors {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+        $($(#[$doc])* #[inline] pub(crate) fn $name(&self) -> $type { self.frame.$name })*
+    };
+}
+
+macro_rules! texts {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        $($(#[$doc])* #[inline] pub(crate) fn $name(&self) -> &'a [u8] {
+            self.frame.$name.text(self.input, self.scratch)
+        })*
+    };
 }
 
 impl<'a> Record<'a> {
     /// The record of a frame in `input`.
-    #[inline]
-    pub(crate) fn of(frame: &Frame, input: &'a [u8], scratch: &'a [u8]) -> Self {
-        let text = |span: Span| span.text(input, scratch);
-        Self {
-            time: frame.time,
-            session_id: text(frame.session_id),
-            session_start: frame.session_start,
-            pid: frame.pid,
-            remote: text(frame.remote),
-            user: text(frame.user),
-            database: text(frame.database),
-            application: text(frame.application),
-            backend_type: text(frame.backend_type),
-            has_leader: frame.has_leader,
-            vxid: text(frame.vxid),
-            query_id: frame.query_id,
-            tag: text(frame.tag),
-            lines: frame.lines,
-            severity: frame.severity,
-            sqlstate: frame.sqlstate,
-            message: text(frame.message),
-            detail: text(frame.detail),
-            context: text(frame.context),
-            statement: frame.statement.get(input, scratch),
-            function: text(frame.function),
-        }
+    pub(crate) fn of(frame: &'a Frame, input: &'a [u8], scratch: &'a [u8], is_ascii: bool) -> Self {
+        Self { frame, input, scratch, is_ascii }
+    }
+
+    accessors! {
+        /// When the server wrote it.
+        time: Timestamp;
+        /// When the server process started, in seconds since the Unix epoch.
+        session_start: Option<i64>;
+        pid: Option<u32>;
+        /// It comes from a parallel worker.
+        has_leader: bool;
+        query_id: Option<i64>;
+        /// Number of the message's first line within its session, and of its last.
+        lines: Option<(u64, u64)>;
+        severity: Severity;
+        sqlstate: Option<SqlState>;
+    }
+
+    texts! {
+        /// `%c`.
+        session_id;
+        /// Client address, with the port where the log has it.
+        remote;
+        user;
+        database;
+        application;
+        backend_type;
+        vxid;
+        /// The process title's command tag: of the running statement, or of the step, or `idle`.
+        tag;
+        message;
+        detail;
+        context;
+        /// The server function that wrote the message.
+        function;
+    }
+
+    /// The statement that was running, if the server named it.
+    pub(crate) fn statement(&self) -> Option<&'a [u8]> {
+        self.frame.statement.get(self.input, self.scratch)
+    }
+
+    /// Whether all its texts are known to be ASCII.
+    pub(crate) fn is_ascii(&self) -> bool {
+        self.is_ascii
     }
 }
 

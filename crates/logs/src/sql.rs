@@ -41,19 +41,17 @@ pub(crate) fn copy_direction(sql: &[u8]) -> Option<CopyDirection> {
     None
 }
 
-/// A cheap test that most statements fail: the first begins with another word, and there is no second.
+/// A cheap test that most statements fail: no part of the text that could be a statement begins with the
+/// word. Semicolons inside of texts only make it less cheap.
 fn mentions_copy(sql: &[u8]) -> bool {
-    let first = sql.trim_ascii_start();
-    let may_be_copy = match first {
-        [b'c' | b'C', ..] => first.get(..4).is_some_and(|word| word.eq_ignore_ascii_case(b"copy")),
+    let may_begin = |text: &[u8]| match text.trim_ascii_start() {
+        rest @ [b'c' | b'C', ..] => {
+            rest.get(..4).is_some_and(|word| word.eq_ignore_ascii_case(b"copy"))
+        }
         [letter, ..] => !letter.is_ascii_alphabetic(),
         [] => false,
     };
-    may_be_copy || has_second_statement(first)
-}
-
-fn has_second_statement(sql: &[u8]) -> bool {
-    memchr::memchr(b';', sql).is_some_and(|end| !sql[end + 1..].trim_ascii_start().is_empty())
+    may_begin(sql) || memchr::memchr_iter(b';', sql).any(|end| may_begin(&sql[end + 1..]))
 }
 
 #[cfg(test)]
@@ -77,6 +75,8 @@ mod tests {
             ("insert into copy select * from stdin", None),
             ("copy t from x stdin", None),
             ("copy t from stdin_file; select 1", None),
+            ("select 'a; b'; \n\tcopy t from stdin", Some(In)),
+            ("select 'a; copy t from stdin'", None),
             ("/* copy */ select 1", None),
             ("", None),
         ];

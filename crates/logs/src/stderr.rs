@@ -51,17 +51,20 @@ struct Group {
     end: usize,
     main: Match,
     severity: Severity,
-    parts: [Option<(usize, usize)>; PARTS],
+    parts: Parts,
     last_line: Option<u64>,
     intruders: Intruders,
 }
+
+/// Where the further fields of a record are, each with its line end.
+type Parts = [Span; PARTS];
 
 const PARTS: usize = Part::Statement as usize + 1;
 
 impl Group {
     /// A record of one line so far.
     fn new(start: usize, end: usize, main: Match, severity: Severity, line: Option<u64>) -> Self {
-        let (parts, intruders) = Default::default();
+        let (parts, intruders) = ([Span::ABSENT; PARTS], Intruders::default());
         Self { start, end, main, severity, parts, last_line: line, intruders }
     }
 }
@@ -108,6 +111,7 @@ impl Stderr {
         let is_settled =
             self.guessed.as_ref().is_none_or(|sample| sample.lines.len() == SAMPLE_LINES_MAX);
         is_settled.then_some(StderrFramer {
+            is_plain: self.prefix.is_plain(),
             prefix: self.prefix.clone(),
             with_returns: self.with_returns?,
             max_record_bytes: self.max_record_bytes,
@@ -190,7 +194,7 @@ impl Stderr {
                 });
                 match &mut self.group {
                     Some(group) if belongs => {
-                        group.parts[part as usize] = Some((start + found.text, end));
+                        group.parts[part as usize] = Span::input(start + found.text, end);
                         group.last_line = number.or(group.last_line);
                         let is_endless = end - group.start > 2 * self.max_record_bytes;
                         is_endless.then_some(Step::Record { len: end })
@@ -360,44 +364,37 @@ fn decode(
     clock: &mut Clock,
     scratch: &mut Vec<u8>,
 ) -> Result<Frame, Reason> {
-    let line = &input[group.start..group.end];
-    let found = &group.main;
+    let mut frame = prefix_fields(&group.main, group.start, &input[..group.end], clock)?;
+    frame.severity = group.severity;
+    frame.lines = frame.lines.map(|(first, _)| (first, group.last_line.unwrap_or(first)));
+    let main = Span::input(group.start + group.main.text, group.end);
+    texts(&mut frame, main, &group.parts, input, Folding { with_returns, is_sure: false }, scratch);
+    Ok(frame)
+}
+
+/// What the prefix tells of the line that begins at `start` and ends where `input` does.
+fn prefix_fields(
+    found: &Match,
+    start: usize,
+    input: &[u8],
+    clock: &mut Clock,
+) -> Result<Frame, Reason> {
+    let line = &input[start..];
     let field = |field: Field| found.field(line, field);
     let span = |field: Field| {
         let range = found.span(field);
-        Span::input(group.start + range.start, group.start + range.end)
+        Span::input(start + range.start, start + range.end)
     };
     let name = |field: Field| known(span(field), input, &[]);
-
-    let mut message = unfold(input, (group.start + found.text, group.end), with_returns, scratch);
-    let mut parts = [Span::ABSENT; PARTS];
-    for (part, place) in parts.iter_mut().zip(group.parts) {
-        if let Some(place) = place {
-            *part = unfold(input, place, with_returns, scratch);
-        }
-    }
-    let mut sqlstate = SqlState::new(field(Field::SqlState));
-    let location = parts[Part::Location as usize];
-    let mut function_name = Span::ABSENT;
-    if location != Span::ABSENT {
-        function_name = location.shortened(function(location.text(input, scratch)).len());
-        if let Some((code, rest)) = message.text(input, scratch).split_at_checked(5)
-            && let (Some(code), true) = (SqlState::new(code), rest.starts_with(b": "))
-        {
-            sqlstate = Some(code);
-            message = message.without_first(7);
-        }
-    }
     let id = session_id(field(Field::SessionId));
-    let start = field(Field::Start);
-    let first_line = number(field(Field::Line));
+    let began = field(Field::Start);
     Ok(Frame {
         time: time(found, line, clock).ok_or(Reason::BadTime)?,
         session_id: span(Field::SessionId),
         session_start: match id {
             Some((start, _)) => Some(start),
-            None if start.is_empty() => None,
-            None => clock.read_start(start),
+            None if began.is_empty() => None,
+            None => clock.read_start(began),
         },
         pid: process(field(Field::Pid)).or(id.map(|(_, pid)| pid)),
         remote: match field(Field::Remote) {
@@ -412,17 +409,51 @@ fn decode(
         vxid: span(Field::Vxid),
         query_id: signed(field(Field::QueryId)),
         tag: span(Field::Tag),
-        lines: first_line.map(|first| (first, group.last_line.unwrap_or(first))),
-        severity: group.severity,
-        sqlstate,
-        message,
-        detail: parts[Part::Detail as usize],
-        context: parts[Part::Context as usize],
-        statement: parts[Part::Statement as usize],
-        function: function_name,
+        lines: number(field(Field::Line)).map(|line| (line, line)),
+        sqlstate: SqlState::new(field(Field::SqlState)),
         assumption: clock.take_assumption(),
         ..Frame::EMPTY
     })
+}
+
+/// Finds the message and what belongs to it.
+#[inline]
+fn texts(
+    frame: &mut Frame,
+    main: Span,
+    parts: &Parts,
+    input: &[u8],
+    folding: Folding,
+    scratch: &mut Vec<u8>,
+) {
+    frame.message = unfold(input, main, folding, scratch);
+    let mut part = |part: Part| match parts[part as usize] {
+        Span::ABSENT => Span::ABSENT,
+        text => unfold(input, text, folding, scratch),
+    };
+    frame.detail = part(Part::Detail);
+    frame.context = part(Part::Context);
+    frame.statement = part(Part::Statement);
+    let location = part(Part::Location);
+    if location == Span::ABSENT {
+        return;
+    }
+    frame.function = location.shortened(function(location.text(input, scratch)).len());
+    if let Some((code, rest)) = frame.message.text(input, scratch).split_at_checked(5)
+        && let (Some(code), true) = (SqlState::new(code), rest.starts_with(b": "))
+    {
+        frame.sqlstate = Some(code);
+        frame.message = frame.message.without_first(7);
+    }
+}
+
+/// How the texts of a record are folded.
+#[derive(Clone, Copy)]
+struct Folding {
+    /// Lines end in carriage return and newline.
+    with_returns: bool,
+    /// No text goes over several lines.
+    is_sure: bool,
 }
 
 /// Most bytes of foreign lines that are held while the record around them may go on.
@@ -453,20 +484,16 @@ fn time(found: &Match, line: &[u8], clock: &mut Clock) -> Option<howdah_traffic:
 }
 
 /// A text without its last line end, and with one tab dropped after each newline inside.
-fn unfold(
-    input: &[u8],
-    (start, end): (usize, usize),
-    with_returns: bool,
-    scratch: &mut Vec<u8>,
-) -> Span {
-    let bare = |line| if with_returns { strip_return(line) } else { line };
-    let text = &input[start..end];
-    let text = bare(text.strip_suffix(b"\n").unwrap_or(text));
-    if memchr::memchr(b'\n', text).is_none() {
-        return Span::input(start, start + text.len());
+#[inline]
+fn unfold(input: &[u8], text: Span, folding: Folding, scratch: &mut Vec<u8>) -> Span {
+    let bare = |line| if folding.with_returns { strip_return(line) } else { line };
+    let whole = text.text(input, &[]);
+    let inside = bare(whole.strip_suffix(b"\n").unwrap_or(whole));
+    if folding.is_sure || memchr::memchr(b'\n', inside).is_none() {
+        return text.shortened(inside.len());
     }
     let from = scratch.len();
-    let mut rest = text;
+    let mut rest = inside;
     while let Some(newline) = memchr::memchr(b'\n', rest) {
         scratch.extend_from_slice(bare(&rest[..newline]));
         scratch.push(b'\n');

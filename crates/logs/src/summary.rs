@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Text};
+use howdah_traffic::{ActionRef, CopyDirection, EventRef, Kind, OutcomeRef, ParameterRef};
 use serde::{Serialize, Serializer};
 
 use crate::{input::Inputs, language::Language, options::Format, record::Severity};
@@ -295,28 +295,27 @@ impl Summary {
         self.problems.iter().find(|problem| problem.reason == reason).map_or(0, |p| p.count)
     }
 
-    /// Counts an event, and what can be told of it before its outcome is known.
-    pub(crate) fn count_event(&mut self, event: &Event) {
+    /// Counts an event, and what can be told of it before its outcome is known. With `is_ascii` its
+    /// texts are known to be that.
+    pub(crate) fn count_event(&mut self, event: &EventRef<'_>, is_ascii: bool) {
         let kind = event.action.kind();
         self.events[kind as usize] += 1;
         let facts = &mut self.facts;
         if kind == Kind::Connect {
-            let is_nameless = event.user.is_empty() || event.database.is_empty();
+            let identity = &event.identity;
+            let is_nameless = identity.user().is_empty() || identity.database().is_empty();
             facts.sessions_without_names += u64::from(is_nameless);
         }
         if !kind.is_execution() && kind != Kind::Bind {
             return;
         }
-        let mut is_utf8 = event.action.sql().is_none_or(|sql| sql.to_str().is_some());
         match &event.action {
-            Action::Copy { direction: CopyDirection::In, .. } => facts.copies_in += 1,
-            Action::Bind(bound) | Action::Execute(bound) => match &bound.parameters {
+            ActionRef::Copy { direction: CopyDirection::In, .. } => facts.copies_in += 1,
+            ActionRef::Bind(bound) | ActionRef::Execute(bound) => match bound.parameters {
                 None => facts.executions_without_values += 1,
                 Some(values) => {
-                    let is_cut = |value| matches!(value, &Parameter::Truncated(_));
-                    let has_cut = values.iter().any(is_cut);
-                    facts.executions_with_cut_values += u64::from(has_cut);
-                    is_utf8 &= values.iter().all(is_valid);
+                    let is_cut = |value| matches!(value, ParameterRef::Truncated(_));
+                    facts.executions_with_cut_values += u64::from(values.iter().any(is_cut));
                     let is_execute = kind == Kind::Execute;
                     facts.executions_with_values += u64::from(is_execute && !values.is_empty());
                 }
@@ -326,14 +325,14 @@ impl Summary {
         let is_extended = matches!(kind, Kind::Execute | Kind::Fetch);
         let is_unknown = is_extended && event.vxid.is_none();
         facts.executions_of_unknown_pipeline += u64::from(is_unknown);
-        facts.executions_not_utf8 += u64::from(!is_utf8 && kind.is_execution());
+        let is_utf8 = is_ascii || !kind.is_execution() || is_utf8(&event.action);
+        facts.executions_not_utf8 += u64::from(!is_utf8);
     }
 
     /// Counts what became of an event.
-    pub(crate) fn count_outcome(&mut self, event: &Event) {
-        let is_unknown = event.outcome.duration_us.is_none() && !event.outcome.failed();
-        let is_execution = event.action.kind().is_execution();
-        self.facts.executions_without_outcome += u64::from(is_unknown && is_execution);
+    pub(crate) fn count_outcome(&mut self, kind: Kind, outcome: &OutcomeRef<'_>) {
+        let is_unknown = outcome.duration_us.is_none() && !outcome.failed();
+        self.facts.executions_without_outcome += u64::from(is_unknown && kind.is_execution());
     }
 
     pub(crate) fn count_record(&mut self, severity: Severity) {
@@ -367,11 +366,15 @@ impl Summary {
     }
 }
 
-fn is_valid(value: &Parameter) -> bool {
-    match value {
-        Parameter::Null => true,
-        Parameter::Value(text) | Parameter::Truncated(text) => Text::to_str(text).is_some(),
-    }
+/// Whether the text of an action is UTF-8, and the values of a Bind or an Execute.
+fn is_utf8(action: &ActionRef<'_>) -> bool {
+    let is_valid = |text: &[u8]| std::str::from_utf8(text).is_ok();
+    let values = match action {
+        ActionRef::Bind(bound) | ActionRef::Execute(bound) => bound.parameters,
+        _ => None,
+    };
+    action.sql().is_none_or(|sql| is_valid(sql.as_bytes()))
+        && values.is_none_or(|values| values.iter().all(|value| value.text().is_none_or(is_valid)))
 }
 
 impl Facts {

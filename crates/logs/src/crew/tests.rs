@@ -1,4 +1,4 @@
-use howdah_traffic::Event;
+use howdah_traffic::{Event, EventRef, Text};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::*;
@@ -7,6 +7,16 @@ use crate::{Options, Summary};
 fn fixture(setting: &str, format: &str) -> Vec<u8> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/17");
     std::fs::read(format!("{root}/{setting}.{format}")).expect("a fixture")
+}
+
+/// Keeps the events it is shown.
+#[derive(Default)]
+struct Keeper(Vec<Event>);
+
+impl Visit for Keeper {
+    fn event(&mut self, event: &EventRef<'_>) {
+        self.0.push(event.to_event(&mut |text| Text::from(text.as_bytes())));
+    }
 }
 
 /// What is made of a log that is fed in pieces, by a crew or without.
@@ -19,17 +29,15 @@ fn import(
     let mut crew = Crew::of(workers);
     importer.begin_file("test.log");
     let mut rest = log;
-    let mut events = Vec::new();
+    let mut keeper = Keeper::default();
     for len in pieces.into_iter().chain([log.len()]) {
         let (piece, more) = rest.split_at(len.min(rest.len()));
-        crew.feed(&mut importer, piece)?;
-        events.extend(std::iter::from_fn(|| importer.poll_event()));
+        crew.feed(&mut importer, piece, &mut keeper)?;
         rest = more;
     }
-    crew.flush(&mut importer)?;
-    importer.finish()?;
-    events.extend(std::iter::from_fn(|| importer.poll_event()));
-    Ok((events, importer.summary().clone()))
+    crew.flush(&mut importer, &mut keeper)?;
+    importer.finish_to(&mut keeper)?;
+    Ok((keeper.0, importer.summary().clone()))
 }
 
 proptest! {

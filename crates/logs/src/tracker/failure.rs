@@ -1,78 +1,58 @@
 //! Errors: the outcome of the action that is open, or all that is known of one.
 
-use howdah_traffic::{Action, Bound, Outcome, Parameter, Source, Text};
+use howdah_traffic::{
+    ActionRef, BoundRef, Hashed, OutcomeRef, ParameterRef, Parameters, Source, Timestamp,
+};
 use memchr::memmem;
 
 use super::{
-    Key, Texts, Tracker, is_client,
-    session::{Session, StepKind},
+    Key, Table, Texts, is_client,
+    output::Output,
+    session::{Session, Stage, StepKind},
     steps::{name_steps, no_values, query_id, simple, step_kind, truncated},
+    vxid::Vxid,
 };
 use crate::{
     message::without_position,
-    parameters::{self, Limit},
+    parameters,
     record::{Record, Severity},
     summary::{Facts, Summary},
 };
 
-impl Tracker {
-    /// Takes an error.
-    pub(super) fn take_failure(&mut self, key: &Key, record: &Record<'_>, summary: &mut Summary) {
-        if !is_client(record) || record.statement.is_some_and(is_replication_command) {
-            return;
-        }
-        let ending = Ending::of(record);
-        ending.count(&mut summary.facts);
-        let outcome = outcome(record);
-        let is_taken = self.conclude_open(key, record, &outcome, summary)
-            || self.fail_alone(key, record, &outcome, summary);
-        if ending == Ending::Cancel
-            && let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_connected)
-        {
-            let event = session.event(record.time, Action::Cancel, Source::Session, record.vxid);
-            self.output.emit_whole(session, event, summary);
-        }
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.stage = None;
-            session.unnamed.clear();
-            session.floor = record.time;
-        }
-        if record.severity != Severity::Error {
-            self.end_session(key, record, outcome, is_taken, summary);
-        }
-    }
-
-    /// Whether the error belongs to the open action; if so, the action is done.
-    fn conclude_open(
+impl Table {
+    /// Takes an error. `slot` is that of its session, if there is one.
+    pub(super) fn take_failure(
         &mut self,
         key: &Key,
+        mut slot: Option<usize>,
         record: &Record<'_>,
-        outcome: &Outcome,
-        summary: &mut Summary,
-    ) -> bool {
-        let Some(session) = self.sessions.get_mut(key) else { return false };
-        let Some(open) = &mut session.open else { return false };
-        let belongs = match (&open.action, record.statement) {
-            (Action::Connect, _) => {
-                record.severity == Severity::Fatal
-                    && record.statement.is_none()
-                    && !is_termination(record)
-            }
-            (Action::Call { .. }, statement) => statement.is_none(),
-            (action, Some(statement)) => {
-                action.sql().is_some_and(|sql| sql.as_bytes() == statement)
-            }
-            // A syntax error is found before log_statement writes the text, so it is that of a later
-            // statement; without durations, the open one may be done long since.
-            (_, None) => summary.facts.bare_durations > 0 || !is_syntax_error(record),
-        };
-        if !belongs {
-            self.output.close(session, summary);
-            return false;
+        texts: &mut Texts,
+        output: &mut Output<'_>,
+    ) {
+        if !is_client(record) || record.statement().is_some_and(is_replication_command) {
+            return;
         }
-        open.query_id = open.query_id.or(query_id(record));
-        self.output.conclude(session, outcome.clone(), summary);
-        true
+        // An event may hold texts of records before this one.
+        output.is_ascii = false;
+        let ending = Ending::of(record);
+        ending.count(&mut output.summary.facts);
+        let outcome = outcome(record);
+        let known = slot.and_then(|at| self.session(at));
+        let is_taken = known.is_some_and(|session| conclude_open(session, record, outcome, output))
+            || self.fail_alone(key, &mut slot, record, outcome, texts, output);
+        let Some((at, session)) = slot.and_then(|at| Some((at, self.session(at)?))) else { return };
+        if ending == Ending::Cancel && session.is_connected {
+            let vxid = Vxid::logged(record.vxid());
+            let draft = session.draft(record.time(), ActionRef::Cancel, Source::Session, vxid);
+            output.emit_whole(session, &draft);
+        }
+        session.stage.clear();
+        session.unnamed.clear();
+        session.floor = record.time();
+        if record.severity() != Severity::Error {
+            let untold = if is_taken { OutcomeRef::default() } else { outcome };
+            self.end_session(at, record.time(), untold, output);
+        }
     }
 
     /// Makes an event of a failed action that the log did not tell of before. Whether there was enough for
@@ -80,41 +60,48 @@ impl Tracker {
     fn fail_alone(
         &mut self,
         key: &Key,
+        slot: &mut Option<usize>,
         record: &Record<'_>,
-        outcome: &Outcome,
-        summary: &mut Summary,
+        outcome: OutcomeRef<'_>,
+        texts: &mut Texts,
+        output: &mut Output<'_>,
     ) -> bool {
-        let stage = self.sessions.get(key).and_then(|session| session.stage.as_ref());
-        if record.statement.is_none() && stage.is_none() {
-            let is_connected = self.sessions.get(key).is_some_and(|session| session.is_connected);
-            let is_lost = is_connected && record.severity == Severity::Error;
-            summary.facts.errors_without_statement += u64::from(is_lost);
+        let known = slot.and_then(|at| self.session(at));
+        let has_stage = known.as_ref().is_some_and(|session| session.stage.step().is_some());
+        if record.statement().is_none() && !has_stage {
+            let is_connected = known.is_some_and(|session| session.is_connected);
+            let is_lost = is_connected && record.severity() == Severity::Error;
+            output.summary.facts.errors_without_statement += u64::from(is_lost);
             return false;
         }
-        if !self.sessions.contains_key(key) && self.is_surely_no_client(record) {
+        if known.is_none() && self.is_surely_no_client(record) {
             return false;
         }
-        let Some((session, rest)) = self.acting(key, record, record.time, summary) else {
+        let Some((at, session)) = self.acting(key, *slot, record, record.time(), output) else {
             return false;
         };
-        let Some(action) = failed_action(session, record, rest.texts, summary) else {
+        *slot = Some(at);
+        // Whatever becomes of the error, the steps before it are over.
+        let stage = std::mem::take(&mut session.stage);
+        let Some(action) = failed_action(session, &stage, record, texts, output.summary) else {
             return false;
         };
-        summary.facts.error_form += 1;
-        if let Action::Bind(bound) | Action::Execute(bound) = &action {
-            name_steps(session, bound, record, rest.output, summary);
+        output.summary.facts.error_form += 1;
+        if let ActionRef::Bind(bound) | ActionRef::Execute(bound) = &action {
+            name_steps(session, bound, record, output);
         }
-        let mut event = session.event(record.time, action, Source::Error, record.vxid);
-        event.query_id = query_id(record);
-        event.outcome = outcome.clone();
-        rest.output.emit_whole(session, event, summary);
+        let vxid = Vxid::logged(record.vxid());
+        let mut draft = session.draft(record.time(), action, Source::Error, vxid);
+        draft.query_id = query_id(record);
+        draft.outcome = outcome;
+        output.emit_whole(session, &draft);
         true
     }
 
     /// Whether an unknown process started when connections were being logged, and yet was not: a
     /// parallel worker, which reports its leader's statement as its own, where the log does not say so.
     fn is_surely_no_client(&self, record: &Record<'_>) -> bool {
-        match (self.first_connected, record.session_start) {
+        match (self.first_connected, record.session_start()) {
             (Some(first), Some(start)) => start > first,
             _ => false,
         }
@@ -123,101 +110,124 @@ impl Tracker {
     /// FATAL ends the session. Its line `disconnection`, if one follows, finds it gone.
     fn end_session(
         &mut self,
-        key: &Key,
-        record: &Record<'_>,
-        outcome: Outcome,
-        is_taken: bool,
-        summary: &mut Summary,
+        slot: usize,
+        time: Timestamp,
+        outcome: OutcomeRef<'_>,
+        output: &mut Output<'_>,
     ) {
-        let Some(mut session) = self.sessions.remove(key) else { return };
-        self.output.close(&mut session, summary);
+        let Some(mut session) = self.take_out(slot) else { return };
+        output.close(&mut session);
         if session.is_connected {
-            let mut event = session.event(record.time, Action::Disconnect, Source::Session, b"");
-            if !is_taken {
-                event.outcome = outcome;
-            }
-            self.output.emit_whole(&mut session, event, summary);
+            let mut draft = session.draft(time, ActionRef::Disconnect, Source::Session, None);
+            draft.outcome = outcome;
+            output.emit_whole(&mut session, &draft);
         }
     }
 }
 
-fn outcome(record: &Record<'_>) -> Outcome {
-    Outcome {
+/// Whether the error belongs to the open action; if so, the action is done.
+fn conclude_open(
+    session: &mut Session,
+    record: &Record<'_>,
+    outcome: OutcomeRef<'_>,
+    output: &mut Output<'_>,
+) -> bool {
+    if !session.open.is_open {
+        return false;
+    }
+    let belongs = match (session.open.held.action(), record.statement()) {
+        (ActionRef::Connect, _) => {
+            record.severity() == Severity::Fatal
+                && record.statement().is_none()
+                && !is_termination(record)
+        }
+        (ActionRef::Call { .. }, statement) => statement.is_none(),
+        (action, Some(statement)) => action.sql().is_some_and(|sql| sql.as_bytes() == statement),
+        // A syntax error is found before log_statement writes the text, so it is that of a later
+        // statement; without durations, the open one may be done long since.
+        (_, None) => output.summary.facts.bare_durations > 0 || !is_syntax_error(record),
+    };
+    if !belongs {
+        output.close(session);
+        return false;
+    }
+    session.open.query_id = session.open.query_id.or(query_id(record));
+    output.conclude(session, outcome);
+    true
+}
+
+fn outcome<'a>(record: &Record<'a>) -> OutcomeRef<'a> {
+    OutcomeRef {
         duration_us: None,
-        sqlstate: record.sqlstate.filter(|code| !code.is_success()),
-        error: Some(Text::from(without_position(record.message))),
+        sqlstate: record.sqlstate().filter(|code| !code.is_success()),
+        error: Some(without_position(record.message())),
     }
 }
 
 /// Which action failed, and with what.
-fn failed_action(
+fn failed_action<'a>(
     session: &Session,
-    record: &Record<'_>,
-    texts: &mut Texts,
+    stage: &'a Stage,
+    record: &Record<'a>,
+    texts: &'a mut Texts,
     summary: &mut Summary,
-) -> Option<Action> {
-    let stage = session
-        .stage
-        .as_ref()
-        .filter(|stage| record.statement.is_none_or(|sql| stage.bound.sql.as_bytes() == sql));
-    let sql = match (record.statement, stage) {
-        (Some(sql), _) => texts.interner.text(sql),
-        (None, Some(stage)) => stage.bound.sql.clone(),
+) -> Option<ActionRef<'a>> {
+    let step = stage
+        .step()
+        .filter(|_| record.statement().is_none_or(|statement| stage.sql() == statement));
+    let known = match (record.statement(), step) {
+        (_, Some(_)) => stage.bound(),
+        (Some(statement), None) => BoundRef {
+            statement: b"",
+            portal: b"",
+            sql: Hashed::new(statement),
+            parameters: no_values(statement),
+        },
         (None, None) => return None,
     };
-    let known = stage.map_or_else(
-        || Bound {
-            statement: Text::default(),
-            portal: Text::default(),
-            parameters: no_values(&sql),
-            sql: sql.clone(),
-        },
-        |stage| stage.bound.clone(),
-    );
-    if let Some(context) = PortalContext::find(record.context) {
+    if let Some(context) = PortalContext::find(record.context()) {
         return Some(failed_portal(&context, known, texts, summary));
     }
-    let kind = step_kind(record);
-    Some(match (kind, stage) {
-        (Some(StepKind::Parse), _) => Action::Parse { statement: known.statement, sql },
-        (_, Some(stage)) if stage.is_bound => Action::Execute(known),
-        (Some(StepKind::Bind), _) | (_, Some(_)) => Action::Bind(known),
+    let (statement, sql) = (known.statement, known.sql);
+    Some(match (step_kind(record), step) {
+        (Some(StepKind::Parse), _) => ActionRef::Parse { statement, sql },
+        (_, Some(StepKind::Bind)) => ActionRef::Execute(known),
+        (Some(StepKind::Bind), _) | (_, Some(_)) => ActionRef::Bind(known),
         // Only a text log shows no step; a text with placeholders cannot be a simple query.
-        _ if session.unnamed.count > 0 => Action::Bind(known),
-        _ if howdah_sql::placeholder_count(sql.as_bytes()) > 0 => Action::Execute(known),
-        _ => simple(sql.as_bytes(), texts),
+        _ if session.unnamed.count > 0 => ActionRef::Bind(known),
+        _ if howdah_sql::placeholder_count(sql.as_bytes()) > 0 => ActionRef::Execute(known),
+        _ => simple(sql),
     })
 }
 
 /// The action that failed according to the portal's own context.
-fn failed_portal(
-    context: &PortalContext<'_>,
-    mut bound: Bound,
-    texts: &mut Texts,
+fn failed_portal<'a>(
+    context: &PortalContext<'a>,
+    bound: BoundRef<'a>,
+    texts: &'a mut Texts,
     summary: &mut Summary,
-) -> Action {
-    bound.portal = texts.interner.text(context.portal);
+) -> ActionRef<'a> {
+    let portal = context.portal;
     match context.values {
         PortalValues::All(list) => {
-            bound.parameters = parameters::list(list, &mut texts.error_limit);
-            let values = bound.parameters.as_deref().unwrap_or_default();
-            summary.facts.truncated_values += truncated(values);
-            Action::Execute(bound)
+            let parameters = texts.values.list(list, &mut texts.error_limit);
+            summary.facts.truncated_values += parameters.as_ref().map_or(0, truncated);
+            ActionRef::Execute(BoundRef { portal, parameters, ..bound })
         }
         PortalValues::One(one) => {
-            bound.parameters = only_value(one, &bound.sql, &mut texts.error_limit);
-            Action::Bind(bound)
+            let parameters = only_value(one, bound.sql.as_bytes(), texts);
+            ActionRef::Bind(BoundRef { portal, parameters, ..bound })
         }
     }
 }
 
 /// The value that a bind failed at, if the statement has no other and the value is whole.
-fn only_value(text: &[u8], sql: &Text, limit: &mut Limit) -> Option<Vec<Parameter>> {
+fn only_value<'a>(text: &'a [u8], sql: &[u8], texts: &'a mut Texts) -> Option<Parameters<'a>> {
     let (number, rest) = parameters::name(text)?;
-    let (value, _) = parameters::one(rest, limit, &mut Vec::new())?;
-    let is_whole = matches!(value, Parameter::Value(_));
-    let is_only = number == 1 && memmem::find(sql.as_bytes(), b"$2").is_none();
-    (is_whole && is_only).then(|| vec![value])
+    let value = texts.values.only(rest, &mut texts.error_limit)?;
+    let is_whole = matches!(value.at(0), Some(ParameterRef::Value(_)));
+    let is_only = number == 1 && memmem::find(sql, b"$2").is_none();
+    (is_whole && is_only).then_some(value)
 }
 
 /// What the server says of a portal in CONTEXT.
@@ -281,11 +291,11 @@ enum Ending {
 
 impl Ending {
     fn of(record: &Record<'_>) -> Self {
-        let rest = match record.severity {
-            Severity::Error => record.message.strip_prefix(b"canceling statement due to "),
-            _ => record.message.strip_prefix(b"terminating connection due to "),
+        let rest = match record.severity() {
+            Severity::Error => record.message().strip_prefix(b"canceling statement due to "),
+            _ => record.message().strip_prefix(b"terminating connection due to "),
         };
-        match (record.severity, rest) {
+        match (record.severity(), rest) {
             (Severity::Error, Some(b"user request")) => Self::Cancel,
             (Severity::Error, Some(b"statement timeout")) => Self::StatementTimeout,
             (Severity::Error, Some(b"lock timeout")) => Self::LockTimeout,
@@ -310,13 +320,13 @@ impl Ending {
 
 /// Whether a session was ended that was in order until then.
 fn is_termination(record: &Record<'_>) -> bool {
-    record.message.starts_with(b"terminating connection")
+    record.message().starts_with(b"terminating connection")
 }
 
 fn is_syntax_error(record: &Record<'_>) -> bool {
-    match record.sqlstate {
+    match record.sqlstate() {
         Some(code) => code.as_str() == "42601",
-        None => record.message.starts_with(b"syntax error"),
+        None => record.message().starts_with(b"syntax error"),
     }
 }
 

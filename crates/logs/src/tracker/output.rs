@@ -1,73 +1,139 @@
-//! The queue of finished events, and the two ways of emitting.
+//! Finished events on their way out, and the two ways of emitting.
 
-use std::collections::VecDeque;
+use howdah_traffic::{ActionRef, EventRef, Identity, OutcomeRef, Source, Timestamp};
 
-use howdah_traffic::{Event, Outcome};
+use super::{held::Held, session::Session, vxid::Vxid};
+use crate::{
+    options::Emit,
+    summary::{Place, Summary},
+};
 
-use super::session::Session;
-use crate::{options::Emit, summary::Summary};
-
-/// Events on their way out.
-#[derive(Debug)]
-pub(super) struct Output {
-    emit: Emit,
-    queue: VecDeque<Event>,
+/// Whoever is shown events, one after another.
+pub(crate) trait Visit {
+    /// Looks at an event, which is there no longer than that.
+    fn event(&mut self, event: &EventRef<'_>);
 }
 
-impl Output {
-    pub(super) fn new(emit: Emit) -> Self {
-        Self { emit, queue: VecDeque::new() }
-    }
+/// Where events and what is to be said of a record go.
+pub(super) struct Output<'a> {
+    pub(super) emit: Emit,
+    pub(super) visit: &'a mut dyn Visit,
+    pub(super) summary: &'a mut Summary,
+    pub(super) place: Place<'a>,
+    /// The record that is being taken is ASCII.
+    pub(super) is_ascii: bool,
+}
 
-    pub(super) fn poll(&mut self) -> Option<Event> {
-        self.queue.pop_front()
-    }
+/// An event of which only whose it is is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draft<'a> {
+    pub(super) time: Timestamp,
+    pub(super) action: ActionRef<'a>,
+    pub(super) outcome: OutcomeRef<'a>,
+    pub(super) source: Source,
+    pub(super) vxid: Option<Vxid>,
+    pub(super) query_id: Option<i64>,
+    pub(super) pipeline: Option<u32>,
+}
 
-    /// An action whose outcome may come later.
-    pub(super) fn open(&mut self, session: &mut Session, event: Event, summary: &mut Summary) {
-        self.close(session, summary);
-        if self.emit == Emit::Start {
-            self.push(event.clone(), summary);
+/// The action of a session whose outcome is not known yet.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) is_open: bool,
+    pub(super) time: Timestamp,
+    pub(super) held: Held,
+    pub(super) source: Source,
+    vxid: Option<Vxid>,
+    pub(super) query_id: Option<i64>,
+    pipeline: Option<u32>,
+    is_ascii: bool,
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        Self {
+            is_open: false,
+            time: Timestamp::from_micros(0),
+            held: Held::default(),
+            source: Source::Session,
+            vxid: None,
+            query_id: None,
+            pipeline: None,
+            is_ascii: false,
         }
-        session.open = Some(event);
+    }
+}
+
+impl Open {
+    fn set(&mut self, draft: &Draft<'_>, is_ascii: bool) {
+        self.is_open = true;
+        self.held.set(&draft.action);
+        self.is_ascii = is_ascii;
+        (self.time, self.source) = (draft.time, draft.source);
+        (self.vxid, self.query_id, self.pipeline) = (draft.vxid, draft.query_id, draft.pipeline);
+    }
+
+    fn draft<'a>(&'a self, outcome: OutcomeRef<'a>) -> Draft<'a> {
+        Draft {
+            time: self.time,
+            action: self.held.action(),
+            outcome,
+            source: self.source,
+            vxid: self.vxid,
+            query_id: self.query_id,
+            pipeline: self.pipeline,
+        }
+    }
+}
+
+impl Output<'_> {
+    /// An action whose outcome may come later.
+    pub(super) fn open(&mut self, session: &mut Session, draft: &Draft<'_>) {
+        self.close(session);
+        if self.emit == Emit::Start {
+            self.push(session.identity(), draft, self.is_ascii);
+        }
+        session.open.set(draft, self.is_ascii);
     }
 
     /// The outcome of the open action.
-    pub(super) fn conclude(
-        &mut self,
-        session: &mut Session,
-        outcome: Outcome,
-        summary: &mut Summary,
-    ) {
-        if let Some(event) = &mut session.open {
-            event.outcome = outcome;
+    pub(super) fn conclude(&mut self, session: &mut Session, outcome: OutcomeRef<'_>) {
+        if !std::mem::take(&mut session.open.is_open) {
+            return;
         }
-        self.close(session, summary);
+        let draft = session.open.draft(outcome);
+        self.summary.count_outcome(draft.action.kind(), &outcome);
+        if self.emit == Emit::End {
+            self.push(session.identity_of_open(), &draft, session.open.is_ascii);
+        }
+        session.forget_former();
+        session.open.held.clear();
     }
 
     /// No outcome of the open action will come any more.
-    pub(super) fn close(&mut self, session: &mut Session, summary: &mut Summary) {
-        let Some(event) = session.open.take() else { return };
-        summary.count_outcome(&event);
-        if self.emit == Emit::End {
-            self.push(event, summary);
-        }
+    pub(super) fn close(&mut self, session: &mut Session) {
+        self.conclude(session, OutcomeRef::default());
     }
 
     /// An action of which all is known.
-    pub(super) fn emit_whole(
-        &mut self,
-        session: &mut Session,
-        event: Event,
-        summary: &mut Summary,
-    ) {
-        self.close(session, summary);
-        summary.count_outcome(&event);
-        self.push(event, summary);
+    pub(super) fn emit_whole(&mut self, session: &mut Session, draft: &Draft<'_>) {
+        self.close(session);
+        self.summary.count_outcome(draft.action.kind(), &draft.outcome);
+        self.push(session.identity(), draft, self.is_ascii);
     }
 
-    fn push(&mut self, event: Event, summary: &mut Summary) {
-        summary.count_event(&event);
-        self.queue.push_back(event);
+    fn push(&mut self, identity: Identity<'_>, draft: &Draft<'_>, is_ascii: bool) {
+        let event = EventRef {
+            time: draft.time,
+            identity,
+            action: draft.action,
+            outcome: draft.outcome,
+            source: draft.source,
+            vxid: draft.vxid.as_ref().map(Vxid::as_str),
+            query_id: draft.query_id,
+            pipeline: draft.pipeline,
+        };
+        self.summary.count_event(&event, is_ascii);
+        self.visit.event(&event);
     }
 }

@@ -6,10 +6,10 @@
 //!
 //! Source: `start_xact_command` and `finish_xact_command` in `postgres.c`.
 
-use std::sync::Arc;
-
 use howdah_sql::{Command, Lexer, TokenKind, split_statements};
-use howdah_traffic::{Action, Source, Text};
+use howdah_traffic::{ActionRef, Source};
+
+use super::vxid::Vxid;
 
 /// The pipelines of one session.
 #[derive(Debug, Default)]
@@ -17,9 +17,9 @@ pub(super) struct Pipelines {
     /// The last one counted.
     number: u32,
     /// Its transaction.
-    transaction: Option<Arc<str>>,
+    transaction: Option<Vxid>,
     /// The transaction that is a block.
-    block: Option<Arc<str>>,
+    block: Option<Vxid>,
     /// The next transaction is a block, too, or may be one.
     block_next: bool,
     /// The log holds every statement of the session, BEGIN included.
@@ -54,45 +54,41 @@ impl Pipelines {
     }
 
     /// The pipeline of an action, if it can be told.
+    #[inline]
     pub(super) fn of(
         &mut self,
-        action: &Action,
+        action: &ActionRef<'_>,
         source: Source,
-        transaction: Option<&Arc<str>>,
+        transaction: Option<Vxid>,
     ) -> Option<u32> {
-        let transaction = transaction?;
-        if self.block_next && self.block.as_ref() != Some(transaction) {
-            self.block = Some(transaction.clone());
+        self.within(action, source, transaction?)
+    }
+
+    fn within(&mut self, action: &ActionRef<'_>, source: Source, transaction: Vxid) -> Option<u32> {
+        let transaction = Some(transaction);
+        if self.block_next && self.block != transaction {
+            self.block = transaction;
             self.block_next = false;
         }
-        let (sql, is_extended) = match action {
-            Action::Simple { sql } | Action::Copy { sql, .. } => (sql, false),
-            Action::Parse { sql, .. } => (sql, true),
-            Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => {
-                (&bound.sql, true)
-            }
-            Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {
-                return None;
-            }
-        };
-        let executes = !matches!(action, Action::Parse { .. } | Action::Bind(_));
+        let sql = action.sql()?.as_bytes();
+        let is_extended = !matches!(action, ActionRef::Simple { .. } | ActionRef::Copy { .. });
+        let executes = !matches!(action, ActionRef::Parse { .. } | ActionRef::Bind(_));
         if executes {
-            self.is_whole =
-                self.is_whole || source == Source::Statement && only_all_logs(sql.as_bytes());
+            self.is_whole = self.is_whole || source == Source::Statement && only_all_logs(sql);
             match block_change(sql) {
                 BlockChange::None => {}
-                BlockChange::Begins => self.block = Some(transaction.clone()),
+                BlockChange::Begins => self.block = transaction,
                 BlockChange::MayLeaveOne => {
-                    self.block = Some(transaction.clone());
+                    self.block = transaction;
                     self.block_next = true;
                 }
             }
         }
-        if !is_extended || !self.is_whole || self.block.as_ref() == Some(transaction) {
+        if !is_extended || !self.is_whole || self.block == transaction {
             return None;
         }
-        if self.transaction.as_ref() != Some(transaction) {
-            self.transaction = Some(transaction.clone());
+        if self.transaction != transaction {
+            self.transaction = transaction;
             self.number = self.number.saturating_add(1);
         }
         Some(self.number)
@@ -121,11 +117,16 @@ fn only_all_logs(sql: &[u8]) -> bool {
 }
 
 /// What a text does to transaction blocks.
-fn block_change(sql: &Text) -> BlockChange {
-    let text = sql.as_bytes().trim_ascii();
+fn block_change(sql: &[u8]) -> BlockChange {
+    let text = sql.trim_ascii();
     let text = text.strip_suffix(b";").unwrap_or(text);
     if memchr::memchr(b';', text).is_none() {
         return if may_change_blocks(text) { change_of(text) } else { BlockChange::None };
+    }
+    let mut ends = memchr::memchr_iter(b';', text);
+    let may_change = |at: usize| may_change_blocks(text[at..].trim_ascii_start());
+    if !may_change(0) && !ends.any(|end| may_change(end + 1)) {
+        return BlockChange::None;
     }
     let changes = |one| change_of(one) != BlockChange::None;
     if split_statements(text).any(changes) { BlockChange::MayLeaveOne } else { BlockChange::None }
@@ -156,27 +157,27 @@ fn may_change_blocks(text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use howdah_traffic::Bound;
+    use howdah_traffic::{BoundRef, Hashed, Parameters};
 
     use super::*;
 
-    fn execute(sql: &str) -> Action {
-        Action::Execute(Bound {
-            statement: Text::default(),
-            portal: Text::default(),
-            sql: sql.into(),
-            parameters: Some(Vec::new()),
+    fn execute(sql: &str) -> ActionRef<'_> {
+        ActionRef::Execute(BoundRef {
+            statement: b"",
+            portal: b"",
+            sql: Hashed::new(sql.as_bytes()),
+            parameters: Some(Parameters::NONE),
         })
     }
 
-    fn simple(sql: &str) -> Action {
-        Action::Simple { sql: sql.into() }
+    fn simple(sql: &str) -> ActionRef<'_> {
+        ActionRef::Simple { sql: Hashed::new(sql.as_bytes()) }
     }
 
     /// The pipelines of actions in their transactions.
-    fn told(pipelines: &mut Pipelines, actions: &[(&str, Action)]) -> Vec<Option<u32>> {
-        let of = |(vxid, action): &(&str, Action)| {
-            pipelines.of(action, Source::Statement, Some(&Arc::from(*vxid)))
+    fn told(pipelines: &mut Pipelines, actions: &[(&str, ActionRef<'_>)]) -> Vec<Option<u32>> {
+        let of = |(vxid, action): &(&str, ActionRef<'_>)| {
+            pipelines.of(action, Source::Statement, Vxid::logged(vxid.as_bytes()))
         };
         actions.iter().map(of).collect()
     }
@@ -238,7 +239,7 @@ mod tests {
     fn a_logged_step_under_a_millisecond_shows_that_there_is_no_threshold() {
         let mut pipelines = Pipelines::default();
         let of = |pipelines: &mut Pipelines| {
-            pipelines.of(&execute("insert"), Source::Duration, Some(&Arc::from("3/1")))
+            pipelines.of(&execute("insert"), Source::Duration, Vxid::logged(b"3/1"))
         };
         pipelines.saw_duration(1000);
         assert_eq!(of(&mut pipelines), None);

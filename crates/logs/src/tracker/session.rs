@@ -2,14 +2,24 @@
 
 use std::sync::Arc;
 
-use howdah_traffic::{Action, Bound, Event, Outcome, Source, Timestamp};
+use howdah_traffic::{
+    ActionRef, BoundRef, Identity, IdentityDigest, OutcomeRef, Source, Timestamp,
+};
 
-use super::pipelines::Pipelines;
+use super::{
+    Key,
+    held::Held,
+    output::{Draft, Open},
+    pipelines::Pipelines,
+    steps::no_values,
+    vxid::Vxid,
+};
 use crate::{names::Known, prefix::Names, record::Record};
 
 /// One session of a client.
 #[derive(Debug)]
 pub(super) struct Session {
+    pub(super) key: Key,
     id: Arc<str>,
     /// `%c`, if the log has it.
     logged_id: Vec<u8>,
@@ -18,13 +28,17 @@ pub(super) struct Session {
     user: Name,
     database: Name,
     application: Name,
+    /// Of the four, for the hash of events.
+    digest: IdentityDigest,
+    /// What the open action goes by, if a name has changed since it began.
+    former: Option<Box<Former>>,
     /// A Connect event was made.
     pub(super) is_connected: bool,
     pub(super) is_replication: bool,
     /// The action whose outcome is not known yet.
-    pub(super) open: Option<Event>,
+    pub(super) open: Open,
     /// How far an extended query has come that has no execute yet.
-    pub(super) stage: Option<Stage>,
+    pub(super) stage: Stage,
     /// Bare durations of steps whose text is not known yet.
     pub(super) unnamed: Unnamed,
     pub(super) known: Known,
@@ -33,17 +47,66 @@ pub(super) struct Session {
     /// When the session was last heard of, in records.
     pub(super) seen: u64,
     last_line: Option<u64>,
-    vxid: Option<Arc<str>>,
     pub(super) pipelines: Pipelines,
     /// A Bind of the unnamed portal was logged with its text, and no Execute since.
     pub(super) is_bind_logged: bool,
 }
 
-/// The last parse or bind step that was logged.
-#[derive(Clone, Debug)]
+/// Names that a session had.
+#[derive(Debug)]
+struct Former {
+    user: Arc<str>,
+    database: Arc<str>,
+    application: Arc<str>,
+    digest: IdentityDigest,
+}
+
+/// The last parse or bind step that was logged, if nothing came after it.
+#[derive(Debug, Default)]
 pub(super) struct Stage {
-    pub(super) is_bound: bool,
-    pub(super) bound: Bound,
+    step: Option<StepKind>,
+    held: Held,
+}
+
+impl Stage {
+    /// Remembers a parse or a bind; anything else ends what came before.
+    pub(super) fn set(&mut self, action: &ActionRef<'_>) {
+        self.step = match action {
+            ActionRef::Parse { .. } => Some(StepKind::Parse),
+            ActionRef::Bind(_) => Some(StepKind::Bind),
+            _ => None,
+        };
+        match self.step {
+            Some(_) => self.held.set(action),
+            None => self.held.clear(),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        if self.step.take().is_some() {
+            self.held.clear();
+        }
+    }
+
+    /// Which step it is, if there is one.
+    pub(super) fn step(&self) -> Option<StepKind> {
+        self.step
+    }
+
+    /// The text of the step.
+    pub(super) fn sql(&self) -> &[u8] {
+        self.held.sql().as_bytes()
+    }
+
+    /// What an execute would speak of that follows. Of a parse, the values are not known unless there
+    /// are none.
+    pub(super) fn bound(&self) -> BoundRef<'_> {
+        let bound = self.held.bound();
+        match self.step {
+            Some(StepKind::Bind) => bound,
+            _ => BoundRef { parameters: no_values(bound.sql.as_bytes()), ..bound },
+        }
+    }
 }
 
 /// Bare durations before an execute: those of its parse and bind.
@@ -55,14 +118,14 @@ pub(super) struct Unnamed {
 }
 
 /// A step that is known by its duration only.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct UnnamedStep {
     pub(super) start: Timestamp,
     pub(super) micros: u64,
     /// Whether it is a parse or a bind, if the log says.
     pub(super) kind: Option<StepKind>,
     /// The transaction it was in: a step with a Sync of its own had one of its own.
-    pub(super) vxid: Option<Arc<str>>,
+    pub(super) vxid: Option<Vxid>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +137,9 @@ pub(super) enum StepKind {
 impl Unnamed {
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        if self.count > 0 {
+            *self = Self::default();
+        }
     }
 
     pub(super) fn push(&mut self, step: UnnamedStep) {
@@ -111,8 +176,14 @@ impl Name {
         Self { logged: logged.to_vec(), text: String::from_utf8_lossy(logged).into() }
     }
 
+    /// Whether `logged` says another name.
+    #[inline]
+    fn differs(&self, logged: &[u8]) -> bool {
+        !logged.is_empty() && self.logged != logged
+    }
+
     fn learn(&mut self, logged: &[u8]) {
-        if !logged.is_empty() && self.logged != logged {
+        if self.differs(logged) {
             *self = Self::new(logged);
         }
     }
@@ -125,73 +196,146 @@ impl Name {
 
 impl Session {
     /// A session first seen in `record`; `gone` is the id of the one that its process served before.
-    pub(super) fn new(record: &Record<'_>, seen: u64, gone: Option<&Arc<str>>) -> Self {
-        Self {
-            id: distinct(id(record), gone),
-            logged_id: record.session_id.to_vec(),
-            start: record.session_start,
-            remote: record.remote.to_vec(),
-            user: Name::new(record.user),
-            database: Name::new(record.database),
-            application: Name::new(record.application),
+    pub(super) fn new(key: Key, record: &Record<'_>, seen: u64, gone: Option<&Arc<str>>) -> Self {
+        let id = distinct(id(record), gone);
+        let name = |logged| Name::new(logged);
+        let mut session = Self {
+            key,
+            id,
+            logged_id: record.session_id().to_vec(),
+            start: record.session_start(),
+            remote: record.remote().to_vec(),
+            user: name(record.user()),
+            database: name(record.database()),
+            application: name(record.application()),
+            digest: IdentityDigest::default(),
+            former: None,
             is_connected: false,
             is_replication: false,
-            open: None,
-            stage: None,
+            open: Open::default(),
+            stage: Stage::default(),
             unnamed: Unnamed::default(),
             known: Known::default(),
             floor: Timestamp::from_micros(i64::MIN),
             seen,
-            last_line: record.lines.map(|(_, last)| last),
-            vxid: None,
+            last_line: record.lines().map(|(_, last)| last),
             pipelines: Pipelines::default(),
             // Nothing is known to be missing of what came before.
             is_bind_logged: true,
-        }
+        };
+        session.take_digest();
+        session
     }
 
     pub(super) fn id(&self) -> Arc<str> {
         self.id.clone()
     }
 
+    fn take_digest(&mut self) {
+        let Self { id, user, database, application, .. } = self;
+        self.digest = IdentityDigest::of(id, &user.text, &database.text, &application.text);
+    }
+
+    /// What is the same in all its events.
+    #[inline]
+    pub(super) fn identity(&self) -> Identity<'_> {
+        let Self { id, user, database, application, digest, .. } = self;
+        Identity::with_digest(id, &user.text, &database.text, &application.text, *digest)
+    }
+
     /// Whether a record of the same process belongs to this session, and not to one that was started
     /// later.
+    #[inline]
     pub(super) fn is_same(&self, record: &Record<'_>) -> bool {
-        if !self.logged_id.is_empty() && !record.session_id.is_empty() {
-            return self.logged_id == record.session_id;
+        let logged_id = record.session_id();
+        if !self.logged_id.is_empty() && !logged_id.is_empty() {
+            return self.logged_id == logged_id;
         }
-        if let (Some(known), Some(start)) = (self.start, record.session_start) {
+        if let (Some(known), Some(start)) = (self.start, record.session_start()) {
             return known == start;
         }
         if self.is_numbered_anew(record) {
             return false;
         }
-        let same_remote =
-            self.remote.is_empty() || record.remote.is_empty() || self.remote == record.remote;
-        same_remote && self.user.agrees(record.user) && self.database.agrees(record.database)
+        let remote = record.remote();
+        let same_remote = self.remote.is_empty() || remote.is_empty() || self.remote == remote;
+        same_remote && self.user.agrees(record.user()) && self.database.agrees(record.database())
+    }
+
+    /// Whether a record says no name that the session is not known by.
+    #[inline]
+    pub(super) fn is_named(&self, record: &Record<'_>) -> bool {
+        !self.user.differs(record.user())
+            && !self.database.differs(record.database())
+            && !self.application.differs(record.application())
+    }
+
+    /// The same, where a name that is not known yet may be any.
+    pub(super) fn agrees(&self, record: &Record<'_>) -> bool {
+        self.user.agrees(record.user())
+            && self.database.agrees(record.database())
+            && self.application.agrees(record.application())
     }
 
     /// Whether the lines of the process are counted from the beginning again: it is another one that
     /// has its id.
     fn is_numbered_anew(&self, record: &Record<'_>) -> bool {
-        match (self.last_line, record.lines) {
+        match (self.last_line, record.lines()) {
             (Some(last), Some((first, _))) => first <= last,
             _ => false,
         }
     }
 
-    /// Takes over what a record says of its session.
-    pub(super) fn learn(&mut self, record: &Record<'_>) {
-        self.learn_names(record.user, record.database, record.application);
+    /// Takes over what a record says of its session, whose names it has if it [`is_named`](Self::is_named).
+    #[inline]
+    pub(super) fn learn(&mut self, record: &Record<'_>, is_named: bool) {
+        if !is_named {
+            self.learn_names(record.user(), record.database(), record.application());
+        }
         if self.remote.is_empty() {
-            self.remote.extend_from_slice(record.remote);
+            self.remote.extend_from_slice(record.remote());
         }
     }
 
+    #[inline]
     pub(super) fn learn_names(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
+        let is_other = self.user.differs(user)
+            || self.database.differs(database)
+            || self.application.differs(application);
+        if is_other {
+            self.rename(user, database, application);
+        }
+    }
+
+    /// Takes other names on. An action that is open keeps those that it began with.
+    fn rename(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
+        if self.open.is_open && self.former.is_none() {
+            self.former = Some(Box::new(Former {
+                user: self.user.text.clone(),
+                database: self.database.text.clone(),
+                application: self.application.text.clone(),
+                digest: self.digest,
+            }));
+        }
         self.user.learn(user);
         self.database.learn(database);
         self.application.learn(application);
+        self.take_digest();
+    }
+
+    /// The identity of the action that is open.
+    pub(super) fn identity_of_open(&self) -> Identity<'_> {
+        let Some(former) = &self.former else { return self.identity() };
+        let Former { user, database, application, digest } = &**former;
+        Identity::with_digest(&self.id, user, database, application, *digest)
+    }
+
+    /// No action is open any more.
+    #[inline]
+    pub(super) fn forget_former(&mut self) {
+        if self.former.is_some() {
+            self.former = None;
+        }
     }
 
     pub(super) fn names(&self) -> Names<'_> {
@@ -204,56 +348,28 @@ impl Session {
 
     /// Lines that the server numbered between the last record and this one.
     pub(super) fn lost_lines(&mut self, record: &Record<'_>) -> u64 {
-        let Some((first, last)) = record.lines else { return 0 };
+        let Some((first, last)) = record.lines() else { return 0 };
         let before = self.last_line.replace(last);
         before.map_or(0, |before| first.saturating_sub(before.saturating_add(1)))
     }
 
-    /// An event of this session, without an outcome. `vxid` is as logged.
-    pub(super) fn event(
+    /// An event of this session, without an outcome.
+    pub(super) fn draft<'a>(
         &mut self,
         time: Timestamp,
-        action: Action,
+        action: ActionRef<'a>,
         source: Source,
-        vxid: &[u8],
-    ) -> Event {
-        let vxid = self.vxid(vxid);
-        self.event_in(time, action, source, vxid)
-    }
-
-    /// The same, in a transaction that is known.
-    pub(super) fn event_in(
-        &mut self,
-        time: Timestamp,
-        action: Action,
-        source: Source,
-        vxid: Option<Arc<str>>,
-    ) -> Event {
-        let pipeline = self.pipelines.of(&action, source, vxid.as_ref());
-        Event {
+        vxid: Option<Vxid>,
+    ) -> Draft<'a> {
+        Draft {
             time,
-            session: self.id.clone(),
-            user: self.user.text.clone(),
-            database: self.database.text.clone(),
-            application: self.application.text.clone(),
             action,
-            outcome: Outcome::default(),
+            outcome: OutcomeRef::default(),
             source,
             vxid,
             query_id: None,
-            pipeline,
+            pipeline: self.pipelines.of(&action, source, vxid),
         }
-    }
-
-    /// A transaction's id, shared with the event before. `3/0` stands for none.
-    pub(super) fn vxid(&mut self, logged: &[u8]) -> Option<Arc<str>> {
-        if logged.is_empty() || logged.ends_with(b"/0") {
-            return None;
-        }
-        if self.vxid.as_ref().is_none_or(|vxid| vxid.as_bytes() != logged) {
-            self.vxid = Some(String::from_utf8_lossy(logged).into());
-        }
-        self.vxid.clone()
     }
 
     /// When an action began that ended at `end`. Times in a log are cut to milliseconds or seconds, so
@@ -267,17 +383,22 @@ impl Session {
 /// `%c`, or what it would be: the start's second and the process, in hexadecimal. Where the start is
 /// not logged, the first record's time stands for it.
 fn id(record: &Record<'_>) -> Arc<str> {
-    if !record.session_id.is_empty() {
-        return String::from_utf8_lossy(record.session_id).into();
+    if !record.session_id().is_empty() {
+        return String::from_utf8_lossy(record.session_id()).into();
     }
     let start =
-        record.session_start.unwrap_or_else(|| record.time.as_micros().div_euclid(1_000_000));
-    match record.pid {
+        record.session_start().unwrap_or_else(|| record.time().as_micros().div_euclid(1_000_000));
+    match record.pid() {
         Some(pid) => format!("{start:x}.{pid:x}").into(),
         None => {
             let lossy = String::from_utf8_lossy;
-            format!("{}@{}/{}", lossy(record.user), lossy(record.database), lossy(record.remote))
-                .into()
+            format!(
+                "{}@{}/{}",
+                lossy(record.user()),
+                lossy(record.database()),
+                lossy(record.remote())
+            )
+            .into()
         }
     }
 }

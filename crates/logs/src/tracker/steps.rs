@@ -1,20 +1,20 @@
 //! Messages about a client's steps: begun, ended, or both in one.
 
-use howdah_traffic::{Action, Bound, Event, Outcome, Parameter, Source, Text};
+use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, Parameters, Slot, Source};
 
 use super::{
-    Rest, Texts,
+    Texts,
     output::Output,
     pipelines::LEAST_THRESHOLD_US,
-    session::{Session, Stage, StepKind, UnnamedStep},
+    session::{Session, StepKind, UnnamedStep},
+    vxid::Vxid,
 };
 use crate::{
     message::Step,
     names::{self, Named},
-    parameters,
     record::Record,
     sql,
-    summary::{Place, Reason, Summary},
+    summary::{Reason, Summary},
 };
 
 /// A step begins: `log_statement` wrote its text.
@@ -22,22 +22,21 @@ pub(super) fn begin(
     session: &mut Session,
     step: Step<'_>,
     record: &Record<'_>,
-    rest: Rest<'_>,
-    summary: &mut Summary,
-    place: Place<'_>,
+    texts: &mut Texts,
+    output: &mut Output<'_>,
 ) {
-    summary.facts.statement_form += 1;
-    let Rest { output, texts } = rest;
-    let Some(action) = action(session, step, record, texts, summary, place) else { return };
-    if let Action::Execute(bound) = &action {
-        name_steps(session, bound, record, output, summary);
+    output.summary.facts.statement_form += 1;
+    let Some(action) = action(session, step, record, texts, output) else { return };
+    if let ActionRef::Execute(bound) = &action {
+        name_steps(session, bound, record, output);
     }
     session.unnamed.clear();
-    session.stage = None;
-    let mut event = session.event(record.time, action, Source::Statement, record.vxid);
-    event.query_id = query_id(record);
-    output.open(session, event, summary);
-    session.floor = record.time;
+    session.stage.clear();
+    let vxid = Vxid::logged(record.vxid());
+    let mut draft = session.draft(record.time(), action, Source::Statement, vxid);
+    draft.query_id = query_id(record);
+    output.open(session, &draft);
+    session.floor = record.time();
 }
 
 /// A duration without a text: of the open action, or of a parse or bind whose text is still to come.
@@ -45,30 +44,26 @@ pub(super) fn end_bare(
     session: &mut Session,
     micros: u64,
     record: &Record<'_>,
-    output: &mut Output,
-    summary: &mut Summary,
+    output: &mut Output<'_>,
 ) {
     if session.is_replication {
         return;
     }
     let kind = step_kind(record);
-    let is_open = session.open.as_ref().is_some_and(|event| event.action.kind().is_execution());
+    let is_open = session.open.is_open && session.open.held.kind().is_execution();
     if is_open && kind.is_none() {
-        if let Some(event) = &mut session.open {
-            event.query_id = event.query_id.or(query_id(record));
-        }
-        let outcome = Outcome { duration_us: Some(micros), ..Outcome::default() };
-        output.conclude(session, outcome, summary);
+        session.open.query_id = session.open.query_id.or(query_id(record));
+        output.conclude(session, OutcomeRef { duration_us: Some(micros), ..OutcomeRef::default() });
     } else if kind.is_some() || !is_other_step(record) {
-        let start = session.start_of(record.time, micros);
-        output.close(session, summary);
-        let vxid = session.vxid(record.vxid);
+        let start = session.start_of(record.time(), micros);
+        output.close(session);
+        let vxid = Vxid::logged(record.vxid());
         session.unnamed.push(UnnamedStep { start, micros, kind, vxid });
     } else {
         // The end of an action that was not logged, and its parse and bind with it.
         session.unnamed.clear();
     }
-    session.floor = record.time;
+    session.floor = record.time();
 }
 
 /// A step ended, and this is the first and last that the log says of it.
@@ -77,40 +72,41 @@ pub(super) fn end(
     step: Step<'_>,
     micros: u64,
     record: &Record<'_>,
-    rest: Rest<'_>,
-    summary: &mut Summary,
-    place: Place<'_>,
+    texts: &mut Texts,
+    output: &mut Output<'_>,
 ) {
+    let facts = &mut output.summary.facts;
     match step {
-        Step::Parse(_) | Step::Bind(_) => summary.facts.parse_and_bind += 1,
-        _ => summary.facts.duration_form += 1,
+        Step::Parse(_) | Step::Bind(_) => facts.parse_and_bind += 1,
+        _ => facts.duration_form += 1,
     }
-    let Rest { output, texts } = rest;
-    let Some(action) = action(session, step, record, texts, summary, place) else { return };
+    let Some(action) = action(session, step, record, texts, output) else { return };
     session.unnamed.clear();
     session.pipelines.saw_duration(micros);
-    let shortest = summary.facts.shortest_logged_us.map_or(micros, |least| least.min(micros));
-    summary.facts.shortest_logged_us = Some(shortest);
+    let facts = &mut output.summary.facts;
+    let shortest = facts.shortest_logged_us.map_or(micros, |least| least.min(micros));
+    facts.shortest_logged_us = Some(shortest);
     if shortest < LEAST_THRESHOLD_US {
-        look_for_bind(session, &action, summary);
+        look_for_bind(session, &action, output.summary);
     }
-    session.stage = stage(&action);
-    let start = session.start_of(record.time, micros);
-    let mut event = session.event(start, action, Source::Duration, record.vxid);
-    event.query_id = query_id(record);
-    event.outcome.duration_us = Some(micros);
-    output.emit_whole(session, event, summary);
-    session.floor = record.time;
+    session.stage.set(&action);
+    let start = session.start_of(record.time(), micros);
+    let vxid = Vxid::logged(record.vxid());
+    let mut draft = session.draft(start, action, Source::Duration, vxid);
+    draft.query_id = query_id(record);
+    draft.outcome.duration_us = Some(micros);
+    output.emit_whole(session, &draft);
+    session.floor = record.time();
 }
 
 /// Notices when the Bind of an execution is not in the log, though the log holds durations of any
 /// length: the server logs a sample.
 ///
 /// Source: `check_log_duration` in `postgres.c`, which decides for each step anew.
-fn look_for_bind(session: &mut Session, action: &Action, summary: &mut Summary) {
+fn look_for_bind(session: &mut Session, action: &ActionRef<'_>, summary: &mut Summary) {
     match action {
-        Action::Bind(bound) if bound.portal.is_empty() => session.is_bind_logged = true,
-        Action::Execute(bound)
+        ActionRef::Bind(bound) if bound.portal.is_empty() => session.is_bind_logged = true,
+        ActionRef::Execute(bound)
             if bound.portal.is_empty() && !std::mem::take(&mut session.is_bind_logged) =>
         {
             summary.facts.executions_without_bind += 1;
@@ -122,23 +118,20 @@ fn look_for_bind(session: &mut Session, action: &Action, summary: &mut Summary) 
 
 /// The query id, if the server computed one.
 pub(super) fn query_id(record: &Record<'_>) -> Option<i64> {
-    record.query_id.filter(|id| *id != 0)
+    record.query_id().filter(|id| *id != 0)
 }
 
 /// The action that a step's text tells.
-fn action(
+fn action<'a>(
     session: &mut Session,
-    step: Step<'_>,
-    record: &Record<'_>,
-    texts: &mut Texts,
-    summary: &mut Summary,
-    place: Place<'_>,
-) -> Option<Action> {
+    step: Step<'a>,
+    record: &Record<'a>,
+    texts: &'a mut Texts,
+    output: &mut Output<'_>,
+) -> Option<ActionRef<'a>> {
     let text = match step {
-        Step::Statement(sql) => return Some(simple(sql, texts)),
-        Step::Call(function) => {
-            return Some(Action::Call { function: texts.interner.text(function) });
-        }
+        Step::Statement(sql) => return Some(simple(Hashed::new(sql))),
+        Step::Call(function) => return Some(ActionRef::Call { function }),
         Step::Parse(text) | Step::Bind(text) | Step::Execute(text) | Step::Fetch(text) => text,
     };
     let named = match step {
@@ -146,82 +139,69 @@ fn action(
         _ => names::bound(text, &session.known),
     };
     let Some(Named { statement, portal, sql }) = named else {
-        summary.note(Reason::BadStep, place, record.message);
+        output.summary.note(Reason::BadStep, output.place, record.message());
         return None;
     };
-    let mut intern = |bytes| texts.interner.text(bytes);
-    let (statement, portal, sql) = (intern(statement), intern(portal), intern(sql));
-    session.known.insert(&statement, &sql);
+    let sql = Hashed::new(sql);
+    session.known.insert(statement, sql);
     if let Step::Parse(_) = step {
-        return Some(Action::Parse { statement, sql });
+        return Some(ActionRef::Parse { statement, sql });
     }
-    let parameters = parameters(&sql, record, texts, summary, place);
-    let bound = Bound { statement, portal, sql, parameters };
+    let parameters = parameters(sql.as_bytes(), record, texts, output);
+    let bound = BoundRef { statement, portal, sql, parameters };
     Some(match step {
-        Step::Bind(_) => Action::Bind(bound),
-        Step::Fetch(_) => Action::Fetch(bound),
-        _ => Action::Execute(bound),
+        Step::Bind(_) => ActionRef::Bind(bound),
+        Step::Fetch(_) => ActionRef::Fetch(bound),
+        _ => ActionRef::Execute(bound),
     })
 }
 
 /// A Query message.
-pub(super) fn simple(sql: &[u8], texts: &mut Texts) -> Action {
-    let text = texts.interner.text(sql);
-    match sql::copy_direction(sql) {
-        Some(direction) => Action::Copy { sql: text, direction },
-        None => Action::Simple { sql: text },
+pub(super) fn simple(sql: Hashed<'_>) -> ActionRef<'_> {
+    match sql::copy_direction(sql.as_bytes()) {
+        Some(direction) => ActionRef::Copy { sql, direction },
+        None => ActionRef::Simple { sql },
     }
 }
 
 /// The values in a record's DETAIL. Where there is none, a statement without placeholders has none.
-fn parameters(
-    sql: &Text,
-    record: &Record<'_>,
-    texts: &mut Texts,
-    summary: &mut Summary,
-    place: Place<'_>,
-) -> Option<Vec<Parameter>> {
+fn parameters<'a>(
+    sql: &[u8],
+    record: &Record<'a>,
+    texts: &'a mut Texts,
+    output: &mut Output<'_>,
+) -> Option<Parameters<'a>> {
     // PostgreSQL 17 wrote the first letter large.
-    let detail = record.detail;
+    let detail = record.detail();
     let list =
         detail.strip_prefix(b"parameters: ").or_else(|| detail.strip_prefix(b"Parameters: "));
     let Some(list) = list else { return no_values(sql) };
-    let values = parameters::list(list, &mut texts.limit);
-    match &values {
-        Some(values) => summary.facts.truncated_values += truncated(values),
-        None => summary.note(Reason::BadParameters, place, detail),
+    let values = texts.values.list(list, &mut texts.limit);
+    match values {
+        Some(values) => output.summary.facts.truncated_values += truncated(&values),
+        None => output.summary.note(Reason::BadParameters, output.place, detail),
     }
     values
 }
 
-pub(super) fn truncated(values: &[Parameter]) -> u64 {
-    values.iter().filter(|value| matches!(value, Parameter::Truncated(_))).count() as u64
+/// Number of values that were cut.
+pub(super) fn truncated(values: &Parameters<'_>) -> u64 {
+    match values {
+        Parameters::List(_) => 0,
+        Parameters::Flat { slots, .. } => {
+            slots.iter().filter(|slot| matches!(slot, Slot::Truncated(..))).count() as u64
+        }
+    }
 }
 
 /// The values of a statement of which the log shows none.
-pub(super) fn no_values(sql: &Text) -> Option<Vec<Parameter>> {
-    if howdah_sql::placeholder_count(sql.as_bytes()) > 0 { None } else { Some(Vec::new()) }
-}
-
-fn stage(action: &Action) -> Option<Stage> {
-    match action {
-        Action::Parse { statement, sql } => {
-            let bound = Bound {
-                statement: statement.clone(),
-                portal: Text::default(),
-                sql: sql.clone(),
-                parameters: no_values(sql),
-            };
-            Some(Stage { is_bound: false, bound })
-        }
-        Action::Bind(bound) => Some(Stage { is_bound: true, bound: bound.clone() }),
-        _ => None,
-    }
+pub(super) fn no_values(sql: &[u8]) -> Option<Parameters<'static>> {
+    if howdah_sql::placeholder_count(sql) > 0 { None } else { Some(Parameters::NONE) }
 }
 
 /// Which step a bare duration belongs to, by the command tag or the server's own function.
 pub(super) fn step_kind(record: &Record<'_>) -> Option<StepKind> {
-    match (record.tag, record.function) {
+    match (record.tag(), record.function()) {
         (b"PARSE", _) | (_, b"exec_parse_message") => Some(StepKind::Parse),
         (b"BIND", _) | (_, b"exec_bind_message") => Some(StepKind::Bind),
         _ => None,
@@ -230,31 +210,32 @@ pub(super) fn step_kind(record: &Record<'_>) -> Option<StepKind> {
 
 /// Whether a record certainly tells of another step than parse or bind.
 fn is_other_step(record: &Record<'_>) -> bool {
-    !record.tag.is_empty() || !record.function.is_empty()
+    !record.tag().is_empty() || !record.function().is_empty()
 }
 
 /// Makes events of the parse and bind that came before an execute or its failure, now that it names
 /// them.
 pub(super) fn name_steps(
     session: &mut Session,
-    bound: &Bound,
+    bound: &BoundRef<'_>,
     record: &Record<'_>,
-    output: &mut Output,
-    summary: &mut Summary,
+    output: &mut Output<'_>,
 ) {
+    if session.unnamed.count == 0 {
+        return;
+    }
     let may_parse = bound.statement.is_empty() || session.known.is_new();
     let (parse, bind) = session.unnamed.take(may_parse);
-    let mut emit = |step: UnnamedStep, action: Action| {
-        let mut event: Event = session.event_in(step.start, action, Source::Duration, step.vxid);
-        event.outcome.duration_us = Some(step.micros);
-        event.query_id = query_id(record);
-        output.emit_whole(session, event, summary);
+    let mut emit = |step: UnnamedStep, action: ActionRef<'_>| {
+        let mut draft = session.draft(step.start, action, Source::Duration, step.vxid);
+        draft.outcome.duration_us = Some(step.micros);
+        draft.query_id = query_id(record);
+        output.emit_whole(session, &draft);
     };
     if let Some(step) = parse {
-        let (statement, sql) = (bound.statement.clone(), bound.sql.clone());
-        emit(step, Action::Parse { statement, sql });
+        emit(step, ActionRef::Parse { statement: bound.statement, sql: bound.sql });
     }
     if let Some(step) = bind {
-        emit(step, Action::Bind(bound.clone()));
+        emit(step, ActionRef::Bind(*bound));
     }
 }

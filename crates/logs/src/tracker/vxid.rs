@@ -1,0 +1,45 @@
+//! Virtual transaction ids, small enough to be passed around.
+
+/// A virtual transaction id as logged: `3/17`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Vxid {
+    bytes: [u8; BYTES_MAX],
+    len: u8,
+}
+
+/// Bytes of the longest, `2147483647/4294967295`, and two to spare.
+const BYTES_MAX: usize = 23;
+
+impl Vxid {
+    /// Reads one. `3/0` stands for none, and what is longer than any is none.
+    #[inline]
+    pub(super) fn logged(text: &[u8]) -> Option<Self> {
+        if text.is_empty() || text.len() > BYTES_MAX || text.ends_with(b"/0") || !text.is_ascii() {
+            return None;
+        }
+        let mut bytes = [0; BYTES_MAX];
+        bytes[..text.len()].copy_from_slice(text);
+        Some(Self { bytes, len: text.len() as u8 })
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Vxid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[test]
+fn ids_of_transactions() {
+    let read = |text: &str| Vxid::logged(text.as_bytes()).map(|vxid| vxid.as_str().to_owned());
+    assert_eq!(read("2147483647/4294967295").as_deref(), Some("2147483647/4294967295"));
+    for none in ["", "3/0", "3/1é", "123456789/123456789012345"] {
+        assert_eq!(read(none), None, "{none}");
+    }
+    assert_eq!(Vxid::logged(b"3/1"), Vxid::logged(b"3/1"));
+    assert_ne!(Vxid::logged(b"3/1"), Vxid::logged(b"3/11"));
+}
