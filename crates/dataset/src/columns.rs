@@ -13,7 +13,8 @@ use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
 pub(crate) use decode::{Numbers, ParameterLists, Strings, Texts, Times};
 pub(crate) use encode::{
-    amounts, known, numbers, parameter_bytes, parameters, strings, texts, times,
+    amounts, known, numbers, parameter_bytes, parameters, ref_parameter_bytes, strings, texts,
+    times,
 };
 
 /// One column of a table: the row of the format's own description.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use howdah_traffic::{
-    Action, Bound, CopyDirection, Event, Kind, Outcome, SessionId, Source, SqlState, Text,
-    Timestamp,
+    Action, ActionRef, Bound, CopyDirection, Event, EventRef, Kind, Outcome, SessionId, Source,
+    SqlState, Text, Timestamp,
 };
 
 use crate::{
     columns::{
         Column, Numbers, ParameterLists, Shape, Strings, Texts, Times, amounts, known, numbers,
-        parameter_bytes, parameters, strings, texts, times,
+        parameter_bytes, parameters, ref_parameter_bytes, strings, texts, times,
     },
     error::Damage,
     table::Record,
@@ -116,6 +116,24 @@ impl Record for StoredEvent {
     fn text_bytes(&self) -> usize {
         text_bytes(&self.event)
     }
+}
+
+/// [`text_bytes`] of an event that lies elsewhere.
+pub(super) fn ref_text_bytes(event: &EventRef<'_>) -> usize {
+    let EventRef { identity, action, outcome, .. } = event;
+    let names = [identity.session(), identity.user(), identity.database(), identity.application()];
+    let bound = action.bound();
+    let function = match action {
+        ActionRef::Call { function } => Some(*function),
+        _ => None,
+    };
+    let sql = action.sql().map(|sql| sql.as_bytes());
+    let portal = bound.map(|bound| bound.portal);
+    let texts = [action.statement(), portal, sql, function, outcome.error];
+    names.iter().map(|name| name.len()).sum::<usize>()
+        + texts.iter().map(|text| text.map_or(0, <[u8]>::len)).sum::<usize>()
+        + event.vxid.map_or(0, str::len)
+        + bound.and_then(|bound| bound.parameters).map_or(0, ref_parameter_bytes)
 }
 
 /// Bytes of all texts of an event.

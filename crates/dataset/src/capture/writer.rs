@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use howdah_traffic::{Event, Timestamp};
+use howdah_traffic::{Event, EventRef, Timestamp};
 
-use super::record::{StoredEvent, text_bytes};
+use super::record::{StoredEvent, ref_text_bytes};
 use crate::{
     buffer::{Buffer, Limits},
     error::WriteError,
@@ -104,8 +104,8 @@ impl CaptureWriter {
 
     /// Whether an event can be written: [`Self::write`] refuses those over
     /// [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX).
-    pub fn takes(event: &Event) -> bool {
-        text_bytes(event) <= crate::ROW_BYTES_MAX
+    pub fn takes(event: &EventRef<'_>) -> bool {
+        ref_text_bytes(event) <= crate::ROW_BYTES_MAX
     }
 
     /// Writes files of at most about so many bytes of text, and holds no more. For those who write many

@@ -9,7 +9,7 @@ use arrow::array::{
     ArrayRef, BinaryBuilder, Int32Builder, Int64Array, ListBuilder, StringArray, StringBuilder,
     TimestampMicrosecondArray,
 };
-use howdah_traffic::{Parameter, Text, Timestamp};
+use howdah_traffic::{Parameter, Parameters, Text, Timestamp};
 
 use super::{Shape, UTC, list_entry, number_entry};
 
@@ -108,9 +108,12 @@ fn inexact_bytes(parameter: &Parameter) -> Option<&[u8]> {
 
 /// Bytes of all values.
 pub(crate) fn parameter_bytes(parameters: Option<&Vec<Parameter>>) -> usize {
+    parameters.map_or(0, |values| ref_parameter_bytes(Parameters::List(values)))
+}
+
+/// The same of values that lie elsewhere.
+pub(crate) fn ref_parameter_bytes(parameters: Parameters<'_>) -> usize {
     // Each value also costs its place in the lists, which matters when there are thousands of NULLs.
     const PLACE: usize = 8;
-    parameters.map_or(0, |values| {
-        values.iter().map(|value| parameter_text(value).map_or(0, Text::len) + PLACE).sum()
-    })
+    parameters.iter().map(|value| value.text().map_or(0, <[u8]>::len) + PLACE).sum()
 }

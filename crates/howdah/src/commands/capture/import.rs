@@ -3,7 +3,7 @@
 use std::{cell::RefCell, io::Write as _, ops::ControlFlow, path::PathBuf, sync::atomic::Ordering};
 
 use howdah_dataset::{CaptureSettings, Origin};
-use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, read_files};
+use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, read_files, visit_files};
 use indicatif::ProgressBar;
 
 use super::{
@@ -74,19 +74,22 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let mut bar = None;
     let mut idle = Ok(());
     let interrupted = ctx.interrupted();
-    let read = read_files(
-        &args.logs,
-        options,
-        |progress| {
-            show(ctx, &mut bar, progress);
-            idle = output.borrow_mut().idle();
-            match interrupted.load(Ordering::Relaxed) || idle.is_err() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        },
-        |event| output.borrow_mut().push(event),
-    );
+    let progress = |progress| {
+        show(ctx, &mut bar, progress);
+        idle = output.borrow_mut().idle();
+        match interrupted.load(Ordering::Relaxed) || idle.is_err() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let only_counts = output.borrow().only_counts();
+    let read = match only_counts {
+        true => visit_files(&args.logs, options, progress, |event| {
+            output.borrow_mut().look_at(event);
+            Ok(())
+        }),
+        false => read_files(&args.logs, options, progress, |event| output.borrow_mut().push(event)),
+    };
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }

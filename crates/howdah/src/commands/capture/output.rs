@@ -1,12 +1,16 @@
 //! Where events go that a command passes on: through filters and redaction, into a count and a hash,
 //! and into a capture if there is to be one.
 
-use std::{collections::HashSet, hash::BuildHasherDefault, path::Path};
+use std::{
+    collections::HashSet,
+    hash::{BuildHasherDefault, Hasher},
+    path::Path,
+};
 
 use anyhow::Context as _;
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
 use howdah_sift::{Redactor, Sieve};
-use howdah_traffic::{Event, EventHash};
+use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
 
 use super::{report, select};
@@ -40,18 +44,35 @@ pub(super) struct Tally {
     /// Events that no capture can hold.
     pub(super) too_large: u64,
     /// Hashes of the names of sessions that have events.
-    sessions: HashSet<u64, BuildHasherDefault<std::hash::DefaultHasher>>,
+    sessions: HashSet<u64, BuildHasherDefault<AsItIs>>,
+}
+
+/// Hashing of what is a hash already.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// Sessions that are told apart; eight bytes each, and more than one log has.
 const SESSIONS_MAX: usize = 4 << 20;
 
 impl Tally {
-    fn count(&mut self, event: &Event) {
-        self.hash.add(event);
+    fn count(&mut self, event: &EventRef<'_>) {
+        self.hash.add_ref(event);
         if self.sessions.len() < SESSIONS_MAX {
-            let hash = std::hash::BuildHasher::hash_one(self.sessions.hasher(), &event.session);
-            self.sessions.insert(hash);
+            self.sessions.insert(event.identity.session_hash());
         }
     }
 
@@ -78,6 +99,21 @@ impl Output {
         Self { sieve, redactor, sink, tally: Tally::default() }
     }
 
+    /// Whether events need only be looked at: all of them pass as they are, and none is written.
+    pub(super) fn only_counts(&self) -> bool {
+        let is_discarded = matches!(self.sink, Sink::Discard);
+        is_discarded && self.redactor.is_none() && self.sieve.is_open()
+    }
+
+    /// Takes an event where events need only be looked at.
+    pub(super) fn look_at(&mut self, event: &EventRef<'_>) {
+        if CaptureWriter::takes(event) {
+            self.tally.count(event);
+        } else {
+            self.tally.too_large += 1;
+        }
+    }
+
     /// Takes an event.
     pub(super) fn push(&mut self, event: Event) -> Result<(), WriteError> {
         self.sieve.push(event);
@@ -86,15 +122,15 @@ impl Output {
                 Some(redactor) => redactor.redact(event),
                 None => event,
             };
-            if !CaptureWriter::takes(&event) {
+            let seen = EventRef::of(&event);
+            if !CaptureWriter::takes(&seen) {
                 self.tally.too_large += 1;
                 continue;
             }
-            if let Some(writer) = self.sink.writer()? {
-                self.tally.count(&event);
+            let writer = self.sink.writer()?;
+            self.tally.count(&seen);
+            if let Some(writer) = writer {
                 writer.write(event)?;
-            } else {
-                self.tally.count(&event);
             }
         }
         Ok(())
