@@ -5,6 +5,8 @@ pub mod dataset;
 pub mod log_input;
 pub mod log_text;
 pub mod logs;
+pub mod pool_login;
+pub mod pool_settings;
 pub mod scram;
 pub mod session;
 pub mod sql;
@@ -283,6 +285,46 @@ pub static TARGETS: &[Target] = &[
         words: statsd_settings::WORDS,
         memory: (1 << 20, 4096),
         smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-settings",
+        about: "settings of the pooler in both forms: settings, or complaints about lines that are there",
+        run: pool_settings::settings,
+        seeds: Seeds::Folder("pool_settings"),
+        words: pool_settings::WORDS,
+        memory: (1 << 20, 4096),
+        smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-userlist",
+        about: "user lists: what is read is read again, and no secret is shown",
+        run: pool_settings::userlist,
+        seeds: Seeds::Folder("pool_userlist"),
+        words: pool_settings::WORDS,
+        memory: (256 << 10, 256),
+        smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-client-login",
+        about: "a client that logs in to the pooler: only who knows the password gets in",
+        run: pool_login::client,
+        seeds: Seeds::Made(pool_login::client_seeds),
+        words: pool_login::CLIENT_WORDS,
+        memory: (1 << 20, 256),
+        smoke: 500,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-server-login",
+        about: "a server that the pooler logs in to: no password in the clear, cuts change nothing",
+        run: pool_login::server,
+        seeds: Seeds::Made(pool_login::server_seeds),
+        words: wire::BACKEND_WORDS,
+        memory: (1 << 20, 256),
+        smoke: 500,
         ..Target::PLAIN
     },
     Target {

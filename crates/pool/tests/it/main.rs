@@ -1,0 +1,3 @@
+//! The pooler against real servers.
+
+mod server_login;
