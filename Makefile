@@ -7,7 +7,7 @@ TARGET ?= all
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt fuzz bench doc receivers
+.PHONY: help setup demo test lint fmt fuzz bench compat doc receivers
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -34,6 +34,9 @@ fmt: ## Format the code.
 
 fuzz: ## Fuzz the parsers, or one: make fuzz TARGET=sql SECONDS=600.
 	$(CARGO) run --quiet --package howdah-fuzz -- run $(TARGET) $(SECONDS)
+
+compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18.
+	compat/run
 
 receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and send to every receiver.
 	mkdir -p target/tools/receivers/usr/bin

@@ -17,6 +17,6 @@ pub use negotiation::{Encryption, Negotiation, NegotiationError, Opening};
 pub use settings::{
     ChannelBinding, RootCertificates, SslMode, SslNegotiation, TlsSettings, TlsVersion,
 };
-pub use x509::end_point_hash;
+pub use x509::{common_name, end_point_hash};
 
 pub(crate) use settings::unsupported;

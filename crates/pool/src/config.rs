@@ -16,6 +16,7 @@ mod secret;
 mod timeouts;
 mod tls;
 mod toml;
+mod unused;
 mod user;
 mod userlist;
 

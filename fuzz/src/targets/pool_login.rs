@@ -31,8 +31,11 @@ pub const CLIENT_WORDS: &[&[u8]] = &[
 /// Whoever does not know the password stays outside, and cuts of the input change nothing.
 pub fn client(input: &[u8]) -> Shape {
     let whole = client_in_pieces(input, usize::MAX);
-    assert_eq!(client_in_pieces(input, 1), whole);
-    assert_eq!(client_in_pieces(input, 7), whole);
+    // What comes behind a request for encryption may come after the answer, and not before it.
+    if !whole.1.starts_with("received unencrypted") {
+        assert_eq!(client_in_pieces(input, 1), whole);
+        assert_eq!(client_in_pieces(input, 7), whole);
+    }
     Shape::of(whole.1).and(whole.0.len())
 }
 
@@ -88,6 +91,7 @@ fn server_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
         database: "shop".to_owned(),
         secret: Some(StoredSecret::parse("sesame")),
         parameters: Vec::new(),
+        connect_query: None,
     };
     let intent = ServerIntent {
         identity,

@@ -22,6 +22,12 @@ pub fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
+/// The first common name of a certificate's subject: whom it is for, where a client shows it. Only
+/// somebody who has verified the certificate may believe it.
+pub fn common_name(certificate: &[u8]) -> Option<String> {
+    Certificate::parse(certificate)?.common_name().map(str::to_owned)
+}
+
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;

@@ -9,6 +9,7 @@ use howdah_wire::{
     Backend, Frame,
     auth::scram::{ClientKeys, ScramKeys},
     backend::{Authentication, Message, TransactionStatus},
+    frontend::encode,
     startup::{self, CancelKey, ProtocolVersion},
 };
 
@@ -44,6 +45,8 @@ const PARAMETERS_MAX: usize = 256;
 ///                ├ plain, md5 ─────────────────────────► proven ──► Ok ─▲
 ///                └ SASL ─► first ─(work)─► final ─► signature checked ──┘
 /// ```
+///
+/// A query that is to be run first (`connect-query`) is run between settling and ready.
 #[derive(Debug)]
 pub struct ServerHandshake {
     intent: ServerIntent,
@@ -53,6 +56,8 @@ pub struct ServerHandshake {
     version: ProtocolVersion,
     parameters: Vec<Setting>,
     cancel_key: Option<CancelKey>,
+    /// Whether the query that is to be run first was sent.
+    runs_query: bool,
 }
 
 /// What we want at a server, and what we have to show for it.
@@ -135,6 +140,7 @@ impl ServerHandshake {
             version: intent.newest,
             parameters: Vec::new(),
             cancel_key: None,
+            runs_query: false,
             intent,
         })
     }
@@ -177,7 +183,7 @@ impl ServerHandshake {
             rest = behind;
             let is_ready = frame.tag == Backend::ReadyForQuery.tag();
             let step = self.message(frame)?;
-            if is_ready {
+            if is_ready && !self.runs_connect_query()? {
                 return Ok(ServerStep::Ready(Box::new(self.ready(rest))));
             }
             if let Some(work) = step {
@@ -221,6 +227,15 @@ impl ServerHandshake {
                 Ok(None)
             }
             Message::ReadyForQuery(TransactionStatus::Idle) if self.proof.is_accepted() => Ok(None),
+            // What the query has to say is for nobody; that it went well is what counts.
+            Message::RowDescription(_)
+            | Message::DataRow(_)
+            | Message::CommandComplete(_)
+            | Message::EmptyQueryResponse
+                if self.runs_query =>
+            {
+                Ok(None)
+            }
             other => Err(ServerLoginError::Unexpected { message: other.kind() }),
         }
     }
@@ -233,6 +248,14 @@ impl ServerHandshake {
         let Said { proof, work } = proof.answer(request, &self.intent, &mut self.output)?;
         self.proof = proof;
         Ok(work)
+    }
+
+    /// Sends the query that is to be run first, if there is one that was not sent yet.
+    fn runs_connect_query(&mut self) -> Result<bool, ServerLoginError> {
+        let Some(query) = self.intent.identity.connect_query.take() else { return Ok(false) };
+        encode::query(&mut self.output, query.as_bytes())?;
+        self.runs_query = true;
+        Ok(true)
     }
 
     fn ready(&mut self, rest: &[u8]) -> ServerReady {

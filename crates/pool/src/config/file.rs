@@ -8,7 +8,9 @@ use std::{
 
 use howdah_connect::SslMode;
 
-use super::{ANY_DATABASE, AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml, userlist};
+use super::{
+    ANY_DATABASE, AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml, unused::unused, userlist,
+};
 
 /// Longest settings file or user list: a million users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -138,12 +140,14 @@ impl Config {
     /// It has keys that nobody knows, or values that cannot be, or a file it names cannot be read.
     pub fn read_str(text: &str, path: &Path) -> Result<Read, Wrong> {
         let form = Form::of(text);
-        let (mut config, warnings) = match form {
+        let (mut config, mut warnings) = match form {
             Form::Howdah => (toml::read(text, path)?, Vec::new()),
             Form::PgBouncer => pgbouncer::read(text, path)?,
         };
         config.find_files(path.parent().unwrap_or(Path::new("")));
         let mut wrong = config.read_users(path);
+        let told = unused(&config).into_iter();
+        warnings.extend(told.map(|(key, text)| Remark::new(path, 0, &key, text)));
         wrong.extend(config.wrong().map(|(key, text)| Remark::new(path, 0, &key, text)));
         match wrong.is_empty() {
             true => Ok(Read { config, form, warnings }),

@@ -36,8 +36,6 @@ pub struct PoolSettings {
     pub user_clients: Option<NonZeroU32>,
     /// How long things may take.
     pub timeouts: Timeouts,
-    /// What is run on a new server connection.
-    pub connect_query: Option<String>,
 }
 
 /// Who we are at a server.
@@ -54,6 +52,8 @@ pub struct ServerIdentity {
     pub secret: Option<StoredSecret>,
     /// Settings that the connection begins with.
     pub parameters: Vec<(String, String)>,
+    /// What is run before anybody gets the connection.
+    pub connect_query: Option<String>,
 }
 
 impl Config {
@@ -82,7 +82,6 @@ impl Config {
                 limits.clients_per_user,
             ),
             timeouts: self.pool_timeouts(entry, own),
-            connect_query: entry.connect_query.clone(),
             login,
         })
     }
@@ -97,6 +96,7 @@ impl Config {
             database: entry.dbname.clone().unwrap_or_else(|| database.to_owned()),
             secret: own.or_else(listed),
             parameters: entry.parameters.clone().into_iter().collect(),
+            connect_query: entry.connect_query.clone(),
         }
     }
 

@@ -1,3 +1,5 @@
 //! The pooler against real servers.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
 mod server_login;

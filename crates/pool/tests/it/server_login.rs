@@ -77,6 +77,7 @@ fn intent(user: &str, secret: Option<StoredSecret>) -> ServerIntent {
             database: "postgres".to_owned(),
             secret,
             parameters: vec![("application_name".to_owned(), "pooled".to_owned())],
+            connect_query: None,
         },
         parameters: Vec::new(),
         newest: ProtocolVersion::V3_2,

@@ -21,6 +21,7 @@ fn intent(secret: Option<&str>) -> ServerIntent {
             database: "shop".to_owned(),
             secret: secret.map(StoredSecret::parse),
             parameters: vec![("application_name".to_owned(), "pooled".to_owned())],
+            connect_query: None,
         },
         parameters: vec![Setting::new("geqo", "off")],
         newest: ProtocolVersion::V3_2,
@@ -293,4 +294,28 @@ fn nothing_secret_is_in_a_debug_text() {
     let mut client = begin(ServerIntent { client_keys, ..intent(Some("sesame")) });
     client.receive(&request(AuthenticationRequest::Sasl(&[SCRAM_SHA_256]))).unwrap();
     assert!(!format!("{client:?}").contains("sesame"));
+}
+
+#[test]
+fn a_query_to_be_run_first_is_run_before_anybody_gets_the_connection() {
+    let mut with = intent(None);
+    with.identity.connect_query = Some("set role x".to_owned());
+    let mut client = begin(with.clone());
+    assert!(matches!(client.receive(&welcome()), Ok(ServerStep::Read)));
+    assert_eq!(client.take_output(), b"Q\0\0\0\x0fset role x\0");
+    let mut done = b"C\0\0\0\x08SET\0".to_vec();
+    encode::ready_for_query(&mut done, TransactionStatus::Idle);
+    assert_eq!(ready(client.receive(&done)).login.parameters.len(), 2);
+
+    let mut client = begin(with.clone());
+    client.receive(&welcome()).unwrap();
+    let error = client.receive(&refusal(b"22023", "no such role")).unwrap_err();
+    assert_eq!(error.failure().sqlstate, *b"22023");
+    // A transaction that is left open is not for the next one.
+    let mut client = begin(with);
+    client.receive(&welcome()).unwrap();
+    let mut open = Vec::new();
+    encode::ready_for_query(&mut open, TransactionStatus::InTransaction);
+    assert!(client.receive(&open).is_err());
+    assert!(begin(intent(None)).receive(&[welcome(), done].concat()).is_ok());
 }

@@ -55,7 +55,8 @@ fn what_people_have_reads() {
     assert_eq!(config.users["bob"].query_timeout, Some(Some(Duration::from_millis(1500))));
 
     let warnings: Vec<_> = read.warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
+    assert!(warnings[3].starts_with("p.ini: databases.shop.reserve-size: pools have no reserve"));
     assert!(warnings[0].starts_with("p.ini:5: *: secrets are not looked up"), "{warnings:?}");
     assert!(warnings[1].starts_with("p.ini:20: logfile: logging"), "{warnings:?}");
     assert!(warnings[2].starts_with("p.ini:24: 1: peers"), "{warnings:?}");
@@ -140,4 +141,21 @@ fn included_files_stand_where_they_are_included() {
 #[test]
 fn the_table_is_in_the_order_of_names() {
     assert!(KEYS.windows(2).all(|two| two[0].name < two[1].name));
+}
+
+#[test]
+fn the_reference_has_every_key() {
+    let page = include_str!("../../../../../docs/src/reference/pool.md");
+    for key in KEYS {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", key.name)));
+        let row = row.unwrap_or_else(|| panic!("{} is not in the reference", key.name));
+        match key.effect {
+            Effect::Sets(ours, _) => {
+                assert!(row.contains(ours), "{row}");
+                let last = ours.rsplit('.').next().unwrap_or(ours);
+                assert!(page.matches(&format!("`{last}`")).count() > 0, "{ours} is not explained");
+            }
+            Effect::Nothing(why) => assert!(row.ends_with(&format!("nothing: {why} |")), "{row}"),
+        }
+    }
 }

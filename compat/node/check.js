@@ -1,0 +1,84 @@
+// node-postgres through the pooler: each client has a connection of its own.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+
+// Packages are not beside this file, but where the runner has put them.
+const require = createRequire(`${process.env.NODE_PACKAGES ?? import.meta.dirname}/`);
+const pg = require("pg");
+const copy = require("pg-copy-streams");
+
+const CLIENTS = Number(process.env.CLIENTS ?? 50);
+const ROUNDS = 20;
+
+async function client(me) {
+  const name = `node-${me}`;
+  const db = new pg.Client({ application_name: name });
+  await db.connect();
+  for (let round = 0; round < ROUNDS; round++) {
+    const shown = await db.query("show application_name");
+    assert.equal(shown.rows[0].application_name, name);
+    // With a name it is prepared once and used from then on.
+    const text = "select $1::int * 1000 + $2::int as sum";
+    const sum = await db.query({ name: "sum", text, values: [me, round] });
+    assert.equal(sum.rows[0].sum, me * 1000 + round);
+    const echo = await db.query("select $1::text as echo", [name]);
+    assert.equal(echo.rows[0].echo, name);
+  }
+  await transactions(db, me);
+  await errors(db);
+  await copyBothWays(db, me);
+  if (me % 10 === 0) await cancellation(db);
+  await db.end();
+}
+
+async function transactions(db, me) {
+  const insert = "insert into compat_node values ($1, $2)";
+  await db.query("begin");
+  await db.query(insert, [me, "lost"]);
+  await db.query("rollback");
+  await db.query("begin");
+  for (let n = 0; n < 5; n++) await db.query(insert, [me, `kept ${n}`]);
+  await db.query("commit");
+  const found = await db.query("select note from compat_node where client = $1 order by 1", [me]);
+  assert.deepEqual(found.rows.map((row) => row.note), [0, 1, 2, 3, 4].map((n) => `kept ${n}`));
+}
+
+async function errors(db) {
+  for (let n = 0; n < 3; n++) {
+    await assert.rejects(db.query("select 1 / $1::int", [0]), { code: "22012" });
+    await assert.rejects(db.query("select 1 / 0; select 2"), { code: "22012" });
+  }
+  // Several statements of one message.
+  const both = await db.query("select 1 as a; select 2 as b");
+  assert.deepEqual([both[0].rows[0].a, both[1].rows[0].b], [1, 2]);
+}
+
+async function copyBothWays(db, me) {
+  const lines = Array.from({ length: 1000 }, (_, n) => `${me}\tcopied ${n}\n`);
+  await pipeline(Readable.from(lines), db.query(copy.from("copy compat_node from stdin")));
+  const query = `copy (select * from compat_node where client = ${me} and note like 'copied%') to stdout`;
+  let received = "";
+  for await (const chunk of db.query(copy.to(query))) received += chunk;
+  assert.deepEqual(received.match(/.*\n/g).sort(), lines.sort());
+}
+
+async function cancellation(db) {
+  const sleep = db.query("select pg_sleep(60)");
+  const done = assert.rejects(sleep, { code: "57014" });
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  // The driver's way to cancel: a connection of its own that carries the key.
+  const canceller = new pg.Client();
+  canceller.cancel(db, db._queryQueue?.[0] ?? db._activeQuery ?? db.activeQuery);
+  await done;
+}
+
+const setUp = new pg.Client();
+await setUp.connect();
+await setUp.query("drop table if exists compat_node");
+await setUp.query("create table compat_node (client int, note text)");
+await setUp.end();
+await Promise.all(Array.from({ length: CLIENTS }, (_, me) => client(me)));
+console.log(`node-postgres ${require("pg/package.json").version}: ${CLIENTS} clients ok`);

@@ -1,0 +1,205 @@
+// pgx through the pooler: each client is a goroutine with a connection of its own.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const rounds = 20
+
+func main() {
+	clients := 50
+	if text, ok := os.LookupEnv("CLIENTS"); ok {
+		clients, _ = strconv.Atoi(text)
+	}
+	ctx := context.Background()
+	db, err := connect(ctx, "pgx")
+	must(err)
+	_, err = db.Exec(ctx, "drop table if exists compat_pgx")
+	must(err)
+	_, err = db.Exec(ctx, "create table compat_pgx (client int, note text)")
+	must(err)
+	must(db.Close(ctx))
+	done := make(chan error)
+	for me := 0; me < clients; me++ {
+		go func(me int) { done <- client(ctx, me) }(me)
+	}
+	for me := 0; me < clients; me++ {
+		must(<-done)
+	}
+	fmt.Printf("pgx: %d clients ok\n", clients)
+}
+
+func connect(ctx context.Context, name string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig("")
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["application_name"] = name
+	return pgx.ConnectConfig(ctx, config)
+}
+
+func client(ctx context.Context, me int) error {
+	name := fmt.Sprintf("pgx-%d", me)
+	db, err := connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer db.Close(ctx)
+	for round := 0; round < rounds; round++ {
+		var shown, echo string
+		var sum int
+		if err := db.QueryRow(ctx, "show application_name").Scan(&shown); err != nil {
+			return err
+		}
+		// The driver prepares each text once and keeps it.
+		row := db.QueryRow(ctx, "select $1::int * 1000 + $2::int, $3::text", me, round, name)
+		if err := row.Scan(&sum, &echo); err != nil {
+			return err
+		}
+		if shown != name || echo != name || sum != me*1000+round {
+			return fmt.Errorf("client %d found %q %q %d", me, shown, echo, sum)
+		}
+	}
+	steps := []func(context.Context, *pgx.Conn, int) error{transactions, failures, copyBothWays, batch}
+	for _, step := range steps {
+		if err := step(ctx, db, me); err != nil {
+			return fmt.Errorf("client %d: %w", me, err)
+		}
+	}
+	if me%10 == 0 {
+		return cancellation(ctx, db)
+	}
+	return nil
+}
+
+func transactions(ctx context.Context, db *pgx.Conn, me int) error {
+	lost, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := lost.Exec(ctx, "insert into compat_pgx values ($1, 'lost')", me); err != nil {
+		return err
+	}
+	if err := lost.Rollback(ctx); err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		for n := 0; n < 5; n++ {
+			note := fmt.Sprintf("kept %d", n)
+			if _, err := tx.Exec(ctx, "insert into compat_pgx values ($1, $2)", me, note); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	rows, err := db.Query(ctx, "select note from compat_pgx where client = $1 order by 1", me)
+	if err != nil {
+		return err
+	}
+	notes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	if found := strings.Join(notes, ","); found != "kept 0,kept 1,kept 2,kept 3,kept 4" {
+		return fmt.Errorf("found %q", found)
+	}
+	return nil
+}
+
+func failures(ctx context.Context, db *pgx.Conn, _ int) error {
+	for n := 0; n < 3; n++ {
+		_, err := db.Exec(ctx, "select 1 / $1::int", 0)
+		if err := expect(err, "22012"); err != nil {
+			return err
+		}
+		_, err = db.Exec(ctx, "select * from no_such_table where a = $1", 0)
+		if err := expect(err, "42P01"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyBothWays(ctx context.Context, db *pgx.Conn, me int) error {
+	var lines []string
+	var rows [][]any
+	for n := 0; n < 1000; n++ {
+		note := fmt.Sprintf("copied %d", n)
+		lines = append(lines, note)
+		rows = append(rows, []any{me, note})
+	}
+	columns := []string{"client", "note"}
+	if _, err := db.CopyFrom(ctx, pgx.Identifier{"compat_pgx"}, columns, pgx.CopyFromRows(rows)); err != nil {
+		return err
+	}
+	var received strings.Builder
+	query := fmt.Sprintf("copy (select note from compat_pgx where client = %d and note like 'copied%%') to stdout", me)
+	if _, err := db.PgConn().CopyTo(ctx, &received, query); err != nil {
+		return err
+	}
+	found := strings.Split(strings.TrimSpace(received.String()), "\n")
+	sort.Strings(found)
+	sort.Strings(lines)
+	if strings.Join(found, ",") != strings.Join(lines, ",") {
+		return fmt.Errorf("%d lines came out of COPY", len(found))
+	}
+	return nil
+}
+
+// Several statements on their way at once, one of which fails.
+func batch(ctx context.Context, db *pgx.Conn, me int) error {
+	var statements pgx.Batch
+	for n := 0; n < 10; n++ {
+		statements.Queue("select $1::int + $2::int", me, n)
+	}
+	statements.Queue("select 1 / $1::int", 0)
+	results := db.SendBatch(ctx, &statements)
+	for n := 0; n < 10; n++ {
+		var sum int
+		if err := results.QueryRow().Scan(&sum); err != nil || sum != me+n {
+			return fmt.Errorf("statement %d of a batch: %d, %w", n, sum, err)
+		}
+	}
+	_, err := results.Exec()
+	results.Close()
+	return expect(err, "22012")
+}
+
+func cancellation(ctx context.Context, db *pgx.Conn) error {
+	go func() {
+		time.Sleep(300 * time.Millisecond)
+		// Not the driver's own way, which closes the connection; the protocol's is what is tested.
+		_ = db.PgConn().CancelRequest(ctx)
+	}()
+	_, err := db.Exec(ctx, "select pg_sleep(60)")
+	return expect(err, "57014")
+}
+
+func expect(err error, sqlstate string) error {
+	var failure *pgconn.PgError
+	if errors.As(err, &failure) && failure.Code == sqlstate {
+		return nil
+	}
+	return fmt.Errorf("expected SQLSTATE %s, found %w", sqlstate, err)
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pgx:", err)
+		os.Exit(1)
+	}
+}

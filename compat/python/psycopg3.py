@@ -1,0 +1,99 @@
+"""psycopg 3 through the pooler: each client is a thread with a connection of its own."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+
+CLIENTS = int(os.environ.get("CLIENTS", "50"))
+ROUNDS = 20
+
+
+def client(me):
+    name = f"psycopg-{me}"
+    # A statement is prepared at its second use, so that there are both kinds.
+    with psycopg.connect(application_name=name, prepare_threshold=2, autocommit=True) as db:
+        for round in range(ROUNDS):
+            check(db.execute("show application_name").fetchone(), (name,))
+            query = "select %s::int * 1000 + %s::int, %s::text"
+            check(db.execute(query, (me, round, name)).fetchone(), (me * 1000 + round, name))
+        transactions(db, me)
+        errors(db)
+        copy(db, me)
+        if me % 10 == 0:
+            cancellation(db)
+        check(db.execute("select 1").fetchone(), (1,))
+
+
+def transactions(db, me):
+    insert = "insert into compat_psycopg values (%s, %s)"
+    with db.transaction(force_rollback=True):
+        db.execute(insert, (me, "lost"))
+    with db.transaction():
+        for n in range(5):
+            db.execute(insert, (me, f"kept {n}"))
+            with db.transaction(force_rollback=True):
+                db.execute(insert, (me, "lost in a savepoint"))
+    rows = db.execute("select note from compat_psycopg where client = %s order by 1", (me,))
+    check(rows.fetchall(), [(f"kept {n}",) for n in range(5)])
+
+
+def errors(db):
+    for _ in range(3):
+        try:
+            db.execute("select 1 / %s::int", (0,))
+            raise AssertionError("a division by zero went well")
+        except psycopg.errors.DivisionByZero:
+            pass
+    with db.pipeline():
+        first = db.execute("select %s::int", (1,))
+        second = db.execute("select %s::int", (2,))
+    check((first.fetchone(), second.fetchone()), ((1,), (2,)))
+    try:
+        with db.pipeline():
+            db.execute("select %s::int", (1,))
+            db.execute("select 1 / %s::int", (0,))
+            db.execute("select %s::int", (3,))
+        raise AssertionError("a pipeline with an error in it went well")
+    except psycopg.errors.DivisionByZero:
+        pass
+
+
+def copy(db, me):
+    with db.cursor() as cursor:
+        with cursor.copy("copy compat_psycopg (client, note) from stdin") as into:
+            for n in range(1000):
+                into.write_row((me, f"copied\t{n}\n"))
+        query = "copy (select note from compat_psycopg where client = %s and note like 'copied%%') to stdout"
+        with cursor.copy(query, (me,)) as out:
+            rows = sorted(row[0] for row in out.rows())
+    check(rows, sorted(f"copied\t{n}\n" for n in range(1000)))
+
+
+def cancellation(db):
+    timer = threading.Timer(0.3, db.cancel)
+    timer.start()
+    try:
+        db.execute("select pg_sleep(60)")
+        raise AssertionError("sleep was not cancelled")
+    except psycopg.errors.QueryCanceled:
+        pass
+    finally:
+        timer.join()
+
+
+def check(found, expected):
+    assert found == expected, f"found {found!r}, expected {expected!r}"
+
+
+def main():
+    with psycopg.connect(autocommit=True) as db:
+        db.execute("drop table if exists compat_psycopg")
+        db.execute("create table compat_psycopg (client int, note text)")
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        list(threads.map(client, range(CLIENTS)))
+    print(f"psycopg {psycopg.__version__}: {CLIENTS} clients ok")
+
+
+main()

@@ -1,0 +1,125 @@
+//! tokio-postgres through the pooler: each client is a task with a connection of its own.
+
+use std::{env, error::Error, time::Duration};
+
+use futures_util::{SinkExt as _, TryStreamExt as _, future::try_join_all, pin_mut};
+use tokio_postgres::{Client, Config, NoTls, error::SqlState, types::ToSql};
+
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const ROUNDS: i32 = 20;
+
+#[tokio::main]
+async fn main() -> Outcome {
+    let clients: i32 = env::var("CLIENTS").map_or(Ok(50), |text| text.parse())?;
+    let db = connect("tokio").await?;
+    db.batch_execute("drop table if exists compat_tokio").await?;
+    db.batch_execute("create table compat_tokio (client int, note text)").await?;
+    let tasks = (0..clients).map(|me| async move { tokio::spawn(client(me)).await? });
+    try_join_all(tasks).await?;
+    println!("tokio-postgres: {clients} clients ok");
+    Ok(())
+}
+
+async fn connect(name: &str) -> Outcome<Client> {
+    let mut config = Config::new();
+    config
+        .host(env::var("PGHOST")?)
+        .port(env::var("PGPORT")?.parse()?)
+        .user(env::var("PGUSER")?)
+        .password(env::var("PGPASSWORD").unwrap_or_default())
+        .dbname(env::var("PGDATABASE")?)
+        .application_name(name);
+    let (client, connection) = config.connect(NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+async fn client(me: i32) -> Outcome {
+    let name = format!("tokio-{me}");
+    let mut db = connect(&name).await?;
+    let sum = db.prepare("select $1::int * 1000 + $2::int, $3::text").await?;
+    for round in 0..ROUNDS {
+        let shown: String = db.query_one("show application_name", &[]).await?.get(0);
+        assert_eq!(shown, name);
+        // Two on their way at once.
+        let next = me + 1;
+        let one: [&(dyn ToSql + Sync); 3] = [&me, &round, &name];
+        let other: [&(dyn ToSql + Sync); 3] = [&next, &round, &name];
+        let (first, second) =
+            tokio::try_join!(db.query_one(&sum, &one), db.query_one(&sum, &other))?;
+        assert_eq!((first.get::<_, i32>(0), first.get::<_, &str>(1)), (me * 1000 + round, &*name));
+        assert_eq!(second.get::<_, i32>(0), (me + 1) * 1000 + round);
+    }
+    transactions(&mut db, me).await?;
+    errors(&db).await?;
+    copy(&db, me).await?;
+    if me % 10 == 0 {
+        cancellation(&db).await?;
+    }
+    Ok(())
+}
+
+async fn transactions(db: &mut Client, me: i32) -> Outcome {
+    let lost = db.transaction().await?;
+    lost.execute("insert into compat_tokio values ($1, 'lost')", &[&me]).await?;
+    lost.rollback().await?;
+    let kept = db.transaction().await?;
+    for n in 0..5 {
+        let note = format!("kept {n}");
+        kept.execute("insert into compat_tokio values ($1, $2)", &[&me, &note]).await?;
+    }
+    // A portal, three rows at a time.
+    let portal = kept.bind("select generate_series(1, 7)", &[]).await?;
+    for rows in [3, 3, 1] {
+        assert_eq!(kept.query_portal(&portal, 3).await?.len(), rows);
+    }
+    kept.commit().await?;
+    let query = "select note from compat_tokio where client = $1 order by 1";
+    let rows = db.query(query, &[&me]).await?;
+    let notes: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(notes, (0..5).map(|n| format!("kept {n}")).collect::<Vec<_>>());
+    Ok(())
+}
+
+async fn errors(db: &Client) -> Outcome {
+    for _ in 0..3 {
+        let error = db.query("select 1 / $1::int", &[&0]).await.expect_err("it divides by zero");
+        assert_eq!(error.code(), Some(&SqlState::DIVISION_BY_ZERO));
+        let error = db.prepare("select * from no_such_table").await.expect_err("it is not there");
+        assert_eq!(error.code(), Some(&SqlState::UNDEFINED_TABLE));
+    }
+    Ok(())
+}
+
+async fn copy(db: &Client, me: i32) -> Outcome {
+    let mut lines: Vec<String> = (0..1000).map(|n| format!("{me}\tcopied {n}\n")).collect();
+    let sink = db.copy_in("copy compat_tokio from stdin").await?;
+    pin_mut!(sink);
+    for line in &lines {
+        sink.send(std::io::Cursor::new(line.clone().into_bytes())).await?;
+    }
+    assert_eq!(sink.finish().await?, 1000);
+    let query = format!(
+        "copy (select * from compat_tokio where client = {me} and note like 'copied%') to stdout"
+    );
+    let chunks: Vec<_> = db.copy_out(&query).await?.try_collect().await?;
+    let received = String::from_utf8(chunks.concat())?;
+    let mut found: Vec<String> = received.split_inclusive('\n').map(str::to_owned).collect();
+    found.sort();
+    lines.sort();
+    assert_eq!(found, lines);
+    Ok(())
+}
+
+async fn cancellation(db: &Client) -> Outcome {
+    let token = db.cancel_token();
+    let cancel = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        token.cancel_query(NoTls).await
+    };
+    let (slept, cancelled) = tokio::join!(db.query_one("select pg_sleep(60)", &[]), cancel);
+    cancelled?;
+    assert_eq!(slept.expect_err("it was cancelled").code(), Some(&SqlState::QUERY_CANCELED));
+    Ok(())
+}
