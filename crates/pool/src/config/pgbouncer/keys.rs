@@ -20,7 +20,7 @@ pub struct Key {
 pub enum Effect {
     /// It sets this key of `[pool]`.
     Sets(
-        /// The key of `[pool]`.
+        /// The key of `[pool]`; empty where every value but "off" is refused.
         &'static str,
         /// Reads the value.
         fn(&mut Config, &str) -> Result<(), String>,
@@ -77,7 +77,7 @@ pub const KEYS: &[Key] = &[
         config.auth.file = given(value);
         Ok(())
     }),
-    sets("auth_hba_file", "auth.type", |_, value| no(value, "auth_hba_file")),
+    sets("auth_hba_file", "", |_, value| no(value, "auth_hba_file")),
     nothing("auth_ident_file", "there is no auth_hba_file to use it"),
     nothing("auth_ldap_options", "LDAP is not there"),
     nothing("auth_query", NO_QUERY),
