@@ -8,7 +8,8 @@ use crate::{
     ids::{ClientId, PoolId, ServerId, WorkerId},
     inlet::Inlet,
     login::{CancelSecret, ClientLogin},
-    settings::Setting,
+    prepared::ClientStatements,
+    settings::Wishes,
     time::Time,
 };
 
@@ -31,6 +32,17 @@ pub(crate) enum ClientState {
     Linked(ServerId),
 }
 
+/// Whether a client waits for its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syncing {
+    /// No.
+    No,
+    /// The server was asked to set them, and nothing else before it has.
+    Waiting,
+    /// They have just been set: what the client sent meanwhile is due.
+    Done,
+}
+
 /// A client.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -39,8 +51,13 @@ pub(crate) struct Client {
     /// When it came to be where it is.
     pub(crate) since: Time,
     pub(crate) inlet: Inlet,
-    /// Settings asked for at the start.
-    pub(crate) settings: Arc<[Setting]>,
+    /// What it is to find on its server.
+    pub(crate) wishes: Arc<Wishes>,
+    /// Whether its server has yet to accept that.
+    pub(crate) syncing: Syncing,
+    /// A cancel of its statement came while its server still worked for the pooler.
+    pub(crate) cancel_due: bool,
+    pub(crate) statements: ClientStatements,
     pub(crate) version: ProtocolVersion,
     secret: CancelSecret,
     /// It has not taken all that was sent to it.
@@ -50,13 +67,16 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(login: ClientLogin) -> Self {
+    pub(crate) fn new(login: &ClientLogin, wishes: Arc<Wishes>) -> Self {
         Self {
             pool: login.pool,
             state: ClientState::Welcome,
             since: Time::default(),
             inlet: Inlet::default(),
-            settings: login.settings.into(),
+            wishes,
+            syncing: Syncing::No,
+            cancel_due: false,
+            statements: ClientStatements::default(),
             version: login.version,
             secret: login.secret,
             backlogged: false,

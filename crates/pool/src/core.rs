@@ -6,6 +6,8 @@ mod downstream;
 mod leave;
 mod link;
 mod reply;
+mod rewrite;
+mod settle;
 mod upstream;
 
 use std::sync::Arc;
@@ -20,8 +22,10 @@ use crate::{
     login::{ClientLogin, ServerFailure, ServerLogin},
     pool::Pool,
     server::Server,
+    settings::WishTable,
     slab::Slab,
     spec::PoolSpec,
+    statements::Statements,
     time::Time,
 };
 
@@ -59,12 +63,20 @@ pub struct Core {
     pools: Vec<Option<Pool>>,
     to_server: Gather,
     to_client: Gather,
+    wishes: WishTable,
+    statements: Arc<Statements>,
     next_sweep: Time,
 }
 
 impl Core {
-    /// A worker without pools.
+    /// A worker without pools, which shares its clients' prepared statements with nobody.
     pub fn new(worker: WorkerId) -> Self {
+        Self::sharing(worker, Arc::default())
+    }
+
+    /// A worker without pools. Workers that hand servers over to one another have to share
+    /// `statements`, or one name would mean two texts.
+    pub fn sharing(worker: WorkerId, statements: Arc<Statements>) -> Self {
         Self {
             worker,
             now: Time::default(),
@@ -73,6 +85,8 @@ impl Core {
             pools: Vec::new(),
             to_server: Gather::default(),
             to_client: Gather::default(),
+            wishes: WishTable::default(),
+            statements,
             next_sweep: Time::default(),
         }
     }
@@ -99,7 +113,11 @@ impl Core {
     ///
     /// `None` if its pool is not known.
     pub fn add_client(&mut self, login: ClientLogin) -> Option<ClientId> {
-        self.has_pool(login.pool).then(|| self.clients.insert(Client::new(login)))
+        if !self.has_pool(login.pool) {
+            return None;
+        }
+        let wishes = self.wishes.intern(login.settings.iter().cloned());
+        Some(self.clients.insert(Client::new(&login, wishes)))
     }
 
     /// Sends a new client ParameterStatus, BackendKeyData and ReadyForQuery: now, or, in a pool that

@@ -1,21 +1,27 @@
 //! [`Owed`]: what a server has been asked and has not answered, in order.
 //!
 //! Replies carry no numbers; which request one belongs to follows from its place alone. Entries whose
-//! reply is for nobody were added by the pooler, and their replies are swallowed.
+//! reply is for nobody were added by the pooler, and their replies are swallowed. Entries that no
+//! server was asked are answered by the pooler, when their turn comes.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
-/// A request that a server has yet to answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use crate::{dirt::SetKind, statements::Statement};
+
+/// A request that has yet to be answered.
+#[derive(Debug)]
 pub(crate) enum Request {
     /// Answered by anything, then ReadyForQuery.
-    Query,
+    Query(SetKind),
     /// Answered by FunctionCallResponse or an error, then ReadyForQuery.
     Function,
     /// Answered by ReadyForQuery.
     Sync,
     /// Answered by ParseComplete.
-    Parse,
+    Parse(Option<Box<Undo>>),
+    /// A Parse by a name that the client has used already: the server is made to find that out, so
+    /// that the error has its place; the name is for the words.
+    ParseAgain(Box<[u8]>),
     /// Answered by BindComplete.
     Bind,
     /// Answered by RowDescription or NoData, after ParameterDescription for a statement.
@@ -23,17 +29,69 @@ pub(crate) enum Request {
     /// Answered by rows, then CommandComplete, EmptyQueryResponse or PortalSuspended.
     Execute,
     /// Answered by CloseComplete.
-    Close,
+    Close(Option<Box<Undo>>),
     /// CopyDone or CopyFail: not answered, but it ends the time in which Sync is not answered either.
     CopyEnd,
+    /// A Parse of what the server holds already: the pooler answers.
+    ParseHere(Box<Undo>),
+    /// A Close of a client's name: the pooler answers.
+    CloseHere(Option<Box<Undo>>),
+}
+
+impl Request {
+    /// The reply of a request that the pooler answers.
+    pub(crate) fn reply_here(&self) -> Option<[u8; 5]> {
+        match self {
+            Self::ParseHere(_) => Some(*b"1\0\0\0\x04"),
+            Self::CloseHere(_) => Some(*b"3\0\0\0\x04"),
+            _ => None,
+        }
+    }
+
+    /// What has to be taken back if the server never looks at it.
+    fn into_undo(self) -> Option<Undo> {
+        match self {
+            Self::Parse(undo) | Self::Close(undo) | Self::CloseHere(undo) => undo.map(|undo| *undo),
+            Self::ParseHere(undo) => Some(*undo),
+            _ => None,
+        }
+    }
+}
+
+/// What was assumed when a request was sent, and turns out wrong if it failed or was skipped.
+#[derive(Debug)]
+pub(crate) enum Undo {
+    /// The client has the name.
+    Named(Box<[u8]>),
+    /// The client has the name, and the server holds the statement of this id.
+    NamedAndHeld(Box<[u8]>, u64),
+    /// The server holds it.
+    Held(u64),
+    /// The client has the name no more.
+    Unnamed(Box<[u8]>, Arc<Statement>),
+    /// The server holds it no more.
+    Evicted(u64),
 }
 
 /// An entry of the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) request: Request,
-    /// Whether the reply is for the pooler alone.
-    pub(crate) swallow: bool,
+    pub(crate) audience: Audience,
+}
+
+/// Whom a reply is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// The client that the server is linked to.
+    Client,
+    /// The pooler, which asked on behalf of a request of the client behind it: an error is as good as
+    /// that request's.
+    Pooler,
+    /// The pooler, which sets what the client is to find: an error is the end of the link.
+    Settings,
+    /// The pooler, which cleans up: an error is the end of the server.
+    Cleaning,
 }
 
 /// Requests in order, the oldest first.
@@ -45,40 +103,50 @@ pub(crate) struct Owed {
 impl Owed {
     #[inline]
     pub(crate) fn push(&mut self, request: Request) {
-        self.entries.push_back(Entry { request, swallow: false });
+        self.push_for(Audience::Client, request);
     }
 
-    pub(crate) fn push_swallowed(&mut self, request: Request) {
-        self.entries.push_back(Entry { request, swallow: true });
+    #[inline]
+    pub(crate) fn push_for(&mut self, audience: Audience, request: Request) {
+        self.entries.push_back(Entry { request, audience });
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
+    #[inline]
     pub(crate) fn front(&self) -> Option<&Entry> {
         self.entries.front()
     }
 
     /// Takes the oldest, and the ends of COPY behind it, which nothing answers.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front();
-        while self.front().is_some_and(|entry| entry.request == Request::CopyEnd) {
+        while self.front().is_some_and(|entry| matches!(entry.request, Request::CopyEnd)) {
             self.entries.pop_front();
         }
         entry
     }
 
-    /// Takes back what a server in a failed batch does not look at: all before the next Sync. Gives
-    /// whether there is one.
-    pub(crate) fn skip_to_sync(&mut self) -> bool {
-        while let Some(entry) = self.front() {
-            if entry.request == Request::Sync {
-                return true;
-            }
-            self.entries.pop_front();
-        }
-        false
+    /// The reply to the oldest, if that is for the pooler to give; it counts as answered.
+    #[inline]
+    pub(crate) fn answer_here(&mut self) -> Option<[u8; 5]> {
+        let reply = self.front()?.request.reply_here()?;
+        self.pop();
+        Some(reply)
+    }
+
+    /// Takes back what a server in a failed batch does not look at, all before the next Sync, and
+    /// gives what to undo, the latest first, to `undo`. Gives whether there is a Sync.
+    pub(crate) fn skip_to_sync(&mut self, undo: impl FnMut(Undo)) -> bool {
+        let is_sync = |entry: &Entry| matches!(entry.request, Request::Sync);
+        let sync = self.entries.iter().position(is_sync);
+        let skipped = self.entries.drain(..sync.unwrap_or(self.entries.len()));
+        skipped.rev().filter_map(|entry| entry.request.into_undo()).for_each(undo);
+        sync.is_some()
     }
 
     /// Takes back the Syncs that a server swallows because it waits for COPY data: those behind the

@@ -1,15 +1,15 @@
 //! [`Server`]: what the core knows of one server connection.
 
-use std::sync::Arc;
-
 use howdah_wire::{backend::TransactionStatus, startup::CancelKey};
 
 use crate::{
+    dirt::{Dirt, SetKind},
     ids::{ClientId, PoolId},
     inlet::Inlet,
     limits::Permits,
     owed::Owed,
-    settings::Setting,
+    prepared::ServerStatements,
+    settings::ServerSettings,
     time::Time,
 };
 
@@ -53,7 +53,12 @@ pub(crate) struct Server {
     /// CancelRequests under way to it.
     pub(crate) cancels: u32,
     pub(crate) cancel_key: Option<CancelKey>,
-    pub(crate) parameters: Arc<[Setting]>,
+    pub(crate) settings: ServerSettings,
+    pub(crate) statements: ServerStatements,
+    /// What has to be reset before the next client.
+    pub(crate) dirt: Dirt,
+    /// The worst SET that was bound since it was linked.
+    pub(crate) set_kind: SetKind,
     /// It has not taken all that was sent to it.
     pub(crate) backlogged: bool,
     /// The worker was told to read nothing from it.
@@ -77,7 +82,10 @@ impl Server {
             copying_in: false,
             cancels: 0,
             cancel_key: None,
-            parameters: Arc::default(),
+            settings: ServerSettings::default(),
+            statements: ServerStatements::default(),
+            dirt: Dirt::NONE,
+            set_kind: SetKind::NotSet,
             backlogged: false,
             paused: false,
             _permits: permits,

@@ -1,6 +1,22 @@
-//! [`Setting`]: a name and a value, as startup packets, ParameterStatus and SET carry them.
+//! Settings that go with a client from server to server.
+//!
+//! A server reports some of its settings, at login and whenever they change. What a client asked for
+//! at its start, or was reported while it had a server, is what it is to find on the next one; where
+//! it asked for nothing, that is what the server had after our login.
+//!
+//! Values travel as Bind parameters of `set_config`, never as SQL text: nothing in them can be taken
+//! for anything but a value, whatever encoding or quoting rules the server is in.
 
-use std::fmt;
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use hashbrown::HashSet;
 
 /// A setting with its value, in bytes as the wire has them.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -22,5 +38,271 @@ impl fmt::Debug for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, value } = self;
         write!(f, "{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
+    }
+}
+
+/// What a client is to find on its server. Equal ones of a worker are one object, so whether a server
+/// is as the client left the last one is mostly one comparison of addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    list: Box<[Setting]>,
+    /// Whether a server has accepted them. Until then nothing is sent behind them: it would run even
+    /// if they are refused.
+    proven: AtomicBool,
+}
+
+impl Wishes {
+    pub(crate) fn prove(&self) {
+        self.proven.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn are_proven(&self) -> bool {
+        self.proven.load(Ordering::Relaxed) || self.list.is_empty()
+    }
+
+    pub(crate) fn value(&self, name: &[u8]) -> Option<&[u8]> {
+        let setting = self.list.iter().find(|setting| same_name(&setting.name, name))?;
+        Some(&setting.value)
+    }
+
+    /// Without doubles: the later of two wins.
+    fn list_of(settings: impl IntoIterator<Item = Setting>) -> Box<[Setting]> {
+        let mut list: Vec<Setting> = Vec::new();
+        for setting in settings {
+            match list.iter_mut().find(|known| same_name(&known.name, &setting.name)) {
+                Some(known) => *known = setting,
+                None => list.push(setting),
+            }
+        }
+        list.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        list.into()
+    }
+}
+
+/// The wishes of a worker's clients, each once.
+#[derive(Debug, Default)]
+pub(crate) struct WishTable {
+    known: HashSet<ByList>,
+    clear_at: usize,
+}
+
+/// Entries before the first clearing.
+const CLEAR_AT_LEAST: usize = 256;
+
+impl WishTable {
+    /// The object for a list of settings, the later of two of a name winning.
+    pub(crate) fn intern(&mut self, settings: impl IntoIterator<Item = Setting>) -> Arc<Wishes> {
+        let wishes =
+            ByList(Arc::new(Wishes { list: Wishes::list_of(settings), ..Wishes::default() }));
+        if let Some(ByList(known)) = self.known.get(&wishes) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= self.clear_at.max(CLEAR_AT_LEAST) {
+            self.known.retain(|ByList(wishes)| Arc::strong_count(wishes) > 1);
+            self.clear_at = self.known.len() * 2;
+        }
+        let ByList(object) = &wishes;
+        let object = Arc::clone(object);
+        self.known.insert(wishes);
+        object
+    }
+
+    /// The object for `wishes` with one more, or another value of one.
+    pub(crate) fn with(&mut self, wishes: &Wishes, name: &[u8], value: &[u8]) -> Arc<Wishes> {
+        let added = std::iter::once(Setting::new(name, value));
+        self.intern(wishes.list.iter().cloned().chain(added))
+    }
+}
+
+/// Wishes compared by what they are, not where.
+#[derive(Debug)]
+struct ByList(Arc<Wishes>);
+
+impl Hash for ByList {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.list.hash(state);
+    }
+}
+
+impl PartialEq for ByList {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.list == other.0.list
+    }
+}
+
+impl Eq for ByList {}
+
+/// A setting that a server reports.
+#[derive(Debug)]
+struct Reported {
+    name: Box<[u8]>,
+    at_login: Box<[u8]>,
+    now: Box<[u8]>,
+}
+
+/// The settings of a server, as far as they are known.
+#[derive(Debug, Default)]
+pub(crate) struct ServerSettings {
+    reported: Vec<Reported>,
+    /// Settings it does not report and clients asked for.
+    given: Vec<Setting>,
+    /// Whose wishes it is known to fulfil.
+    pub(crate) fulfils: Option<Arc<Wishes>>,
+    /// Whether the statement that sets a setting is prepared on it.
+    pub(crate) setter_prepared: bool,
+}
+
+impl ServerSettings {
+    /// What a server has after its login.
+    pub(crate) fn at_login(parameters: &[Setting]) -> Self {
+        let reported = parameters.iter().map(|Setting { name, value }| Reported {
+            name: name.clone(),
+            at_login: value.clone(),
+            now: value.clone(),
+        });
+        Self { reported: reported.collect(), ..Self::default() }
+    }
+
+    /// Takes a ParameterStatus. What it fulfils is for the caller to say, who knows for whom it was.
+    pub(crate) fn report(&mut self, name: &[u8], value: &[u8]) {
+        self.fulfils = None;
+        if let Some(known) = self.reported.iter_mut().find(|known| *known.name == *name) {
+            if *known.now != *value {
+                known.now = value.into();
+            }
+        } else if self.reported.len() < REPORTED_MAX {
+            let (name, value) = (name.into(), Box::<[u8]>::from(value));
+            self.reported.push(Reported { name, at_login: value.clone(), now: value });
+        }
+    }
+
+    /// The value it reported last.
+    pub(crate) fn value(&self, name: &[u8]) -> Option<&[u8]> {
+        let known = self.reported.iter().find(|known| same_name(&known.name, name))?;
+        Some(&known.now)
+    }
+
+    /// What has to be set for a client to find what it wishes; no value means the server's default.
+    /// The encoding comes first: the values after it are in the client's.
+    pub(crate) fn missing(&self, wishes: &Wishes) -> Vec<(Box<[u8]>, Option<Box<[u8]>>)> {
+        let mut missing = Vec::new();
+        for known in self.reported.iter().filter(|known| is_settable(&known.name)) {
+            let wished = wishes.value(&known.name).unwrap_or(&known.at_login);
+            if *known.now != *wished {
+                missing.push((known.name.clone(), Some(wished.into())));
+            }
+        }
+        for wish in &wishes.list {
+            let given = self.given.iter().find(|given| same_name(&given.name, &wish.name));
+            if self.value(&wish.name).is_none() && given.is_none_or(|g| g.value != wish.value) {
+                missing.push((wish.name.clone(), Some(wish.value.clone())));
+            }
+        }
+        let unwished = |given: &&Setting| wishes.value(&given.name).is_none();
+        missing.extend(self.given.iter().filter(unwished).map(|given| (given.name.clone(), None)));
+        missing.sort_by_key(|(name, _)| !same_name(name, b"client_encoding"));
+        missing
+    }
+
+    /// What was set is set.
+    pub(crate) fn fulfil(&mut self, wishes: Arc<Wishes>) {
+        let unreported = wishes.list.iter().filter(|wish| self.value(&wish.name).is_none());
+        self.given = unreported.cloned().collect();
+        self.fulfils = Some(wishes);
+    }
+
+    /// The values it reports of what `wishes` names, in its spelling.
+    pub(crate) fn spelled(&self, wishes: &Wishes) -> Vec<Setting> {
+        let spelled = |wish: &Setting| match self.value(&wish.name) {
+            Some(value) if is_settable(&wish.name) => Setting::new(&wish.name, value),
+            _ => wish.clone(),
+        };
+        wishes.list.iter().map(spelled).collect()
+    }
+
+    /// All settings went back to what they were at login. What is reported was or will be reported.
+    pub(crate) fn was_reset(&mut self) {
+        self.given.clear();
+        self.fulfils = None;
+    }
+}
+
+/// Settings kept of a server; it reports about fifteen.
+const REPORTED_MAX: usize = 200;
+
+/// Whether a reported setting can be set by a session.
+pub(crate) fn is_settable(name: &[u8]) -> bool {
+    const FIXED: [&[u8]; 6] = [
+        b"server_version",
+        b"server_encoding",
+        b"integer_datetimes",
+        b"is_superuser",
+        b"session_authorization",
+        b"in_hot_standby",
+    ];
+    !FIXED.contains(&name)
+}
+
+fn same_name(a: &[u8], b: &[u8]) -> bool {
+    a.eq_ignore_ascii_case(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(server: &ServerSettings, wishes: &Wishes) -> Vec<String> {
+        let show = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let missing = server.missing(wishes).into_iter();
+        missing
+            .map(|(name, value)| match value {
+                Some(value) => format!("{}={}", show(&name), show(&value)),
+                None => format!("{} reset", show(&name)),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_differences_are_missing_and_the_encoding_comes_first() {
+        let mut server = ServerSettings::at_login(&[
+            Setting::new("server_version", "15"),
+            Setting::new("DateStyle", "ISO"),
+            Setting::new("client_encoding", "UTF8"),
+        ]);
+        let mut table = WishTable::default();
+        let wishes = table.intern([
+            Setting::new("datestyle", "German"),
+            Setting::new("client_encoding", "SJIS"),
+            Setting::new("server_version", "99"),
+            Setting::new("work_mem", "1MB"),
+            Setting::new("work_mem", "2MB"),
+        ]);
+        assert_eq!(
+            missing(&server, &wishes),
+            ["client_encoding=SJIS", "DateStyle=German", "work_mem=2MB"]
+        );
+        server.report(b"DateStyle", b"German");
+        server.report(b"client_encoding", b"SJIS");
+        server.fulfil(wishes);
+        let plain = table.intern([]);
+        assert_eq!(
+            missing(&server, &plain),
+            ["client_encoding=UTF8", "DateStyle=ISO", "work_mem reset"]
+        );
+        server.was_reset();
+        assert_eq!(missing(&server, &plain), ["client_encoding=UTF8", "DateStyle=ISO"]);
+    }
+
+    #[test]
+    fn equal_wishes_are_one_object() {
+        let mut table = WishTable::default();
+        let first = table.intern([Setting::new("a", "1"), Setting::new("b", "2")]);
+        let second = table.intern([Setting::new("b", "2"), Setting::new("a", "1")]);
+        assert!(Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&first, &table.with(&second, b"A", b"1")) || first.list.len() == 2);
+        for i in 0..10 * CLEAR_AT_LEAST {
+            table.intern([Setting::new("a", i.to_string())]);
+        }
+        assert!(table.known.len() <= CLEAR_AT_LEAST);
     }
 }

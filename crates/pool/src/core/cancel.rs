@@ -4,7 +4,7 @@
 use howdah_wire::startup::CancelKey;
 
 use super::Core;
-use crate::{Io, client::slot_of_key, ids::ServerId, server::ServerState};
+use crate::{Io, client::slot_of_key, ids::ServerId, owed::Audience, server::ServerState};
 
 impl Core {
     pub(super) fn cancel_by_key(&mut self, key: &CancelKey, io: &mut dyn Io) {
@@ -14,8 +14,17 @@ impl Core {
         if client.cancel_key(self.worker, id) != *key {
             return;
         }
-        if let Some(server) = client.server() {
-            self.order_cancel(server, io);
+        let Some(server_id) = client.server() else { return };
+        let front = self.servers.get(server_id).and_then(|server| server.owed.front());
+        match front.map(|front| front.audience) {
+            Some(Audience::Client) => self.order_cancel(server_id, io),
+            // It would hit what the pooler asked for before the client's request.
+            Some(_) => {
+                if let Some(client) = self.clients.get_mut(id) {
+                    client.cancel_due = true;
+                }
+            }
+            None => {}
         }
     }
 

@@ -4,15 +4,17 @@ use howdah_wire::{Backend, Header};
 
 use super::{
     Core,
-    reply::{self, Reply},
+    reply::{self, Listener, Reply},
 };
 use crate::{
     Io,
+    client::Syncing,
     gather::Gather,
-    ids::ServerId,
+    ids::{Peer, ServerId},
     inlet::{Fate, Inlet, header_at},
+    owed::Audience,
     refusal::Refusal,
-    server::{Server, ServerState},
+    server::ServerState,
     spec::Mode,
 };
 
@@ -57,10 +59,16 @@ impl Core {
     fn run_server(&mut self, id: ServerId, input: &[u8], io: &mut dyn Io) -> usize {
         let Some(server) = self.servers.get_mut(id) else { return input.len() };
         let mut at = 0;
-        let end = walk(server, &mut self.to_client, input, &mut at);
-        match server.state {
-            ServerState::Linked(client) => self.flush_client(client, input, io),
-            _ => self.to_client.clear(),
+        let linked = match server.state {
+            ServerState::Linked(client) => Some(client),
+            _ => None,
+        };
+        let client = linked.and_then(|client| self.clients.get_mut(client));
+        let mut listener = Listener { server, client, wishes: &mut self.wishes };
+        let end = walk(&mut listener, &mut self.to_client, input, &mut at);
+        match linked {
+            Some(client) => self.flush_client(client, input, io),
+            None => self.to_client.clear(),
         }
         match end {
             End::Starved => self.after_replies(id, io),
@@ -71,6 +79,22 @@ impl Core {
 
     /// What follows from the replies that a server gave.
     fn after_replies(&mut self, id: ServerId, io: &mut dyn Io) {
+        let Some(server) = self.servers.get_mut(id) else { return };
+        if let ServerState::Linked(client_id) = server.state
+            && let Some(client) = self.clients.get_mut(client_id)
+        {
+            if client.syncing == Syncing::Done {
+                client.syncing = Syncing::No;
+                self.update_pause(Peer::Client(client_id), io);
+                return self.replay_held(client_id, io);
+            }
+            if client.cancel_due
+                && server.owed.front().is_some_and(|front| front.audience == Audience::Client)
+            {
+                client.cancel_due = false;
+                self.order_cancel(id, io);
+            }
+        }
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.is_settled() {
             return self.release_if_settled(id, io);
@@ -101,17 +125,18 @@ impl Core {
         if let ServerState::Linked(client) = state {
             if let Some(client) = self.clients.get_mut(client) {
                 client.state = crate::client::ClientState::Idle;
+                client.syncing = Syncing::No;
             }
             self.refuse(client, refusal, io);
         }
-        io.close(crate::ids::Peer::Server(id));
+        io.close(Peer::Server(id));
         self.server_left(id, io);
     }
 }
 
-fn walk(server: &mut Server, to_client: &mut Gather, input: &[u8], at: &mut usize) -> End {
+fn walk(listener: &mut Listener<'_>, to_client: &mut Gather, input: &[u8], at: &mut usize) -> End {
     loop {
-        let inlet = &mut server.inlet;
+        let inlet = &mut listener.server.inlet;
         let taken = (input.len() - *at).min(inlet.body_left as usize);
         if inlet.fate == Fate::Forward {
             to_client.input(*at..*at + taken);
@@ -120,6 +145,9 @@ fn walk(server: &mut Server, to_client: &mut Gather, input: &[u8], at: &mut usiz
         inlet.body_left -= u32::try_from(taken).expect("it is at most a u32");
         if inlet.body_left > 0 {
             return End::Starved;
+        }
+        while let Some(reply) = listener.server.owed.answer_here() {
+            to_client.make(|buf| buf.extend_from_slice(&reply));
         }
         let header = match header_at(input, *at) {
             Ok(Some(header)) => header,
@@ -139,9 +167,14 @@ fn walk(server: &mut Server, to_client: &mut Gather, input: &[u8], at: &mut usiz
             None if reply::needs_body(kind) => return End::Starved,
             None => &[],
         };
-        let fate = match reply::handle(server, kind, body) {
+        let fate = match listener.hear(kind, body) {
             Reply::Forward => Fate::Forward,
             Reply::Swallow => Fate::Drop,
+            Reply::Replace(by) => {
+                to_client.make(|buf| buf.extend_from_slice(&by));
+                Fate::Drop
+            }
+            Reply::Break(refusal) => return End::Fault(refusal),
             Reply::Unexpected => {
                 let unexpected = format!("{kind} answers nothing it was asked");
                 return End::Fault(Refusal::ServerProtocol(unexpected));
@@ -151,7 +184,7 @@ fn walk(server: &mut Server, to_client: &mut Gather, input: &[u8], at: &mut usiz
             to_client.input(*at..start);
         }
         *at = start;
-        server.inlet.fate = fate;
-        server.inlet.body_left = header.body_bytes;
+        listener.server.inlet.fate = fate;
+        listener.server.inlet.body_left = header.body_bytes;
     }
 }

@@ -5,14 +5,16 @@ use howdah_wire::{
     frontend,
 };
 
-use super::Core;
+use super::{Core, settle};
 use crate::{
     Backlog, Io,
-    client::ClientState,
+    client::{ClientState, Syncing},
+    dirt::{Dirt, SetKind},
     ids::{ClientId, Peer, ServerId},
-    owed::Request,
+    owed::{Audience, Request},
     refusal::Refusal,
     server::ServerState,
+    spec::Mode,
 };
 
 impl Core {
@@ -30,7 +32,11 @@ impl Core {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.state = ServerState::Cleaning;
         server.since = self.now;
-        if !at_boundary || server.copying_in {
+        let spec = &self.pools[server.pool.index()].as_ref().expect("it has servers").spec;
+        if spec.mode == Mode::Session {
+            server.dirt = Dirt::UNKNOWN;
+        }
+        if !at_boundary || server.copying_in || spec.servers_once {
             return self.close_server(id, io);
         }
         if !server.owed.is_empty() {
@@ -49,19 +55,23 @@ impl Core {
         if server.batch_open {
             server.batch_open = false;
             server.skipping = false;
-            server.owed.push_swallowed(Request::Sync);
+            server.owed.push_for(Audience::Cleaning, Request::Sync);
             self.to_server.make(frontend::encode::sync);
             return self.flush_server(id, &[], io);
         }
         if !server.owed.is_empty() {
             return;
         }
-        if server.status == TransactionStatus::Idle {
-            return self.release_if_settled(id, io);
-        }
-        server.owed.push_swallowed(Request::Query);
+        let step = if server.status != TransactionStatus::Idle {
+            b"ROLLBACK".to_vec()
+        } else if server.dirt.is_none() {
+            return self.put_back(id, io);
+        } else {
+            settle::begin_reset(server)
+        };
+        server.owed.push_for(Audience::Cleaning, Request::Query(SetKind::Lasting));
         self.to_server.make(|buf| {
-            frontend::encode::query(buf, b"ROLLBACK").expect("it holds no zero byte");
+            frontend::encode::query(buf, &step).expect("it holds no zero byte");
         });
         self.flush_server(id, &[], io);
     }
@@ -80,6 +90,7 @@ impl Core {
                 // Gone before the client is told: the client's end must find no server.
                 if let Some(client) = self.clients.get_mut(client) {
                     client.state = ClientState::Idle;
+                    client.syncing = Syncing::No;
                 }
                 self.refuse(client, &Refusal::ServerLost, io);
             }
@@ -171,7 +182,7 @@ impl Core {
             Peer::Client(id) => {
                 let Some(client) = self.clients.get_mut(id) else { return };
                 let server = client.server().and_then(|server| self.servers.get(server));
-                let pause = matches!(client.state, ClientState::Welcome | ClientState::Waiting)
+                let pause = client.must_wait()
                     || client.backlogged
                     || server.is_some_and(|server| server.backlogged);
                 (&mut client.paused, pause)

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use howdah_wire::backend::encode;
 
-use super::Core;
+use super::{Core, settle};
 use crate::{
     Io,
-    client::ClientState,
+    client::{Client, ClientState},
+    dirt::SetKind,
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     limits::Permits,
     login::{ServerFailure, ServerLogin},
     refusal::Refusal,
     server::{Server, ServerState},
+    settings::{ServerSettings, is_settable},
     spec::Mode,
 };
 
@@ -30,8 +32,10 @@ impl Transfer {
 }
 
 impl Core {
-    /// Gives a client an idle server, if there is one and nobody came before.
-    pub(super) fn link_idle(&mut self, id: ClientId) -> Option<ServerId> {
+    /// Gives a client an idle server, if there is one and nobody came before, and queues what sets
+    /// the settings that the client is to find there. Gives whether the client's messages may follow
+    /// at once.
+    pub(super) fn link_idle(&mut self, id: ClientId) -> Option<bool> {
         let client = self.clients.get_mut(id)?;
         let pool = self.pools[client.pool.index()].as_mut()?;
         if client.state != ClientState::Waiting && !pool.waiting.is_empty() {
@@ -41,9 +45,12 @@ impl Core {
         let server = self.servers.get_mut(server_id).expect("idle servers exist");
         server.state = ServerState::Linked(id);
         server.since = self.now;
+        server.statements.unnamed_is_ours = false;
+        server.set_kind = SetKind::NotSet;
         client.state = ClientState::Linked(server_id);
         client.since = self.now;
-        Some(server_id)
+        client.cancel_due = false;
+        Some(settle::sync_settings(client, server, &mut self.to_server))
     }
 
     /// Has a client wait for a server, and opens one for it if that is allowed.
@@ -87,8 +94,8 @@ impl Core {
         server.state = ServerState::Idle;
         server.since = self.now;
         server.cancel_key = login.cancel_key;
-        server.parameters = login.parameters.into();
-        let (pool_id, parameters) = (server.pool, Arc::clone(&server.parameters));
+        server.settings = ServerSettings::at_login(&login.parameters);
+        let (pool_id, parameters) = (server.pool, Arc::from(login.parameters));
         let pool = self.pool(pool_id);
         pool.opening -= 1;
         pool.failures = 0;
@@ -144,9 +151,9 @@ impl Core {
         let key = client.cancel_key(worker, id);
         self.to_client.make(|buf| {
             for setting in greeting.iter() {
-                let asked = client.settings.iter().rev();
-                let asked = asked.clone().find(|s| s.name.eq_ignore_ascii_case(&setting.name));
-                let value = asked.map_or(&setting.value, |asked| &asked.value);
+                let asked =
+                    client.wishes.value(&setting.name).filter(|_| is_settable(&setting.name));
+                let value = asked.unwrap_or(&setting.value);
                 // A value with a zero byte cannot have come from a startup packet or a server.
                 let _ = encode::parameter_status(buf, &setting.name, value);
             }
@@ -168,7 +175,11 @@ impl Core {
             let Some(client_id) = pool.waiting.pop_front() else { return };
             let waits =
                 self.clients.get(client_id).is_some_and(|c| c.state == ClientState::Waiting);
-            if waits && self.link_idle(client_id).is_some() {
+            if waits && let Some(ready) = self.link_idle(client_id) {
+                if !ready {
+                    let server = self.clients.get(client_id).and_then(Client::server);
+                    self.flush_server(server.expect("it was linked"), &[], io);
+                }
                 self.update_pause(Peer::Client(client_id), io);
                 self.replay_held(client_id, io);
             }
@@ -191,10 +202,12 @@ impl Core {
                 }
                 client.state = ClientState::Idle;
                 client.since = self.now;
+                server.state = ServerState::Cleaning;
+                server.since = self.now;
                 self.update_pause(Peer::Client(client_id), io);
-                self.put_back(server_id, io);
+                self.go_on_cleaning(server_id, io);
             }
-            ServerState::Cleaning => self.put_back(server_id, io),
+            ServerState::Cleaning => self.go_on_cleaning(server_id, io),
             ServerState::Opening | ServerState::Idle => {}
         }
     }

@@ -1,17 +1,27 @@
 //! From client to server: headers are walked, requests are counted, bytes go on as they are.
 
-use howdah_wire::{Frontend, Header};
+use howdah_wire::{
+    Frontend, Header,
+    backend::{TransactionStatus, encode},
+};
 
-use super::Core;
+use super::{
+    Core,
+    rewrite::{Message, Rewriter, Rewritten},
+};
 use crate::{
     Io,
-    client::{Client, ClientState},
+    client::{Client, ClientState, Syncing},
+    deallocate,
+    dirt::{Dirt, SetKind},
     gather::Gather,
     ids::ClientId,
     inlet::{Fate, Inlet, header_at},
     owed::Request,
     refusal::Refusal,
-    server::Server,
+    settings::is_settable,
+    spec::Mode,
+    statements::Statements,
 };
 
 /// Why a walk over a client's bytes stopped.
@@ -20,6 +30,8 @@ enum Stop {
     Starved,
     /// The message in front needs a server.
     NeedsServer,
+    /// The server is to accept the client's settings first.
+    NeedsSettings,
     /// The client says goodbye.
     Goodbye,
     /// The client cannot be followed.
@@ -28,16 +40,13 @@ enum Stop {
 
 impl Core {
     pub(super) fn upstream(&mut self, id: ClientId, bytes: &[u8], io: &mut dyn Io) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        if matches!(client.state, ClientState::Waiting | ClientState::Welcome) {
-            return client.inlet.hold(bytes);
-        }
         let mut bytes = bytes;
-        while let Some(client) = self.clients.get_mut(id)
-            && !client.inlet.held.is_empty()
-        {
-            if client.state == ClientState::Waiting {
+        while let Some(client) = self.clients.get_mut(id) {
+            if client.must_wait() {
                 return client.inlet.hold(bytes);
+            }
+            if client.inlet.held.is_empty() {
+                break;
             }
             let (now, later) = bytes.split_at(Inlet::wanting(&client.inlet.held).min(bytes.len()));
             if now.is_empty() {
@@ -62,11 +71,11 @@ impl Core {
             return;
         }
         let mut held = std::mem::take(&mut client.inlet.held);
-        let consumed = self.run(id, &held, io);
-        let Some(client) = self.clients.get_mut(id) else { return };
-        if consumed < held.len() {
+        let consumed = if client.must_wait() { 0 } else { self.run(id, &held, io) };
+        if let Some(client) = self.clients.get_mut(id)
+            && consumed < held.len()
+        {
             held.drain(..consumed);
-            held.append(&mut client.inlet.held);
             client.inlet.held = held;
         }
     }
@@ -75,16 +84,15 @@ impl Core {
     fn run(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) -> usize {
         let mut at = 0;
         let stop = loop {
-            let Some(client) = self.clients.get_mut(id) else { return input.len() };
-            let server = client.server();
-            let stop = match server.and_then(|server| self.servers.get_mut(server)) {
-                Some(server) => walk_linked(client, server, &mut self.to_server, input, &mut at),
-                None => walk_alone(client, &mut self.to_client, input, &mut at),
-            };
-            if matches!(stop, Stop::NeedsServer) && self.link_idle(id).is_some() {
-                continue;
+            let stop = self.walk_client(id, input, &mut at);
+            match stop {
+                Stop::NeedsServer => match self.link_idle(id) {
+                    Some(true) => {}
+                    Some(false) => break Stop::NeedsSettings,
+                    None => break stop,
+                },
+                stop => break stop,
             }
-            break stop;
         };
         self.flush_client(id, input, io);
         let server = self.clients.get(id).and_then(Client::server);
@@ -98,14 +106,220 @@ impl Core {
                 }
             }
             Stop::NeedsServer => self.wait(id, io),
+            Stop::NeedsSettings => self.update_pause(crate::Peer::Client(id), io),
             Stop::Goodbye => self.close_client(id, io),
             Stop::Fault(refusal) => self.refuse(id, &refusal, io),
         }
         at
     }
+
+    fn walk_client(&mut self, id: ClientId, input: &[u8], at: &mut usize) -> Stop {
+        let Some(client) = self.clients.get_mut(id) else { return Stop::Goodbye };
+        let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {
+            return walk_alone(client, &mut self.to_client, input, at);
+        };
+        let pool = self.pools[client.pool.index()].as_ref();
+        let spec = &pool.expect("pools of clients are never removed").spec;
+        let shares = spec.mode != Mode::Session;
+        let to_server = &mut self.to_server;
+        let statements_max = if shares { spec.statements_per_server as usize } else { 0 };
+        let statements: &Statements = &self.statements;
+        let rewriter = Rewriter { client, server, statements, statements_max, to_server };
+        Upstream { rewriter, to_client: &mut self.to_client, shares }.walk(input, at)
+    }
+}
+
+/// A client that has a server.
+struct Upstream<'a> {
+    rewriter: Rewriter<'a>,
+    to_client: &'a mut Gather,
+    /// Whether others will use the server after this transaction.
+    shares: bool,
+}
+
+impl Upstream<'_> {
+    fn walk(&mut self, input: &[u8], at: &mut usize) -> Stop {
+        loop {
+            let Rewriter { client, to_server, .. } = &mut self.rewriter;
+            if !stream_body(&mut client.inlet, input, at, Some(to_server)) {
+                return Stop::Starved;
+            }
+            let (header, kind) = match front(input, *at) {
+                Ok(front) => front,
+                Err(stop) => return stop,
+            };
+            let start = *at + Header::BYTES;
+            let end = input.len().min(start + header.body_bytes as usize);
+            let message = Message { header, body: &input[start..end] };
+            let inlet = &mut self.rewriter.client.inlet;
+            inlet.fate = Fate::Forward;
+            inlet.body_left = header.body_bytes;
+            match self.message(kind, message) {
+                Rewritten::AsIs => {
+                    self.rewriter.to_server.input(*at..start);
+                    *at = start;
+                }
+                Rewritten::Front(bytes) => {
+                    *at = start + bytes;
+                    let bytes = u32::try_from(bytes).expect("it is at most the body");
+                    self.rewriter.client.inlet.body_left -= bytes;
+                }
+                Rewritten::Whole => {
+                    self.rewriter.client.inlet.fate = Fate::Drop;
+                    *at = start;
+                }
+                Rewritten::Starved => {
+                    self.rewriter.client.inlet.body_left = 0;
+                    return Stop::Starved;
+                }
+                Rewritten::Fault(refusal) => return Stop::Fault(refusal),
+            }
+            if kind == Frontend::Terminate {
+                return Stop::Goodbye;
+            }
+        }
+    }
+
+    /// Counts a message, and says what is to go on of it.
+    #[inline]
+    fn message(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        let server = &mut *self.rewriter.server;
+        match kind {
+            Frontend::Query if server.skipping => {}
+            Frontend::Query => return self.query(message),
+            Frontend::Sync if server.copying_in => {}
+            Frontend::Sync => {
+                server.batch_open = false;
+                server.skipping = false;
+                server.owed.push(Request::Sync);
+            }
+            Frontend::Flush => {
+                while let Some(reply) = server.owed.answer_here() {
+                    self.to_client.make(|buf| buf.extend_from_slice(&reply));
+                }
+            }
+            // Of a COPY that has failed already: a server would not look at it.
+            Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail
+                if server.owed.is_empty() =>
+            {
+                return Rewritten::Whole;
+            }
+            Frontend::CopyData => {}
+            Frontend::CopyDone | Frontend::CopyFail => {
+                server.copying_in = false;
+                server.owed.push(Request::CopyEnd);
+            }
+            Frontend::Terminate => return Rewritten::Whole,
+            Frontend::Authentication => {
+                let misplaced = format!("{kind} after the login");
+                return Rewritten::Fault(Refusal::Protocol(misplaced));
+            }
+            _ if server.skipping => {}
+            Frontend::FunctionCall => server.owed.push(Request::Function),
+            Frontend::Parse
+            | Frontend::Bind
+            | Frontend::Describe
+            | Frontend::Execute
+            | Frontend::Close => return self.extended(kind, message),
+        }
+        Rewritten::AsIs
+    }
+
+    /// A message of the extended protocol that is part of a batch.
+    #[inline]
+    fn extended(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        let rewriter = &mut self.rewriter;
+        if !rewriter.server.batch_open {
+            rewriter.server.statements.batch_begins();
+        }
+        let rewritten = if kind == Frontend::Execute {
+            rewriter.server.owed.push(Request::Execute);
+            Rewritten::AsIs
+        } else if rewriter.statements_max == 0 {
+            if self.shares && kind == Frontend::Parse {
+                rewriter.server.dirt |= dirt_of(message);
+                rewriter.server.set_kind = SetKind::Lasting;
+            }
+            let request = match kind {
+                Frontend::Parse => Request::Parse(None),
+                Frontend::Bind => Request::Bind,
+                Frontend::Describe => Request::Describe,
+                _ => Request::Close(None),
+            };
+            rewriter.server.owed.push(request);
+            Rewritten::AsIs
+        } else {
+            match kind {
+                Frontend::Parse => rewriter.parse(message),
+                Frontend::Bind => rewriter.bind(message),
+                Frontend::Describe => rewriter.describe(message),
+                _ => rewriter.close(message),
+            }
+        };
+        if !matches!(rewritten, Rewritten::Starved) {
+            rewriter.server.batch_open = true;
+        }
+        rewritten
+    }
+
+    fn query(&mut self, message: Message<'_>) -> Rewritten {
+        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let mut set_kind = SetKind::Lasting;
+        if self.shares {
+            let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
+            if server.owed.is_empty()
+                && !server.batch_open
+                && server.status != TransactionStatus::Failed
+                && deallocate_here(client, message, server.status, self.to_client)
+            {
+                return Rewritten::Whole;
+            }
+            let dirt = dirt_of(message);
+            server.dirt |= dirt;
+            if dirt != Dirt::UNKNOWN {
+                let settings = &server.settings;
+                let reported = |name: &[u8]| is_settable(name) && settings.value(name).is_some();
+                set_kind = SetKind::of_text(sql, reported);
+            }
+            // A query string ends the unnamed statement: the server has nobody's now.
+            client.statements.drop_unnamed();
+            server.statements.unnamed_is_ours = true;
+        }
+        server.owed.push(Request::Query(set_kind));
+        Rewritten::AsIs
+    }
+}
+
+/// What the text in a message may leave behind; of a text that is not all there, anything.
+fn dirt_of(message: Message<'_>) -> Dirt {
+    if message.is_whole() { Dirt::of_text(message.body) } else { Dirt::UNKNOWN }
+}
+
+/// Answers a query string that deallocates a statement the client prepared by protocol; whether it
+/// was one.
+fn deallocate_here(
+    client: &mut Client,
+    message: Message<'_>,
+    status: TransactionStatus,
+    to_client: &mut Gather,
+) -> bool {
+    if client.statements.named.is_empty() || !message.is_whole() {
+        return false;
+    }
+    let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
+    let name = deallocate::name(sql);
+    if name.and_then(|name| client.statements.named.remove(name.as_slice())).is_none() {
+        return false;
+    }
+    to_client.make(|buf| {
+        encode::command_complete(buf, b"DEALLOCATE").expect("it holds no zero byte");
+        encode::ready_for_query(buf, status);
+    });
+    true
 }
 
 /// Takes what is there of a body that streams; whether all of it was.
+#[inline]
 fn stream_body(inlet: &mut Inlet, input: &[u8], at: &mut usize, to: Option<&mut Gather>) -> bool {
     let taken = (input.len() - *at).min(inlet.body_left as usize);
     if inlet.fate == Fate::Forward
@@ -119,82 +333,21 @@ fn stream_body(inlet: &mut Inlet, input: &[u8], at: &mut usize, to: Option<&mut 
 }
 
 /// A header and its kind, or why not.
+#[inline]
 fn front(input: &[u8], at: usize) -> Result<(Header, Frontend), Stop> {
-    let protocol =
-        |error: &dyn std::fmt::Display| Stop::Fault(Refusal::Protocol(error.to_string()));
-    let header = header_at(input, at).map_err(|error| protocol(&error))?.ok_or(Stop::Starved)?;
-    let kind = Frontend::from_tag(header.tag)
-        .ok_or_else(|| protocol(&format_args!("no message has the tag {}", header.tag)))?;
-    header.within(kind.body_bytes_max()).map_err(|error| protocol(&error))?;
-    Ok((header, kind))
-}
-
-/// Walks the messages of a client that has a server.
-fn walk_linked(
-    client: &mut Client,
-    server: &mut Server,
-    to_server: &mut Gather,
-    input: &[u8],
-    at: &mut usize,
-) -> Stop {
-    loop {
-        if !stream_body(&mut client.inlet, input, at, Some(to_server)) {
-            return Stop::Starved;
-        }
-        let (header, kind) = match front(input, *at) {
-            Ok(front) => front,
-            Err(stop) => return stop,
-        };
-        let fate = match request(server, kind) {
-            Some(fate) => fate,
-            None if kind == Frontend::Terminate => return Stop::Goodbye,
-            None => return Stop::Fault(Refusal::Protocol(format!("{kind} after the login"))),
-        };
-        if fate == Fate::Forward {
-            to_server.input(*at..*at + Header::BYTES);
-        }
-        *at += Header::BYTES;
-        client.inlet.fate = fate;
-        client.inlet.body_left = header.body_bytes;
-    }
-}
-
-/// Counts a message that a server is about to get; `None` for one that no server may get.
-fn request(server: &mut Server, kind: Frontend) -> Option<Fate> {
-    let request = match kind {
-        Frontend::Query => Request::Query,
-        Frontend::FunctionCall => Request::Function,
-        Frontend::Sync if server.copying_in => return Some(Fate::Forward),
-        Frontend::Sync => {
-            server.batch_open = false;
-            server.skipping = false;
-            server.owed.push(Request::Sync);
-            return Some(Fate::Forward);
-        }
-        Frontend::Parse => Request::Parse,
-        Frontend::Bind => Request::Bind,
-        Frontend::Describe => Request::Describe,
-        Frontend::Execute => Request::Execute,
-        Frontend::Close => Request::Close,
-        Frontend::Flush => return Some(Fate::Forward),
-        // Of a COPY that has failed already, say: a server would not look at it.
-        Frontend::CopyData if server.owed.is_empty() => return Some(Fate::Drop),
-        Frontend::CopyData => return Some(Fate::Forward),
-        Frontend::CopyDone | Frontend::CopyFail => {
-            if server.owed.is_empty() {
-                return Some(Fate::Drop);
-            }
-            server.copying_in = false;
-            server.owed.push(Request::CopyEnd);
-            return Some(Fate::Forward);
-        }
-        Frontend::Terminate | Frontend::Authentication => return None,
+    let header = match header_at(input, at) {
+        Ok(Some(header)) => header,
+        Ok(None) => return Err(Stop::Starved),
+        Err(error) => return Err(Stop::Fault(Refusal::Protocol(error.to_string()))),
     };
-    if !server.skipping {
-        server.batch_open |= !matches!(request, Request::Query | Request::Function);
-        server.owed.push(request);
+    let Some(kind) = Frontend::from_tag(header.tag) else {
+        let unknown = format!("no message has the tag {}", header.tag);
+        return Err(Stop::Fault(Refusal::Protocol(unknown)));
+    };
+    match header.within(kind.body_bytes_max()) {
+        Ok(header) => Ok((header, kind)),
+        Err(error) => Err(Stop::Fault(Refusal::Protocol(error.to_string()))),
     }
-    Some(Fate::Forward)
 }
 
 /// Walks the messages of a client that has no server, up to one that needs a server.
@@ -207,24 +360,34 @@ fn walk_alone(client: &mut Client, to_client: &mut Gather, input: &[u8], at: &mu
             Ok(front) => front,
             Err(stop) => return stop,
         };
+        let start = *at + Header::BYTES;
+        let end = input.len().min(start + header.body_bytes as usize);
+        let message = Message { header, body: &input[start..end] };
         match kind {
             Frontend::Terminate => return Stop::Goodbye,
             Frontend::Authentication => {
                 return Stop::Fault(Refusal::Protocol(format!("{kind} after the login")));
             }
-            Frontend::Sync => to_client.make(|buf| {
-                howdah_wire::backend::encode::ready_for_query(
-                    buf,
-                    howdah_wire::backend::TransactionStatus::Idle,
-                );
-            }),
+            Frontend::Sync => {
+                to_client.make(|buf| encode::ready_for_query(buf, TransactionStatus::Idle));
+            }
             // Nothing is under way that could be flushed, and COPY data that comes now is of a COPY
             // that has failed already.
             Frontend::Flush | Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail => {}
+            Frontend::Query
+                if deallocate_here(client, message, TransactionStatus::Idle, to_client) => {}
             _ => return Stop::NeedsServer,
         }
-        *at += Header::BYTES;
+        *at = start;
         client.inlet.fate = Fate::Drop;
         client.inlet.body_left = header.body_bytes;
+    }
+}
+
+impl Client {
+    /// Whether nothing it sends can be dealt with now.
+    pub(super) fn must_wait(&self) -> bool {
+        matches!(self.state, ClientState::Waiting | ClientState::Welcome)
+            || self.syncing == Syncing::Waiting
     }
 }

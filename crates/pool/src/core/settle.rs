@@ -1,0 +1,75 @@
+//! Making a server what its next client is to find: settings before a link, a reset after one.
+
+use std::sync::Arc;
+
+use howdah_wire::{
+    Format,
+    frontend::encode::{bind, execute, parse, sync},
+};
+
+use crate::{
+    client::{Client, Syncing},
+    dirt::Dirt,
+    gather::Gather,
+    owed::{Audience, Request},
+    server::Server,
+};
+
+/// Name on a server of the statement that sets a setting.
+const SETTER: &[u8] = b"howdah_set";
+const SETTER_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
+/// OID of `text`.
+const TEXT: u32 = 25;
+
+/// Queues what sets the settings that a client is to find, in a batch of its own before anything of
+/// the client's. Gives whether the client's messages may follow at once: settings that no server has
+/// accepted yet have to be accepted first.
+pub(super) fn sync_settings(client: &mut Client, server: &mut Server, to: &mut Gather) -> bool {
+    let fulfilled = server.settings.fulfils.as_ref();
+    if fulfilled.is_some_and(|fulfilled| Arc::ptr_eq(fulfilled, &client.wishes)) {
+        return true;
+    }
+    let missing = server.settings.missing(&client.wishes);
+    if missing.is_empty() {
+        server.settings.fulfil(Arc::clone(&client.wishes));
+        return true;
+    }
+    let owed = &mut server.owed;
+    to.make(|buf| {
+        if !server.settings.setter_prepared {
+            owed.push_for(Audience::Settings, Request::Parse(None));
+            parse(buf, SETTER, SETTER_SQL, &[TEXT, TEXT]).expect(NO_ZERO_BYTE);
+        }
+        for (name, value) in &missing {
+            owed.push_for(Audience::Settings, Request::Bind);
+            owed.push_for(Audience::Settings, Request::Execute);
+            let values = [Some(&name[..]), value.as_deref()];
+            bind(buf, b"", SETTER, &[Format::Text], values, &[]).expect(NO_ZERO_BYTE);
+            execute(buf, b"", 0).expect(NO_ZERO_BYTE);
+        }
+        owed.push_for(Audience::Settings, Request::Sync);
+        sync(buf);
+    });
+    if client.wishes.are_proven() {
+        return true;
+    }
+    client.syncing = Syncing::Waiting;
+    false
+}
+
+/// Names are the pooler's own, and values may hold any byte.
+const NO_ZERO_BYTE: &str = "no name holds a zero byte, and the values are short";
+
+/// The query string that undoes what was left behind. It counts as done: if it fails, the server is
+/// closed.
+pub(super) fn begin_reset(server: &mut Server) -> Vec<u8> {
+    let dirt = std::mem::take(&mut server.dirt);
+    if dirt.has(Dirt::SETTINGS) {
+        server.settings.was_reset();
+    }
+    if dirt.has(Dirt::PREPARED) {
+        server.statements.clear();
+        server.settings.setter_prepared = false;
+    }
+    dirt.reset()
+}

@@ -1,0 +1,42 @@
+//! `DEALLOCATE name` as a query string: some drivers end statements that they prepared by protocol
+//! like that. The name is the client's; the server knows another.
+
+use crate::dirt::strip_word;
+
+/// The name that a query string deallocates, if that is all it does. Upper case becomes lower unless
+/// it is quoted; `None` also for ALL, which the server is to do.
+pub(crate) fn name(sql: &[u8]) -> Option<Vec<u8>> {
+    let sql = sql.trim_ascii_start();
+    if sql.len() > SQL_BYTES_MAX || !matches!(sql.first(), Some(b'd' | b'D')) {
+        return None;
+    }
+    let rest = strip_word(sql, b"deallocate")?;
+    let rest = strip_word(rest, b"prepare").unwrap_or(rest).trim_ascii_end();
+    let word = rest.strip_suffix(b";").unwrap_or(rest).trim_ascii_end();
+    if let Some(quoted) = word.strip_prefix(b"\"").and_then(|word| word.strip_suffix(b"\"")) {
+        let plain = !quoted.is_empty() && !quoted.contains(&b'"');
+        return plain.then(|| quoted.to_vec());
+    }
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
+    let plain = !word.is_empty() && word.iter().all(is_plain) && !word.eq_ignore_ascii_case(b"all");
+    plain.then(|| word.to_ascii_lowercase())
+}
+
+/// Longer ones are not looked at.
+const SQL_BYTES_MAX: usize = 1024;
+
+#[test]
+fn names_are_found_as_the_server_would() {
+    for (sql, found) in [
+        ("DEALLOCATE pdo_stmt_00000001", Some("pdo_stmt_00000001")),
+        (" deallocate  prepare \"S 1\" ; ", Some("S 1")),
+        ("Deallocate PREPARE Foo;", Some("foo")),
+        ("deallocate all", None),
+        ("deallocate", None),
+        ("deallocate a; select 1", None),
+        ("deallocate \"a\"\"b\"", None),
+        ("select 1", None),
+    ] {
+        assert_eq!(name(sql.as_bytes()).as_deref(), found.map(str::as_bytes), "{sql}");
+    }
+}

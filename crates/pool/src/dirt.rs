@@ -1,0 +1,198 @@
+//! [`Dirt`]: what a client has left behind in a server's session, as far as it can be seen.
+//!
+//! Two things are seen: command tags, which say what was done, and words in the text of statements,
+//! for what is done by functions and says `SELECT`. A function of the user that does such a thing
+//! inside is not seen.
+
+use std::ops::{BitOr, BitOrAssign};
+
+/// Kinds of state, as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dirt(u8);
+
+impl Dirt {
+    pub(crate) const NONE: Self = Self(0);
+    /// Settings that are not carried with the client, and roles.
+    pub(crate) const SETTINGS: Self = Self(1);
+    /// Advisory locks of the session.
+    pub(crate) const LOCKS: Self = Self(2);
+    /// Temporary tables.
+    pub(crate) const TEMP: Self = Self(4);
+    /// Channels listened to.
+    pub(crate) const LISTEN: Self = Self(8);
+    /// Cursors, which may be WITH HOLD.
+    pub(crate) const CURSORS: Self = Self(16);
+    /// Statements prepared by SQL.
+    pub(crate) const PREPARED: Self = Self(32);
+    /// All of it: a statement that was not looked at to its end.
+    pub(crate) const UNKNOWN: Self = Self(63);
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// What a command tag tells. SET tells nothing here: see [`SetKind`].
+    pub(crate) fn of_tag(tag: &[u8]) -> Self {
+        match tag {
+            b"LISTEN" => Self::LISTEN,
+            b"PREPARE" => Self::PREPARED,
+            b"DECLARE CURSOR" => Self::CURSORS,
+            b"LOAD" => Self::SETTINGS,
+            _ => Self::NONE,
+        }
+    }
+
+    /// What the text of statements may do without its tag telling: words for advisory locks,
+    /// `set_config` and temporary tables, wherever they stand.
+    pub(crate) fn of_text(sql: &[u8]) -> Self {
+        let mut dirt = Self::NONE;
+        // The last letters of the words looked for are v, g and p: `adv`, `set_config`, `temp`.
+        for (at, byte) in sql.iter().enumerate() {
+            let ends = |word: &[u8]| {
+                let start = (at + 1).checked_sub(word.len());
+                start.is_some_and(|start| sql[start..=at].eq_ignore_ascii_case(word))
+            };
+            match byte | 0x20 {
+                b'v' if ends(b"pg_adv") || ends(b"pg_try_adv") => dirt |= Self::LOCKS,
+                b'g' if ends(b"set_config") => dirt |= Self::SETTINGS,
+                b'p' if ends(b"temp") => dirt |= Self::TEMP,
+                _ => {}
+            }
+        }
+        dirt
+    }
+
+    /// Statements that undo it, as one query string.
+    pub(crate) fn reset(self) -> Vec<u8> {
+        const STEPS: [(Dirt, &str); 6] = [
+            (Dirt::CURSORS, "CLOSE ALL;"),
+            // Also sets the role back; RESET ALL touches neither.
+            (Dirt::SETTINGS, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"),
+            (Dirt::PREPARED, "DEALLOCATE ALL;"),
+            (Dirt::LISTEN, "UNLISTEN *;"),
+            (Dirt::LOCKS, "SELECT pg_catalog.pg_advisory_unlock_all();"),
+            (Dirt::TEMP, "DISCARD TEMP;"),
+        ];
+        let steps = STEPS.iter().filter(|(dirt, _)| self.has(*dirt));
+        steps.flat_map(|(_, sql)| sql.bytes()).collect()
+    }
+}
+
+impl BitOr for Dirt {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Dirt {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+/// What it means for the session if a text's command tag is SET. In the order of how bad it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SetKind {
+    /// The text does not begin with SET.
+    #[default]
+    NotSet,
+    /// It ends with the transaction, or is a setting that the server reports.
+    Harmless,
+    /// It lasts, and nobody reports it; also what could not be told.
+    Lasting,
+}
+
+impl SetKind {
+    /// Of the text of a query, where `is_reported` says whether a setting is reported. One statement
+    /// only: of several, the tags cannot be told apart.
+    pub(crate) fn of_text(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> Self {
+        let sql = sql.trim_ascii();
+        if matches!(sql.first(), Some(b'/' | b'-')) {
+            return Self::Lasting; // What stands behind a comment is not looked for.
+        }
+        if !sql.get(..3).is_some_and(|word| word.eq_ignore_ascii_case(b"set")) {
+            return Self::NotSet;
+        }
+        let sql = sql.strip_suffix(b";").unwrap_or(sql);
+        let Some(rest) = strip_word(sql, b"set").filter(|rest| !rest.contains(&b';')) else {
+            return Self::Lasting;
+        };
+        let rest = strip_word(rest, b"session").unwrap_or(rest);
+        let word = &rest[..rest.iter().position(|b| !is_name(*b)).unwrap_or(rest.len())];
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        let reported = match () {
+            () if is(b"local") || is(b"transaction") => return Self::Harmless,
+            () if is(b"names") => is_reported(b"client_encoding"),
+            () if is(b"time") => is_reported(b"TimeZone"),
+            () => is_reported(word),
+        };
+        if reported { Self::Harmless } else { Self::Lasting }
+    }
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$' | 0x80..)
+}
+
+/// What follows a word and its white space.
+pub(crate) fn strip_word<'a>(sql: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
+    let (front, rest) = sql.split_at_checked(word.len())?;
+    let after = rest.trim_ascii_start();
+    (front.eq_ignore_ascii_case(word) && after.len() < rest.len()).then_some(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_wherever_they_stand() {
+        for (sql, dirt) in [
+            ("select pg_advisory_lock(1)", Dirt::LOCKS),
+            ("SELECT PG_TRY_ADVISORY_LOCK(1)", Dirt::LOCKS),
+            ("select set_config('a','b',false)", Dirt::SETTINGS),
+            ("create TEMPORARY table x ()", Dirt::TEMP),
+            ("select 1 into temp y", Dirt::TEMP),
+            ("select abalance from pgbench_accounts where aid = 1", Dirt::NONE),
+            ("", Dirt::NONE),
+        ] {
+            assert_eq!(Dirt::of_text(sql.as_bytes()), dirt, "{sql}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_dirty_is_reset() {
+        assert_eq!(Dirt::NONE.reset(), b"");
+        assert_eq!((Dirt::LISTEN | Dirt::TEMP).reset(), b"UNLISTEN *;DISCARD TEMP;");
+    }
+
+    #[test]
+    fn a_set_that_ends_or_is_reported_is_harmless() {
+        let reported = |name: &[u8]| {
+            [&b"TimeZone"[..], b"client_encoding"].iter().any(|r| r.eq_ignore_ascii_case(name))
+        };
+        for (sql, kind) in [
+            ("set local work_mem = 1", SetKind::Harmless),
+            (" SET  TRANSACTION READ ONLY ;", SetKind::Harmless),
+            ("set timezone to 'UTC'", SetKind::Harmless),
+            ("set session timezone = 'UTC'", SetKind::Harmless),
+            ("set time zone 'UTC'", SetKind::Harmless),
+            ("SET NAMES 'UTF8'", SetKind::Harmless),
+            ("set work_mem = 1", SetKind::Lasting),
+            ("set session characteristics as transaction read only", SetKind::Lasting),
+            ("set role to admin", SetKind::Lasting),
+            ("set local a = 1; set b = 2", SetKind::Lasting),
+            ("set/**/local a = 1", SetKind::Lasting),
+            ("/* why */ set local a = 1", SetKind::Lasting),
+            ("select 1", SetKind::NotSet),
+        ] {
+            assert_eq!(SetKind::of_text(sql.as_bytes(), reported), kind, "{sql}");
+        }
+    }
+}
