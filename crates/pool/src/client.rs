@@ -32,7 +32,7 @@ pub(crate) enum ClientState {
     Linked(ServerId),
 }
 
-/// Whether a client waits for its settings.
+/// Whether a client that has a server waits for it before anything it sends can be dealt with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syncing {
     /// No.
@@ -41,6 +41,8 @@ pub(crate) enum Syncing {
     Waiting,
     /// They have just been set: what the client sent meanwhile is due.
     Done,
+    /// It sent what only the pooler can answer, and that has to wait for the answers before it.
+    Behind,
 }
 
 /// A client.
@@ -57,6 +59,8 @@ pub(crate) struct Client {
     pub(crate) syncing: Syncing,
     /// A cancel of its statement came while its server still worked for the pooler.
     pub(crate) cancel_due: bool,
+    /// Its server went in the middle of a message: nothing more can be said to it.
+    pub(crate) cut_off: bool,
     pub(crate) statements: ClientStatements,
     pub(crate) version: ProtocolVersion,
     secret: CancelSecret,
@@ -76,6 +80,7 @@ impl Client {
             wishes,
             syncing: Syncing::No,
             cancel_due: false,
+            cut_off: false,
             statements: ClientStatements::default(),
             version: login.version,
             secret: login.secret,

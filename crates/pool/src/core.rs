@@ -5,6 +5,7 @@ mod clock;
 mod downstream;
 mod leave;
 mod link;
+mod mutant;
 mod reply;
 mod rewrite;
 mod settle;
@@ -30,6 +31,7 @@ use crate::{
 };
 
 pub use link::Transfer;
+pub(crate) use mutant::Mutant;
 
 /// One worker's data path, without I/O.
 ///
@@ -66,6 +68,9 @@ pub struct Core {
     wishes: WishTable,
     statements: Arc<Statements>,
     next_sweep: Time,
+    /// A mistake to make, so that the simulator can show that it would find it.
+    #[cfg(test)]
+    pub(crate) mutant: Option<Mutant>,
 }
 
 impl Core {
@@ -88,6 +93,8 @@ impl Core {
             wishes: WishTable::default(),
             statements,
             next_sweep: Time::default(),
+            #[cfg(test)]
+            mutant: None,
         }
     }
 
@@ -112,11 +119,11 @@ impl Core {
     /// the worker can put its socket under the id first.
     ///
     /// `None` if its pool is not known.
-    pub fn add_client(&mut self, login: ClientLogin) -> Option<ClientId> {
+    pub fn add_client(&mut self, mut login: ClientLogin) -> Option<ClientId> {
         if !self.has_pool(login.pool) {
             return None;
         }
-        let wishes = self.wishes.intern(login.settings.iter().cloned());
+        let wishes = self.wishes.intern(std::mem::take(&mut login.settings));
         Some(self.clients.insert(Client::new(&login, wishes)))
     }
 
@@ -237,8 +244,36 @@ impl Core {
         self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
     }
 
+    /// Whether a planted mistake is to be made; never outside of tests.
+    #[inline]
+    fn makes(&self, mutant: Mutant) -> bool {
+        #[cfg(test)]
+        return self.mutant == Some(mutant);
+        #[cfg(not(test))]
+        {
+            let _ = mutant;
+            false
+        }
+    }
+
     fn pool(&mut self, id: PoolId) -> &mut Pool {
         self.pools[id.index()].as_mut().expect("pools of clients and servers are never removed")
+    }
+}
+
+#[cfg(test)]
+impl Core {
+    /// The client that a server works for.
+    pub(crate) fn linked_client(&self, id: ServerId) -> Option<ClientId> {
+        match self.servers.get(id)?.state {
+            crate::server::ServerState::Linked(client) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The key that a client was given.
+    pub(crate) fn cancel_key_of(&self, id: ClientId) -> Option<CancelKey> {
+        Some(self.clients.get(id)?.cancel_key(self.worker, id))
     }
 }
 

@@ -32,6 +32,11 @@ impl Inlet {
         self.held.extend_from_slice(bytes);
     }
 
+    /// Whether whoever it is forwarded to has part of a message, and nothing else may be said to it.
+    pub(crate) fn is_inside_forwarded(&self) -> bool {
+        self.body_left > 0 && self.fate == Fate::Forward
+    }
+
     /// Whether the last message dealt with was dealt with to its end.
     pub(crate) fn at_boundary(&self) -> bool {
         self.body_left == 0

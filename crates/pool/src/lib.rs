@@ -31,6 +31,8 @@ mod prepared;
 mod refusal;
 mod server;
 mod settings;
+#[cfg(test)]
+mod sim;
 mod slab;
 mod spec;
 mod statements;

@@ -47,15 +47,6 @@ impl Request {
             _ => None,
         }
     }
-
-    /// What has to be taken back if the server never looks at it.
-    fn into_undo(self) -> Option<Undo> {
-        match self {
-            Self::Parse(undo) | Self::Close(undo) | Self::CloseHere(undo) => undo.map(|undo| *undo),
-            Self::ParseHere(undo) => Some(*undo),
-            _ => None,
-        }
-    }
 }
 
 /// What was assumed when a request was sent, and turns out wrong if it failed or was skipped.
@@ -71,6 +62,9 @@ pub(crate) enum Undo {
     Unnamed(Box<[u8]>, Arc<Statement>),
     /// The server holds it no more.
     Evicted(u64),
+    /// The client has an unnamed statement. A Parse that failed has ended the one before it; of one
+    /// that was skipped that is not true, but the text of the one before it is gone.
+    NoUnnamed,
 }
 
 /// An entry of the queue.
@@ -78,6 +72,20 @@ pub(crate) enum Undo {
 pub(crate) struct Entry {
     pub(crate) request: Request,
     pub(crate) audience: Audience,
+}
+
+impl Entry {
+    /// What has to be taken back if the request failed or the server never looked at it.
+    fn into_undo(self) -> Option<Undo> {
+        match self.request {
+            Request::Parse(None) if self.audience == Audience::Client => Some(Undo::NoUnnamed),
+            Request::Parse(undo) | Request::Close(undo) | Request::CloseHere(undo) => {
+                undo.map(|undo| *undo)
+            }
+            Request::ParseHere(undo) => Some(*undo),
+            _ => None,
+        }
+    }
 }
 
 /// Whom a reply is for.
@@ -145,7 +153,7 @@ impl Owed {
         let is_sync = |entry: &Entry| matches!(entry.request, Request::Sync);
         let sync = self.entries.iter().position(is_sync);
         let skipped = self.entries.drain(..sync.unwrap_or(self.entries.len()));
-        skipped.rev().filter_map(|entry| entry.request.into_undo()).for_each(undo);
+        skipped.rev().filter_map(Entry::into_undo).for_each(undo);
         sync.is_some()
     }
 

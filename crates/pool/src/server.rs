@@ -95,6 +95,9 @@ impl Server {
     /// Whether everything it was asked is answered, and nothing of a transaction or a batch is open:
     /// then it is as good for anybody else.
     pub(crate) fn is_settled(&self) -> bool {
-        self.owed.is_empty() && !self.batch_open && self.status == TransactionStatus::Idle
+        self.owed.is_empty()
+            && !self.batch_open
+            && !self.skipping
+            && self.status == TransactionStatus::Idle
     }
 }

@@ -140,6 +140,14 @@ struct Reported {
     now: Box<[u8]>,
 }
 
+/// A setting that a server has to be given.
+#[derive(Debug)]
+pub(crate) struct Missing {
+    pub(crate) name: Box<[u8]>,
+    /// `None` is the server's default.
+    pub(crate) value: Option<Box<[u8]>>,
+}
+
 /// The settings of a server, as far as they are known.
 #[derive(Debug, Default)]
 pub(crate) struct ServerSettings {
@@ -184,23 +192,25 @@ impl ServerSettings {
 
     /// What has to be set for a client to find what it wishes; no value means the server's default.
     /// The encoding comes first: the values after it are in the client's.
-    pub(crate) fn missing(&self, wishes: &Wishes) -> Vec<(Box<[u8]>, Option<Box<[u8]>>)> {
+    pub(crate) fn missing(&self, wishes: &Wishes) -> Vec<Missing> {
         let mut missing = Vec::new();
         for known in self.reported.iter().filter(|known| is_settable(&known.name)) {
             let wished = wishes.value(&known.name).unwrap_or(&known.at_login);
             if *known.now != *wished {
-                missing.push((known.name.clone(), Some(wished.into())));
+                missing.push(Missing { name: known.name.clone(), value: Some(wished.into()) });
             }
         }
         for wish in &wishes.list {
             let given = self.given.iter().find(|given| same_name(&given.name, &wish.name));
             if self.value(&wish.name).is_none() && given.is_none_or(|g| g.value != wish.value) {
-                missing.push((wish.name.clone(), Some(wish.value.clone())));
+                let Setting { name, value } = wish.clone();
+                missing.push(Missing { name, value: Some(value) });
             }
         }
         let unwished = |given: &&Setting| wishes.value(&given.name).is_none();
-        missing.extend(self.given.iter().filter(unwished).map(|given| (given.name.clone(), None)));
-        missing.sort_by_key(|(name, _)| !same_name(name, b"client_encoding"));
+        let reset = |given: &Setting| Missing { name: given.name.clone(), value: None };
+        missing.extend(self.given.iter().filter(unwished).map(reset));
+        missing.sort_by_key(|missing| !same_name(&missing.name, b"client_encoding"));
         missing
     }
 
@@ -255,7 +265,7 @@ mod tests {
         let show = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
         let missing = server.missing(wishes).into_iter();
         missing
-            .map(|(name, value)| match value {
+            .map(|Missing { name, value }| match value {
                 Some(value) => format!("{}={}", show(&name), show(&value)),
                 None => format!("{} reset", show(&name)),
             })

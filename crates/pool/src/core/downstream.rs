@@ -3,7 +3,7 @@
 use howdah_wire::{Backend, Header};
 
 use super::{
-    Core,
+    Core, Mutant,
     reply::{self, Listener, Reply},
 };
 use crate::{
@@ -57,6 +57,7 @@ impl Core {
 
     /// Deals with as much of `input` as can be, and gives how much that was.
     fn run_server(&mut self, id: ServerId, input: &[u8], io: &mut dyn Io) -> usize {
+        let twice = self.makes(Mutant::DoubleAnswer);
         let Some(server) = self.servers.get_mut(id) else { return input.len() };
         let mut at = 0;
         let linked = match server.state {
@@ -65,6 +66,12 @@ impl Core {
         };
         let client = linked.and_then(|client| self.clients.get_mut(client));
         let mut listener = Listener { server, client, wishes: &mut self.wishes };
+        if twice
+            && let Some(entry) = listener.server.owed.front()
+            && let Some(reply) = entry.request.reply_here()
+        {
+            self.to_client.make(|buf| buf.extend_from_slice(&reply));
+        }
         let end = walk(&mut listener, &mut self.to_client, input, &mut at);
         match linked {
             Some(client) => self.flush_client(client, input, io),
@@ -83,7 +90,9 @@ impl Core {
         if let ServerState::Linked(client_id) = server.state
             && let Some(client) = self.clients.get_mut(client_id)
         {
-            if client.syncing == Syncing::Done {
+            let quiet = server.owed.is_empty() && !server.inlet.is_inside_forwarded();
+            let behind = client.syncing == Syncing::Behind && quiet;
+            if client.syncing == Syncing::Done || behind {
                 client.syncing = Syncing::No;
                 self.update_pause(Peer::Client(client_id), io);
                 return self.replay_held(client_id, io);
@@ -117,6 +126,7 @@ impl Core {
     /// Closes a server that cannot be followed, and its client.
     fn break_up(&mut self, id: ServerId, refusal: &Refusal, io: &mut dyn Io) {
         let Some(server) = self.servers.get_mut(id) else { return };
+        let cut_off = server.inlet.is_inside_forwarded();
         let state = std::mem::replace(&mut server.state, ServerState::Cleaning);
         if state == ServerState::Idle {
             let pool = server.pool;
@@ -126,6 +136,7 @@ impl Core {
             if let Some(client) = self.clients.get_mut(client) {
                 client.state = crate::client::ClientState::Idle;
                 client.syncing = Syncing::No;
+                client.cut_off = cut_off;
             }
             self.refuse(client, refusal, io);
         }
@@ -164,7 +175,7 @@ fn walk(listener: &mut Listener<'_>, to_client: &mut Gather, input: &[u8], at: &
         let start = *at + Header::BYTES;
         let body = match input.get(start..start + header.body_bytes as usize) {
             Some(body) => body,
-            None if reply::needs_body(kind) => return End::Starved,
+            None if reply::needs_body(kind, header.body_bytes) => return End::Starved,
             None => &[],
         };
         let fate = match listener.hear(kind, body) {

@@ -5,7 +5,7 @@ use howdah_wire::{
     frontend,
 };
 
-use super::{Core, settle};
+use super::{Core, Mutant, settle};
 use crate::{
     Backlog, Io,
     client::{ClientState, Syncing},
@@ -48,6 +48,7 @@ impl Core {
 
     /// The next step of cleaning: end the batch, then roll back.
     pub(super) fn go_on_cleaning(&mut self, id: ServerId, io: &mut dyn Io) {
+        let careless = self.makes(Mutant::DirtyReuse);
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state != ServerState::Cleaning {
             return;
@@ -64,7 +65,7 @@ impl Core {
         }
         let step = if server.status != TransactionStatus::Idle {
             b"ROLLBACK".to_vec()
-        } else if server.dirt.is_none() {
+        } else if server.dirt.is_none() || careless {
             return self.put_back(id, io);
         } else {
             settle::begin_reset(server)
@@ -91,6 +92,7 @@ impl Core {
                 if let Some(client) = self.clients.get_mut(client) {
                     client.state = ClientState::Idle;
                     client.syncing = Syncing::No;
+                    client.cut_off = server.inlet.is_inside_forwarded();
                 }
                 self.refuse(client, &Refusal::ServerLost, io);
             }
@@ -112,11 +114,12 @@ impl Core {
 
     /// Tells a client why, and closes it.
     pub(super) fn refuse(&mut self, id: ClientId, refusal: &Refusal, io: &mut dyn Io) {
-        if self.clients.get(id).is_none() {
-            return;
+        let Some(client) = self.clients.get(id) else { return };
+        let server = client.server().and_then(|server| self.servers.get(server));
+        if !client.cut_off && !server.is_some_and(|server| server.inlet.is_inside_forwarded()) {
+            self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
+            self.flush_client(id, &[], io);
         }
-        self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
-        self.flush_client(id, &[], io);
         self.close_client(id, io);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use howdah_wire::backend::encode;
 
-use super::{Core, settle};
+use super::{Core, Mutant, settle};
 use crate::{
     Io,
     client::{Client, ClientState},
@@ -67,6 +67,7 @@ impl Core {
     /// Opens servers for those who wait, as far as limits and pauses allow.
     pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn Io) {
         let now = self.now;
+        let unlimited = self.makes(Mutant::LimitBreach);
         loop {
             let pool = self.pool(pool_id);
             let wanted = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
@@ -76,7 +77,8 @@ impl Core {
             {
                 return;
             }
-            let Some(permits) = Permits::try_take(&pool.spec.server_limits) else {
+            let limits = if unlimited { &Arc::default() } else { &pool.spec.server_limits };
+            let Some(permits) = Permits::try_take(limits) else {
                 return io.want_server(pool_id);
             };
             pool.opening += 1;
@@ -188,8 +190,9 @@ impl Core {
 
     /// Parts a server from its client, if everything is answered and nothing is open.
     pub(super) fn release_if_settled(&mut self, server_id: ServerId, io: &mut dyn Io) {
+        let early = self.makes(Mutant::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        if !server.is_settled() {
+        if !server.is_settled() && !(early && !server.batch_open) {
             return;
         }
         match server.state {
@@ -205,7 +208,11 @@ impl Core {
                 server.state = ServerState::Cleaning;
                 server.since = self.now;
                 self.update_pause(Peer::Client(client_id), io);
-                self.go_on_cleaning(server_id, io);
+                if early {
+                    self.put_back(server_id, io)
+                } else {
+                    self.go_on_cleaning(server_id, io)
+                }
             }
             ServerState::Cleaning => self.go_on_cleaning(server_id, io),
             ServerState::Opening | ServerState::Idle => {}
@@ -214,9 +221,10 @@ impl Core {
 
     /// Gives a server that is settled to the next, or to its pool.
     pub(super) fn put_back(&mut self, id: ServerId, io: &mut dyn Io) {
+        let unguarded = self.makes(Mutant::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
         server.since = self.now;
-        if server.cancels > 0 {
+        if server.cancels > 0 && !unguarded {
             server.state = ServerState::Cleaning;
             return;
         }
@@ -237,7 +245,11 @@ impl Core {
         if !self.has_pool(pool_id) || by == self.worker {
             return;
         }
-        let Some(id) = self.pool(pool_id).idle.pop() else { return };
+        // One that has not taken all that was sent to it stays: that is with this worker's socket.
+        let idle = &self.pools[pool_id.index()].as_ref().expect("it is there").idle;
+        let movable = |id: &ServerId| self.servers.get(*id).is_some_and(|s| !s.backlogged);
+        let Some(at) = idle.iter().position(movable) else { return };
+        let id = self.pool(pool_id).idle.remove(at);
         if let Some(server) = self.servers.remove(id) {
             self.pool(pool_id).servers -= 1;
             io.hand_over(id, by, Box::new(Transfer { server }));

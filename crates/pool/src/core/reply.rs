@@ -29,11 +29,18 @@ pub(super) enum Reply {
     Unexpected,
 }
 
-/// Whether a kind is looked at beyond its header, so that it has to be held until it is whole. These
-/// are short; all others may stream.
-pub(super) fn needs_body(kind: Backend) -> bool {
-    matches!(kind, Backend::ReadyForQuery | Backend::ParameterStatus | Backend::CommandComplete)
+/// Whether a message is looked at beyond its header, so that it has to be held until it is whole.
+/// These are short; all others may stream, errors of unusual length too.
+pub(super) fn needs_body(kind: Backend, body_bytes: u32) -> bool {
+    match kind {
+        Backend::ReadyForQuery | Backend::ParameterStatus | Backend::CommandComplete => true,
+        Backend::ErrorResponse => body_bytes <= ERROR_BYTES_MAX,
+        _ => false,
+    }
 }
+
+/// Longest error that is looked at.
+const ERROR_BYTES_MAX: u32 = 8192;
 
 /// A server that says something, and whom it works for.
 pub(super) struct Listener<'a> {
@@ -70,7 +77,10 @@ impl Listener<'_> {
             (Backend::ParameterStatus, _) => return self.parameter(body, audience),
             (Backend::ErrorResponse, _) => return self.error(body, audience),
             (Backend::CopyInResponse, Request::Query(_) | Request::Execute) => {
+                let of_batch = matches!(front.request, Request::Execute);
                 self.server.copying_in = !self.server.owed.drop_syncs_in_copy();
+                // The Sync that seemed to end the batch was swallowed; another has to come.
+                self.server.batch_open |= of_batch && self.server.copying_in;
                 false
             }
             (_, Request::Query(_)) => false,
@@ -199,6 +209,7 @@ impl Listener<'_> {
             Some(_) => None,
         };
         let client = &mut self.client;
+        let mut unnamed_lost = false;
         let has_sync = owed.skip_to_sync(|undo| {
             let named = client.as_deref_mut().map(|client| &mut client.statements.named);
             match undo {
@@ -212,8 +223,12 @@ impl Listener<'_> {
                     drop(named.and_then(|named| named.insert(name, statement)));
                 }
                 Undo::Evicted(id) => statements.insert(id),
+                Undo::NoUnnamed => unnamed_lost = true,
             }
         });
+        if unnamed_lost && let Some(client) = self.client.as_deref_mut() {
+            client.statements.drop_unnamed();
+        }
         self.server.statements.unnamed_is_ours = false;
         self.server.copying_in = false;
         self.server.skipping = !has_sync;

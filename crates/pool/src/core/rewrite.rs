@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use howdah_wire::{Frontend, Header};
+use howdah_wire::{Frontend, Header, backend::TransactionStatus};
 
 use crate::{
     client::Client,
@@ -108,7 +108,10 @@ impl Rewriter<'_> {
         }
         if let Some(existing) = self.client.statements.named.get(name) {
             let existing = Arc::clone(existing);
-            self.hold(&existing);
+            // In a failed transaction the server has another error for it, whether or not it is there.
+            if self.server.status != TransactionStatus::Failed {
+                self.hold(&existing);
+            }
             self.server.owed.push(Request::ParseAgain(name.into()));
             self.front(message.header, text_at, &[&existing.name, b"\0"]);
             return Rewritten::Front(text_at);
@@ -116,6 +119,14 @@ impl Rewriter<'_> {
         let statement = self.statements.intern(text);
         self.client.statements.named.insert(name.into(), Arc::clone(&statement));
         if self.server.statements.touch(statement.id) {
+            if self.server.status == TransactionStatus::Failed {
+                // The server is to judge whether it takes this now; under no name, for it has it.
+                let undo = Box::new(Undo::Named(name.into()));
+                self.server.owed.push(Request::Parse(Some(undo)));
+                self.server.statements.unnamed_is_ours = false;
+                self.front(message.header, text_at, &[b"\0"]);
+                return Rewritten::Front(text_at);
+            }
             self.server.owed.push(Request::ParseHere(Box::new(Undo::Named(name.into()))));
             return Rewritten::Whole;
         }

@@ -13,6 +13,7 @@ use crate::{
     gather::Gather,
     owed::{Audience, Request},
     server::Server,
+    settings::Missing,
 };
 
 /// Name on a server of the statement that sets a setting.
@@ -40,7 +41,7 @@ pub(super) fn sync_settings(client: &mut Client, server: &mut Server, to: &mut G
             owed.push_for(Audience::Settings, Request::Parse(None));
             parse(buf, SETTER, SETTER_SQL, &[TEXT, TEXT]).expect(NO_ZERO_BYTE);
         }
-        for (name, value) in &missing {
+        for Missing { name, value } in &missing {
             owed.push_for(Audience::Settings, Request::Bind);
             owed.push_for(Audience::Settings, Request::Execute);
             let values = [Some(&name[..]), value.as_deref()];

@@ -15,7 +15,7 @@ use crate::{
     deallocate,
     dirt::{Dirt, SetKind},
     gather::Gather,
-    ids::ClientId,
+    ids::{ClientId, Peer},
     inlet::{Fate, Inlet, header_at},
     owed::Request,
     refusal::Refusal,
@@ -101,12 +101,15 @@ impl Core {
         }
         match stop {
             Stop::Starved => {
+                if self.clients.get(id).is_some_and(Client::must_wait) {
+                    self.update_pause(Peer::Client(id), io);
+                }
                 if let Some(server) = server {
                     self.release_if_settled(server, io);
                 }
             }
             Stop::NeedsServer => self.wait(id, io),
-            Stop::NeedsSettings => self.update_pause(crate::Peer::Client(id), io),
+            Stop::NeedsSettings => self.update_pause(Peer::Client(id), io),
             Stop::Goodbye => self.close_client(id, io),
             Stop::Fault(refusal) => self.refuse(id, &refusal, io),
         }
@@ -193,6 +196,8 @@ impl Upstream<'_> {
                 server.skipping = false;
                 server.owed.push(Request::Sync);
             }
+            // In the middle of a notice, say, they follow when that has ended.
+            Frontend::Flush if server.inlet.is_inside_forwarded() => {}
             Frontend::Flush => {
                 while let Some(reply) = server.owed.answer_here() {
                     self.to_client.make(|buf| buf.extend_from_slice(&reply));
@@ -266,13 +271,21 @@ impl Upstream<'_> {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let mut set_kind = SetKind::Lasting;
         if self.shares {
+            if !message.is_whole() && message.header.body_bytes <= SHORT_BYTES_MAX {
+                return Rewritten::Starved;
+            }
             let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
-            if server.owed.is_empty()
+            if let Some(name) = deallocates(client, message)
                 && !server.batch_open
-                && server.status != TransactionStatus::Failed
-                && deallocate_here(client, message, server.status, self.to_client)
             {
-                return Rewritten::Whole;
+                if !server.owed.is_empty() || server.inlet.is_inside_forwarded() {
+                    client.syncing = Syncing::Behind;
+                    return Rewritten::Starved;
+                }
+                if server.status != TransactionStatus::Failed {
+                    deallocate(client, &name, server.status, self.to_client);
+                    return Rewritten::Whole;
+                }
             }
             let dirt = dirt_of(message);
             server.dirt |= dirt;
@@ -295,27 +308,27 @@ fn dirt_of(message: Message<'_>) -> Dirt {
     if message.is_whole() { Dirt::of_text(message.body) } else { Dirt::UNKNOWN }
 }
 
-/// Answers a query string that deallocates a statement the client prepared by protocol; whether it
-/// was one.
-fn deallocate_here(
-    client: &mut Client,
-    message: Message<'_>,
-    status: TransactionStatus,
-    to_client: &mut Gather,
-) -> bool {
+/// Bodies up to this are held until they are whole where their contents matter.
+const SHORT_BYTES_MAX: u32 = 4096;
+
+/// The name of a statement that the client prepared by protocol, if all that a query string does is
+/// to deallocate it.
+fn deallocates(client: &Client, message: Message<'_>) -> Option<Vec<u8>> {
     if client.statements.named.is_empty() || !message.is_whole() {
-        return false;
+        return None;
     }
     let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
-    let name = deallocate::name(sql);
-    if name.and_then(|name| client.statements.named.remove(name.as_slice())).is_none() {
-        return false;
-    }
-    to_client.make(|buf| {
+    deallocate::name(sql).filter(|name| client.statements.named.contains_key(name.as_slice()))
+}
+
+/// Takes a statement from a client, and says so as the server would.
+fn deallocate(client: &mut Client, name: &[u8], status: TransactionStatus, to: &mut Gather) {
+    client.statements.named.remove(name);
+    client.statements.drop_unnamed();
+    to.make(|buf| {
         encode::command_complete(buf, b"DEALLOCATE").expect("it holds no zero byte");
         encode::ready_for_query(buf, status);
     });
-    true
 }
 
 /// Takes what is there of a body that streams; whether all of it was.
@@ -363,6 +376,10 @@ fn walk_alone(client: &mut Client, to_client: &mut Gather, input: &[u8], at: &mu
         let start = *at + Header::BYTES;
         let end = input.len().min(start + header.body_bytes as usize);
         let message = Message { header, body: &input[start..end] };
+        // A client that stops in the middle of a short message gets no server for it.
+        if !message.is_whole() && header.body_bytes <= SHORT_BYTES_MAX {
+            return Stop::Starved;
+        }
         match kind {
             Frontend::Terminate => return Stop::Goodbye,
             Frontend::Authentication => {
@@ -374,8 +391,10 @@ fn walk_alone(client: &mut Client, to_client: &mut Gather, input: &[u8], at: &mu
             // Nothing is under way that could be flushed, and COPY data that comes now is of a COPY
             // that has failed already.
             Frontend::Flush | Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail => {}
-            Frontend::Query
-                if deallocate_here(client, message, TransactionStatus::Idle, to_client) => {}
+            Frontend::Query => match deallocates(client, message) {
+                Some(name) => deallocate(client, &name, TransactionStatus::Idle, to_client),
+                None => return Stop::NeedsServer,
+            },
             _ => return Stop::NeedsServer,
         }
         *at = start;
@@ -388,6 +407,6 @@ impl Client {
     /// Whether nothing it sends can be dealt with now.
     pub(super) fn must_wait(&self) -> bool {
         matches!(self.state, ClientState::Waiting | ClientState::Welcome)
-            || self.syncing == Syncing::Waiting
+            || matches!(self.syncing, Syncing::Waiting | Syncing::Behind)
     }
 }

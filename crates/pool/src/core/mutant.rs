@@ -1,0 +1,27 @@
+//! Mistakes that the simulator has to find. Outside of tests there are none.
+
+/// A planted mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// A server is handed on while it owes replies.
+    CrossTalk,
+    /// Nothing is reset.
+    DirtyReuse,
+    /// A server is handed on while a CancelRequest is under way to it.
+    StrayCancel,
+    /// What the pooler answers is answered twice.
+    DoubleAnswer,
+    /// Servers are opened without a permit.
+    LimitBreach,
+}
+
+#[cfg(test)]
+impl Mutant {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::CrossTalk,
+        Self::DirtyReuse,
+        Self::StrayCancel,
+        Self::DoubleAnswer,
+        Self::LimitBreach,
+    ];
+}

@@ -1,0 +1,51 @@
+//! The simulator: clients with scripts, servers that speak PostgreSQL's protocol, and workers' cores
+//! between them, on a fake clock with seeded faults.
+//!
+//! Every client has a second, private server that hears the same: what that one answers, the client
+//! must be answered through the pooler, byte for byte (but for reports of settings and notices), or
+//! its connection must be closed. Servers notice whose statements they run and what they still hold
+//! of others. So a run fails if anybody sees another's rows, if a request is answered twice or never,
+//! if a server is used dirty, if a cancel hits another's statement, or if there are too many servers.
+//!
+//! `HOWDAH_POOL_SEEDS=100000 cargo test -p howdah-pool sim` runs that many worlds;
+//! `HOWDAH_POOL_SEED=17` runs one.
+
+mod backend;
+mod random;
+mod script;
+mod world;
+
+use std::env;
+
+use crate::core::Mutant;
+
+fn run(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
+    world::World::new(seed, mutant).run()
+}
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn no_world_breaks_a_promise() {
+    let seeds = match number("HOWDAH_POOL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("HOWDAH_POOL_SEEDS").unwrap_or(2000),
+    };
+    for seed in seeds {
+        if let Err(violation) = run(seed, None) {
+            panic!("seed {seed}: {violation}");
+        }
+    }
+}
+
+/// A test that finds nothing is worth nothing: each of these mistakes has to be found.
+#[test]
+fn every_planted_mistake_is_found() {
+    for mutant in Mutant::ALL {
+        let found = (0..2000).find_map(|seed| Some((seed, run(seed, Some(mutant)).err()?)));
+        let (seed, violation) = found.unwrap_or_else(|| panic!("{mutant:?} is not found"));
+        println!("{mutant:?}: seed {seed}: {violation}");
+    }
+}
