@@ -36,7 +36,7 @@ impl Core {
         if spec.mode == Mode::Session {
             server.dirt = Dirt::UNKNOWN;
         }
-        if !at_boundary || server.copying_in || spec.servers_once {
+        if !at_boundary || spec.servers_once {
             return self.close_server(id, io);
         }
         if !server.owed.is_empty() {
@@ -46,12 +46,21 @@ impl Core {
         self.go_on_cleaning(id, io);
     }
 
-    /// The next step of cleaning: end the batch, then roll back.
+    /// The next step of cleaning: end a COPY, then the batch, roll back, reset.
     pub(super) fn go_on_cleaning(&mut self, id: ServerId, io: &mut dyn Io) {
         let careless = self.makes(Mutant::DirtyReuse);
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state != ServerState::Cleaning {
             return;
+        }
+        if server.copying_in {
+            server.copying_in = false;
+            server.owed.push_for(Audience::Cleaning, Request::CopyEnd);
+            self.to_server.make(|buf| {
+                frontend::encode::copy_fail(buf, b"the client is gone").expect("no zero byte");
+            });
+            self.flush_server(id, &[], io);
+            return self.go_on_cleaning(id, io);
         }
         if server.batch_open {
             server.batch_open = false;

@@ -192,7 +192,7 @@ impl Core {
     pub(super) fn release_if_settled(&mut self, server_id: ServerId, io: &mut dyn Io) {
         let early = self.makes(Mutant::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        if !server.is_settled() && !(early && !server.batch_open) {
+        if !server.is_settled() && (!early || server.batch_open) {
             return;
         }
         match server.state {
@@ -209,9 +209,9 @@ impl Core {
                 server.since = self.now;
                 self.update_pause(Peer::Client(client_id), io);
                 if early {
-                    self.put_back(server_id, io)
+                    self.put_back(server_id, io);
                 } else {
-                    self.go_on_cleaning(server_id, io)
+                    self.go_on_cleaning(server_id, io);
                 }
             }
             ServerState::Cleaning => self.go_on_cleaning(server_id, io),

@@ -191,13 +191,13 @@ impl Backend {
             self.statements.remove(name);
         }
         if sql.starts_with(b"wrong") {
-            self.fail_extended("42601", "syntax error")
+            self.fail_extended("42601", "syntax error");
         } else if self.failed {
-            self.fail_extended("25P02", "current transaction is aborted")
+            self.fail_extended("25P02", "current transaction is aborted");
         } else if !name.is_empty() && self.statements.contains_key(name) {
             let text =
                 format!("prepared statement \"{}\" already exists", String::from_utf8_lossy(name));
-            self.fail_extended_as("42P05", &text)
+            self.fail_extended_as("42P05", &text);
         } else {
             self.statements.insert(name.to_vec(), sql.to_vec());
             encode::bare(&mut self.output, Bare::ParseComplete);

@@ -167,6 +167,7 @@ impl World {
         spec.statements_per_server = 1 + u32::try_from(random.below(3)).unwrap();
         spec.logins_max = 2;
         spec.timeouts.query_wait = None;
+        spec.timeouts.login_retry_max = Duration::from_millis(500);
         spec.timeouts.server_idle = Some(Duration::from_millis(400));
         spec.timeouts.server_lifetime = Some(Duration::from_secs(2));
         let spec = Arc::new(spec);
@@ -268,7 +269,7 @@ impl World {
         match event {
             Event::Connect(client) => self.connect(client),
             Event::Step(client) => self.step(client),
-            Event::ToCore(end, bytes) => self.to_core(end, bytes),
+            Event::ToCore(end, bytes) => self.arrives(end, bytes),
             Event::Gone(end) => self.gone(end),
             Event::ToClient(client, bytes) => {
                 self.trace(&format_args!("c{client} hears"), &bytes);
@@ -456,8 +457,8 @@ impl World {
     }
 
     /// On its way to the pooler, in pieces; `None` is the end.
-    fn up(&mut self, end: End, bytes: Option<Vec<u8>>) {
-        let mut rest = bytes.as_deref().unwrap_or_default();
+    fn up(&mut self, end: End, bytes: Option<&[u8]>) {
+        let mut rest = bytes.unwrap_or_default();
         while !rest.is_empty() {
             let whole = self.random.percent(60);
             let length = if whole { rest.len() } else { 1 + self.random.below(40) as usize };
@@ -485,7 +486,7 @@ impl World {
         );
     }
 
-    fn to_core(&mut self, end: End, bytes: Vec<u8>) {
+    fn arrives(&mut self, end: End, bytes: Vec<u8>) {
         let link = self.link(end);
         let Some((worker, peer)) = link.at else {
             // A server between two workers.
@@ -547,7 +548,7 @@ impl World {
         let sleeps = speaker.sleeps;
         self.trace(&format_args!("c{client} says"), &said);
         if !said.is_empty() {
-            self.up(End::Client(client), Some(said));
+            self.up(End::Client(client), Some(&said));
         }
         if sleeps && self.random.percent(30) {
             self.soon(Event::Cancel(client));
@@ -571,7 +572,7 @@ impl World {
         let said = std::mem::take(&mut self.backends[backend].0.output);
         self.trace(&format_args!("s{backend} says"), &said);
         if !said.is_empty() {
-            self.up(End::Backend(backend), Some(said));
+            self.up(End::Backend(backend), Some(&said));
         }
         if self.backends[backend].0.sleeping.is_some() {
             let at = self.now + 1 + self.random.below(60 * MS);
