@@ -62,7 +62,7 @@ impl Core {
             self.flush_server(id, &[], io);
             return self.go_on_cleaning(id, io);
         }
-        if server.batch_open {
+        if server.batch_open || server.skipping {
             server.batch_open = false;
             server.skipping = false;
             server.owed.push_for(Audience::Cleaning, Request::Sync);

@@ -208,6 +208,8 @@ impl Core {
                 server.state = ServerState::Cleaning;
                 server.since = self.now;
                 self.update_pause(Peer::Client(client_id), io);
+                // Its client may have been slow; a reset has to be heard all the same.
+                self.update_pause(Peer::Server(server_id), io);
                 if early {
                     self.put_back(server_id, io);
                 } else {

@@ -266,6 +266,15 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), String> {
+        match &event {
+            Event::Kill(b) => self.trace(&format_args!("s{b} is killed"), b"."),
+            Event::Gone(End::Backend(b)) => self.trace(&format_args!("s{b} is gone"), b"."),
+            Event::Gone(End::Client(c)) => self.trace(&format_args!("c{c} is gone"), b"."),
+            Event::Vanish(c) => self.trace(&format_args!("c{c} vanishes"), b"."),
+            Event::LoggedIn(b, s) => self.trace(&format_args!("s{b} logged in: {s}"), b"."),
+            Event::Adopt(w, b, _) => self.trace(&format_args!("s{b} adopted by {w}"), b"."),
+            _ => {}
+        }
         match event {
             Event::Connect(client) => self.connect(client),
             Event::Step(client) => self.step(client),
@@ -385,6 +394,7 @@ impl World {
                 }
             }
             Order::Close(peer) => {
+                self.trace(&format_args!("{worker} closes {peer:?}"), b".");
                 self.workers[worker].wire.slow.remove(&peer);
                 self.workers[worker].wire.paused.remove(&peer);
                 let Some(end) = self.workers[worker].ends.remove(&peer) else { return };
@@ -396,6 +406,7 @@ impl World {
                 }
             }
             Order::Open(server) => {
+                self.trace(&format_args!("{worker} opens {server:?}"), b".");
                 let backend = self.backends.len();
                 self.backends.push((Backend::new(&AT_LOGIN), Link::default()));
                 self.attach(End::Backend(backend), worker, Peer::Server(server));
@@ -408,6 +419,7 @@ impl World {
                 }
             }
             Order::Cancel(server) => {
+                self.trace(&format_args!("{worker} cancels {server:?}"), b".");
                 let Some(End::Backend(backend)) = end(self, Peer::Server(server)) else { return };
                 // One that the core ordered by itself is for the client that its server works for.
                 let client = self.acting.or_else(|| {
