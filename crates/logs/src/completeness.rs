@@ -93,9 +93,9 @@ lacks! {
         "messages about statements in another language than English",
         "these statements are not replayed",
         Some("lc_messages = 'C'");
-    /// Signs of `log_statement_sample_rate` below 1.
-    Sampled, |s: &Summary| s.facts.executions_without_bind,
-        "executions whose Bind was not logged although no threshold kept it out: the log is a sample",
+    /// Signs of `log_statement_sample_rate` below 1, or of `log_transaction_sample_rate`.
+    Sampled, |s: &Summary| s.facts.signs_of_sample(),
+        "executions without their Bind, or transactions without beginning, end or trace, which no threshold kept out: the log is a sample",
         "only a part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
         Some("log_min_duration_sample = -1, log_transaction_sample_rate = 0");
     /// Only statements slower than a threshold are in the log.

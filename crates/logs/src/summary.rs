@@ -145,6 +145,12 @@ pub struct Facts {
     /// Executions logged at their end without the Bind that came before, although durations under a
     /// millisecond are logged: signs of sampling.
     pub executions_without_bind: u64,
+    /// Transaction blocks of which the log holds the beginning or the end only, although durations under
+    /// a millisecond are logged. Clients may also begin twice by mistake.
+    pub broken_blocks: u64,
+    /// Transactions of which the log holds nothing, by the gaps in their numbers, although durations under
+    /// a millisecond are logged. The server uses up some of the numbers by itself.
+    pub missing_transactions: u64,
     /// Executions whose duration and error are both unknown.
     pub executions_without_outcome: u64,
     /// Executions and binds whose parameters the log does not hold.
@@ -257,8 +263,10 @@ reasons! {
     BadWrapping, true, "lines or objects without the wrapping of the others";
     /// Syslog lost a part of a message, so the message was left out.
     LostParts, true, "messages of which syslog lost a part";
-    /// Entries run from new to old.
-    Backwards, false, "files whose entries run from new to old: export them oldest first";
+    /// Entries run from new to old. They were turned round.
+    Backwards, false, "files whose entries run from new to old, read from their end";
+    /// The same, and there are too many of them.
+    BackwardsTooLong, false, "files whose entries run from new to old, too large to be turned round: export them oldest first (gcloud logging read --order=asc)";
     /// Messages of several hosts are mixed in one log.
     SeveralServers, false, "messages of another host than the first: give the log of one server";
     /// A line of a log that several programs share.
@@ -383,6 +391,22 @@ impl Facts {
         self.statement_timeouts + self.lock_timeouts + self.session_timeouts
     }
 
+    /// Signs that the server logged a sample of what clients did. What may have another cause counts
+    /// only if there is much of it.
+    pub fn signs_of_sample(&self) -> u64 {
+        let is_told_at_end = self.statement_form == 0;
+        let many = |count: u64, share: u64| {
+            if is_told_at_end && count >= SIGNS_MIN && count * share >= self.duration_form {
+                count
+            } else {
+                0
+            }
+        };
+        self.executions_without_bind
+            + many(self.broken_blocks, 50)
+            + many(self.missing_transactions, 1)
+    }
+
     /// Executions in a log that shows statements only at their end, and none under a millisecond.
     pub fn only_slow_executions(&self) -> u64 {
         let is_fast = |us: u64| us < 1000;
@@ -390,6 +414,9 @@ impl Facts {
         if is_slow { self.duration_form } else { 0 }
     }
 }
+
+/// Fewer signs of a sample than this may be a mistake of a client.
+const SIGNS_MIN: u64 = 3;
 
 /// Where something stands in the input.
 #[derive(Clone, Copy, Debug)]

@@ -17,6 +17,7 @@
 //! Source for the order of messages: `postgres.c`; for their times: a message is stamped when it is
 //! written, so one that ends an action is later than its start by the duration it names.
 
+mod balance;
 mod failure;
 mod held;
 mod output;

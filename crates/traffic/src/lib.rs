@@ -6,6 +6,7 @@
 
 mod event;
 mod hash;
+mod name;
 mod reorder;
 mod text;
 mod time;
@@ -15,6 +16,7 @@ pub use event::{
     Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
 };
 pub use hash::{EventHash, Field};
+pub use name::{name_bytes, name_text};
 pub use reorder::Reorder;
 pub use text::Text;
 pub use time::{ParseTimestampError, Timestamp};

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use howdah_traffic::{
-    ActionRef, BoundRef, Identity, IdentityDigest, OutcomeRef, Source, Timestamp,
+    ActionRef, BoundRef, Identity, IdentityDigest, OutcomeRef, Source, Timestamp, name_text,
 };
 
 use super::{
     Key,
+    balance::Balance,
     held::Held,
     output::{Draft, Open},
     pipelines::Pipelines,
@@ -50,6 +51,7 @@ pub(super) struct Session {
     pub(super) pipelines: Pipelines,
     /// A Bind of the unnamed portal was logged with its text, and no Execute since.
     pub(super) is_bind_logged: bool,
+    pub(super) balance: Balance,
 }
 
 /// Names that a session had.
@@ -173,7 +175,7 @@ struct Name {
 
 impl Name {
     fn new(logged: &[u8]) -> Self {
-        Self { logged: logged.to_vec(), text: String::from_utf8_lossy(logged).into() }
+        Self { logged: logged.to_vec(), text: name_text(logged).into() }
     }
 
     /// Whether `logged` says another name.
@@ -222,6 +224,7 @@ impl Session {
             pipelines: Pipelines::default(),
             // Nothing is known to be missing of what came before.
             is_bind_logged: true,
+            balance: Balance::default(),
         };
         session.take_digest();
         session
@@ -391,14 +394,8 @@ fn id(record: &Record<'_>) -> Arc<str> {
     match record.pid() {
         Some(pid) => format!("{start:x}.{pid:x}").into(),
         None => {
-            let lossy = String::from_utf8_lossy;
-            format!(
-                "{}@{}/{}",
-                lossy(record.user()),
-                lossy(record.database()),
-                lossy(record.remote())
-            )
-            .into()
+            let (user, database) = (name_text(record.user()), name_text(record.database()));
+            format!("{user}@{database}/{}", name_text(record.remote())).into()
         }
     }
 }

@@ -88,6 +88,7 @@ pub(super) fn end(
     facts.shortest_logged_us = Some(shortest);
     if shortest < LEAST_THRESHOLD_US {
         look_for_bind(session, &action, output.summary);
+        look_for_gaps(session, &action, record, output.summary);
     }
     session.stage.set(&action);
     let start = session.start_of(record.time(), micros);
@@ -114,6 +115,23 @@ fn look_for_bind(session: &mut Session, action: &ActionRef<'_>, summary: &mut Su
         }
         _ => {}
     }
+}
+
+/// Notices transactions that are in the log in part or not at all, though no threshold kept them out.
+fn look_for_gaps(
+    session: &mut Session,
+    action: &ActionRef<'_>,
+    record: &Record<'_>,
+    summary: &mut Summary,
+) {
+    let sql = match action {
+        ActionRef::Simple { sql } => sql.as_bytes(),
+        ActionRef::Execute(bound) => bound.sql.as_bytes(),
+        _ => return,
+    };
+    let signs = session.balance.take(sql, record.vxid());
+    summary.facts.broken_blocks += signs.broken_blocks;
+    summary.facts.missing_transactions += signs.missing_transactions;
 }
 
 /// The query id, if the server computed one.

@@ -101,7 +101,7 @@ impl<'a> Expected<'a> {
             Tell::Received => self.begin(rec),
             Tell::Connected => {
                 self.begin(rec);
-                let text = |name: &[u8]| Arc::from(String::from_utf8_lossy(name));
+                let text = |name: &[u8]| Arc::from(howdah_traffic::name_text(name));
                 self.user = text(&self.session.user);
                 self.database = text(&self.session.database);
                 if !self.session.application.is_empty() {
@@ -167,7 +167,7 @@ impl<'a> Expected<'a> {
         if self.id.is_none() && !acts || !rec.is_authorized {
             return;
         }
-        let text = |name: &[u8]| Arc::from(String::from_utf8_lossy(name));
+        let text = |name: &[u8]| Arc::from(howdah_traffic::name_text(name));
         if self.shows.has(Escape::User) {
             self.user = text(&self.session.user);
         }
