@@ -6,8 +6,11 @@
 //! server names in `connection authorized` are user and database. What comes out is a candidate only:
 //! the [guess](super::guess()) holds it against every line.
 
-use std::collections::HashMap;
+mod padding;
 
+use std::{cmp::Reverse, collections::HashMap};
+
+use self::padding::{Padding, with_single_spaces};
 use super::{Field, shape};
 use crate::{
     clock::stamp_len,
@@ -15,34 +18,44 @@ use crate::{
     record::Label,
 };
 
-/// The prefix that most heads suggest; `None` if they suggest none.
-pub(super) fn deduce(lines: &[&[u8]]) -> Option<String> {
+/// The prefixes that most heads suggest: as they are, and with fields that spaces fill up.
+pub(super) fn deduce(lines: &[&[u8]]) -> impl Iterator<Item = String> {
     let heads: Vec<Head<'_>> = lines.iter().filter_map(|line| Head::split(line)).collect();
+    [false, true].into_iter().filter_map(move |is_padded| suggested(&heads, is_padded))
+}
+
+/// The prefix that most heads suggest; `None` if they suggest none. If `is_padded`, heads that differ
+/// in their numbers of spaces are alike.
+fn suggested(heads: &[Head<'_>], is_padded: bool) -> Option<String> {
     // Lines of sessions have the most pieces; of those, the most common way to be split.
-    let mut groups: HashMap<Vec<Kind>, Vec<&Head<'_>>> = HashMap::new();
-    for head in &heads {
-        groups.entry(head.kinds()).or_default().push(head);
+    // Of several such, the first in the log: a guess must be the same each time.
+    let mut groups: HashMap<Vec<Kind>, (usize, Vec<&Head<'_>>)> = HashMap::new();
+    for (number, head) in heads.iter().enumerate() {
+        let (_, group) = groups.entry(head.kinds(is_padded)).or_insert((number, Vec::new()));
+        group.push(head);
     }
     let least = heads.len().div_ceil(LEAST_SHARE);
-    let session = groups
+    let (_, session) = groups
         .values()
-        .filter(|group| group.len() >= least)
-        .max_by_key(|group| (group[0].pieces.len(), group.len()))?;
+        .filter(|(_, group)| group.len() >= least)
+        .max_by_key(|(first, group)| (group[0].pieces.len(), group.len(), Reverse(*first)))?;
     let mut text = String::new();
     let mut known = Known::default();
-    let quit = quit_at(session[0], &heads);
+    let quit = quit_at(session[0], heads, is_padded);
     let session = session.as_slice();
+    let padding = if is_padded { Padding::of(session) } else { Padding::none(session) };
     for at in 0..session[0].pieces.len() {
         if quit == Some((at, 0)) {
             text.push_str("%q");
         }
         let column: Vec<&[u8]> = session.iter().map(|head| head.pieces[at].1).collect();
         match known.escape(&session[0].pieces[at].0, at, &column, session, &text) {
-            Some(escape) => text.push_str(escape),
+            Some(escape) => text.push_str(&padding.padded(at, escape)),
             None => {
                 let offset = quit.filter(|(piece, _)| *piece == at).map_or(0, |(_, offset)| offset);
-                let (before, after) = column[0].split_at(offset);
-                let quoted = |text| String::from_utf8_lossy(text).replace('%', "%%");
+                let own = padding.without(at, column[0]);
+                let (before, after) = own.split_at(offset.min(own.len()));
+                let quoted = |text: &[u8]| String::from_utf8_lossy(text).replace('%', "%%");
                 text += &quoted(before);
                 text += if offset > 0 { "%q" } else { "" };
                 text += &quoted(after);
@@ -112,8 +125,13 @@ impl<'a> Head<'a> {
         Some(number(self.pieces[at].1) == Some(u64::from(pid)))
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        self.pieces.iter().map(|(kind, _)| kind.clone()).collect()
+    /// What its pieces look like; if `is_padded`, however many spaces there are.
+    fn kinds(&self, is_padded: bool) -> Vec<Kind> {
+        let kind = |kind: &Kind| match kind {
+            Kind::Between(text) if is_padded => Kind::Between(with_single_spaces(text)),
+            kind => kind.clone(),
+        };
+        self.pieces.iter().map(|(it, _)| kind(it)).collect()
     }
 }
 
@@ -179,9 +197,9 @@ fn piece(bytes: &[u8]) -> (Kind, usize) {
 
 /// Where heads of other processes stop, if they stop earlier than those of sessions: before a piece,
 /// or after so many bytes of it.
-fn quit_at(session: &Head<'_>, heads: &[Head<'_>]) -> Option<(usize, usize)> {
-    let kinds = session.kinds();
-    let mut ends = heads.iter().map(Head::kinds).filter_map(|other| {
+fn quit_at(session: &Head<'_>, heads: &[Head<'_>], is_padded: bool) -> Option<(usize, usize)> {
+    let kinds = session.kinds(is_padded);
+    let mut ends = heads.iter().map(|head| head.kinds(is_padded)).filter_map(|other| {
         let (last, before) = other.split_last()?;
         if other.len() > kinds.len() || !kinds.starts_with(before) {
             return None;

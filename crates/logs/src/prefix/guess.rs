@@ -19,10 +19,9 @@ pub(crate) fn guess<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Prefix>
     let mut finalists = best(compiled, &few).1;
     finalists.truncate(FINALISTS_MAX);
     let (mut most, mut winners) = best(finalists.into_iter(), &lines);
-    if most < lines.len()
-        && let Some(deduced) = deduce(&lines).and_then(|source| Prefix::compile(&source).ok())
-    {
-        let (score, deduced) = best(std::iter::once(deduced), &lines);
+    if most < lines.len() {
+        let compiled = deduce(&lines).filter_map(|source| Prefix::compile(&source).ok());
+        let (score, deduced) = best(compiled, &lines);
         if score > most {
             (most, winners) = (score, deduced);
         }

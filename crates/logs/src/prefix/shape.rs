@@ -11,7 +11,8 @@ pub(super) fn lengths(field: Field, bytes: &[u8]) -> [Option<usize>; 2] {
         Field::Seconds | Field::Start => [stamp_len(bytes, false), None],
         Field::Epoch => [epoch(bytes), None],
         Field::Pid | Field::Line | Field::Txid => [digits(bytes), None],
-        Field::LeaderPid => [digits(bytes), Some(0)],
+        // Only workers of parallel queries have one.
+        Field::LeaderPid => [Some(0), digits(bytes)],
         Field::QueryId => [signed(bytes), None],
         Field::SqlState => [sqlstate(bytes), None],
         Field::SessionId => [session_id(bytes), None],

@@ -106,3 +106,56 @@ fn what_can_be_read_in_two_ways_is_told() {
     assert_eq!(guessed.confidence().and_then(|confidence| confidence.rival.as_deref()), None);
     assert_eq!(guessed.source(), "%m %d %u [%p] ");
 }
+
+#[test]
+fn several_padded_fields_are_found() {
+    let rows = [
+        ["al", "shop", "71", "10.0.0.7"],
+        ["hypatia", "crm", "4711", "10.0.0.123"],
+        ["bo", "warehouse", "815", "10.0.0.8"],
+        ["an_uncommonly_long_name", "shop", "12345", "192.168.100.200"],
+    ];
+    let guessed = |line: &dyn Fn([&str; 4]) -> String| {
+        let lines: Vec<_> = rows.iter().cycle().take(12).map(|row| line(*row)).collect();
+        let bytes: Vec<_> = lines.iter().map(String::as_bytes).collect();
+        let prefix = guess(bytes.into_iter()).expect("a prefix");
+        for (line, [user, database, pid, host]) in lines.iter().zip(rows.iter().cycle()) {
+            let found = prefix.matches(line.as_bytes(), Names::default());
+            let found = found.unwrap_or_else(|| panic!("{} for {line}", prefix.source()));
+            let field = |field| String::from_utf8_lossy(found.field(line.as_bytes(), field));
+            assert_eq!(field(Field::User), *user, "{} for {line}", prefix.source());
+            assert_eq!(field(Field::Database), *database, "{} for {line}", prefix.source());
+            assert_eq!(field(Field::Pid), *pid, "{} for {line}", prefix.source());
+            assert_eq!(field(Field::Host), *host, "{} for {line}", prefix.source());
+        }
+        prefix.source().to_owned()
+    };
+    let time = "2026-11-20 12:43:19.577 UTC";
+    guessed(&|[user, database, pid, host]| {
+        format!(
+            "{time} {pid:>8} user={user:<12} db={database:<10} client={host:<15} LOG:  statement: select 1"
+        )
+    });
+    guessed(&|[user, database, pid, host]| {
+        format!("{time} [{pid:>6}] {user:>25}@{database:<12}| {host:>16} LOG:  statement: select 1")
+    });
+    let source = guessed(&|[user, database, pid, host]| {
+        format!(
+            "{time} user={user:<24} db={database:<10} {pid:>8} {host} LOG:  statement: select 1"
+        )
+    });
+    assert!(source.contains("%-"), "{source}");
+}
+
+#[test]
+fn a_guess_is_the_same_each_time() {
+    let lines: [&[u8]; 4] = [
+        b"2026-11-20 12:00:00.0 UT [7] al@shop LOG:  execute e\n",
+        b"2026-11-20 12:00:01.0 C 7 l l@s LOG:  i,\n",
+        b"2026-11-20 12:00:03.1 U[] a@spDTILp'\n",
+        b"2026-11-20 12:00:04.0 U [10] al@shop s LOG:  f",
+    ];
+    let source = || guess(lines.into_iter()).map(|prefix| prefix.source().to_owned());
+    let first = source();
+    assert!((0..40).all(|_| source() == first));
+}
