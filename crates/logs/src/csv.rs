@@ -338,24 +338,62 @@ pub(crate) fn row_begins(bytes: &[u8], is_all: bool) -> Option<bool> {
     let Some(len) = stamp_len(bytes, true) else {
         return if is_short { None } else { Some(false) };
     };
-    row_goes_on(&bytes[len..]).or(if is_short { None } else { Some(false) })
+    row_goes_on(&bytes[len..], is_short).or(if is_short { None } else { Some(false) })
 }
 
-/// Whether what follows the time goes on like a row, if it shows.
+/// Whether what follows the time goes on like a row, if it shows. If `is_short`, more may follow.
 #[inline]
-fn row_goes_on(rest: &[u8]) -> Option<bool> {
+fn row_goes_on(rest: &[u8], is_short: bool) -> Option<bool> {
     match rest {
-        [b',', rest @ ..] | [b',', b',', rest @ ..] if rest.starts_with(b"\"") => quote_opens(rest),
+        [b',', rest @ ..] | [b',', b',', rest @ ..] if rest.starts_with(b"\"") => {
+            quote_opens(rest, is_short)
+        }
         [b',', b',', b',', digit, ..] => Some(digit.is_ascii_digit()),
         _ => None,
     }
 }
 
 /// Whether the quotes at the front open a text: those of a text inside of another are doubled, so there
-/// is an even number of them. A name that begins with a quote has three.
-fn quote_opens(bytes: &[u8]) -> Option<bool> {
+/// is an even number of them. A name that begins with a quote has three. Quotes that close a text, which
+/// ends like the beginning of a row, have a comma or a line end behind them, as few names do.
+fn quote_opens(bytes: &[u8], is_short: bool) -> Option<bool> {
     let quotes = bytes.iter().take_while(|byte| **byte == b'"').count();
-    (quotes < bytes.len()).then_some(quotes % 2 == 1)
+    let next = bytes.get(quotes)?;
+    match quotes % 2 == 1 && b",\r\n".contains(next) {
+        false => Some(quotes % 2 == 1),
+        true => leads_to_process(bytes).or(if is_short { None } else { Some(true) }),
+    }
+}
+
+/// Whether user, database and a process id stand here; `None`: too little to tell.
+fn leads_to_process(bytes: &[u8]) -> Option<bool> {
+    let after_user = after_quoted(bytes)?;
+    let [b',', database @ ..] = after_user else { return not_if_more(after_user) };
+    let after_database = match database {
+        [b'"', ..] => after_quoted(database)?,
+        _ => database,
+    };
+    match after_database {
+        [b',', process, ..] => Some(process.is_ascii_digit()),
+        [b','] => None,
+        other => not_if_more(other),
+    }
+}
+
+fn not_if_more(rest: &[u8]) -> Option<bool> {
+    (!rest.is_empty()).then_some(false)
+}
+
+/// What stands behind the text in quotes at the front; `None` if that does not end.
+fn after_quoted(bytes: &[u8]) -> Option<&[u8]> {
+    let mut at = 1;
+    loop {
+        at += memchr::memchr(b'"', bytes.get(at..)?)? + 1;
+        if bytes.get(at) != Some(&b'"') {
+            return Some(&bytes[at..]);
+        }
+        at += 1;
+    }
 }
 
 /// Enough to hold a time, a zone and the beginning of what follows.
@@ -379,6 +417,18 @@ fn row_beginnings() {
     assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,,,18146,,", true), Some(true));
     assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,\"\"postgres\"\",", true), Some(false));
     assert_eq!(row_begins(b"2026-11-20 12:43:19.577 UTC,\"\"\"al\",", true), Some(true));
+    // The end of a text, and of the column that it is in.
+    for (rest, begins) in [
+        (",\",,,,\"psql\",", false),
+        (",\",\"parameters: $1 = 'a'\",", false),
+        (",\",\",\"shop\",4711,", true),
+        (",\",\"\",,\",\",\",4711,", true),
+        (",\",\",,4711,", true),
+        (",,\",\",4711", false),
+    ] {
+        let text = format!("2026-11-20 12:43:19.577 UTC{rest}");
+        assert_eq!(row_begins(text.as_bytes(), true), Some(begins), "{text}");
+    }
     assert_eq!(row_begins(b"select 1", false), Some(false));
     assert_eq!(row_begins(b"2026-11-20", true), Some(false));
     let long = format!("2026-11-20 12:43:19.577 {},\"al\",\"shop\",1,", "UTC".repeat(16));

@@ -25,6 +25,7 @@ mod pgreplay_go;
 mod plan;
 mod stamp;
 mod syslog;
+mod turn;
 mod unwrapper;
 mod wrapping;
 

@@ -65,7 +65,7 @@ impl CsvFramer {
         let rest = piece.get(at..)?;
         if let Some((time, len)) = self.clock.read_next(rest)
             && let Some(after) = rest[..rest.len().min(ROW_START_BYTES)].get(len..)
-            && row_goes_on(after) == Some(true)
+            && row_goes_on(after, rest.len() < ROW_START_BYTES) == Some(true)
         {
             return Some(Start { at, time: Some((time, len)) });
         }

@@ -13,6 +13,7 @@
 use super::{
     json::{self, Objects, members},
     layer::{Found, Layer, push_entry},
+    turn::Turn,
 };
 use crate::summary::Reason;
 
@@ -42,17 +43,20 @@ impl Layer for Envelopes {
                 found.problem(reason, line, &rest);
             }
         });
+        if let Some(reason) = self.opener.turn.finish(&mut found.inside) {
+            found.problem(reason, 1, b"");
+        }
+    }
+
+    fn idle(&mut self, found: &mut Found) {
+        self.opener.turn.idle(&mut found.inside);
     }
 }
 
 /// What is known from one envelope to the next.
 #[derive(Debug, Default)]
 struct Opener {
-    /// Time of the entry before.
-    time: Vec<u8>,
-    /// Steps forwards in time, less those backwards.
-    balance: i32,
-    steps: u32,
+    turn: Turn,
 }
 
 impl Opener {
@@ -61,34 +65,18 @@ impl Opener {
             Ok(object) => object,
             Err(reason) => return found.problem(reason, line, b""),
         };
-        let inside = open(object, 0, &mut found.inside);
-        match inside {
+        let start = found.inside.len();
+        match open(object, 0, &mut found.inside) {
             Some(Opened::Log { time }) => {
-                if self.is_backwards(time) {
-                    found.problem(Reason::Backwards, line, object);
+                if let Some(reason) = self.turn.take(time, start, &mut found.inside) {
+                    found.problem(reason, line, object);
                 }
             }
             Some(Opened::Other) => found.problem(Reason::OtherProgram, line, object),
             None => found.problem(Reason::BadWrapping, line, object),
         }
     }
-
-    /// Whether entries run from new to old, as `gcloud logging read` gives them: told once.
-    fn is_backwards(&mut self, time: &[u8]) -> bool {
-        if self.steps > STEPS || time.is_empty() || time == self.time {
-            return false;
-        }
-        if !self.time.is_empty() {
-            self.steps += 1;
-            self.balance += if time > self.time.as_slice() { 1 } else { -1 };
-        }
-        self.time = time.to_vec();
-        self.steps == STEPS && self.balance < 0
-    }
 }
-
-/// Steps in time after which the direction is clear.
-const STEPS: u32 = 3;
 
 /// What was in an envelope.
 #[derive(Debug, PartialEq, Eq)]
@@ -292,10 +280,17 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_run_backwards_are_told_once() {
-        let entry = |time: u32| format!("{{\"textPayload\":\"x\",\"timestamp\":\"{time}\"}},\n");
+    fn entries_that_run_backwards_are_turned_round() {
+        let entry = |time: u32| {
+            format!("{{\"textPayload\":\"x {time}\",\"timestamp\":\"{}\"}},\n", time / 2)
+        };
         let text = |times: &mut dyn Iterator<Item = u32>| times.map(entry).collect::<String>();
-        assert_eq!(unwrap(&text(&mut (10..30).rev())).1, [Reason::Backwards]);
-        assert_eq!(unwrap(&text(&mut (10..30))).1, []);
+        let inside: String = (20..60).map(|time| format!("x {time}\n")).collect();
+        let backwards = text(&mut (20..60).rev());
+        assert_eq!(unwrap(&backwards), (inside.clone(), vec![Reason::Backwards]));
+        assert_eq!(unwrap(&text(&mut (20..60))), (inside, vec![]));
+        // Too few to be told by several steps.
+        let two = unwrap(&text(&mut [23, 20].into_iter()));
+        assert_eq!(two, ("x 20\nx 23\n".to_owned(), vec![Reason::Backwards]));
     }
 }
