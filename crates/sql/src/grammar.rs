@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use pg_query::protobuf::ParseResult;
 
-use crate::{Fingerprint, Fingerprinter, split_statements};
+use crate::{Fingerprint, Fingerprinter, Lexer, split_statements};
 
 mod statement;
 mod tree;
@@ -122,6 +122,9 @@ impl Judge {
         if shape.normal.contains("explain") || shape.normal.contains("deallocate") {
             return Arc::new(judge(sql));
         }
+        if !is_whole(sql) {
+            return Arc::new(judge(sql));
+        }
         if let Some(known) = self.known.get(&shape.fingerprint) {
             return Arc::clone(known);
         }
@@ -132,6 +135,14 @@ impl Judge {
         self.known.insert(shape.fingerprint, Arc::clone(&judgement));
         judgement
     }
+}
+
+/// Whether the text does not end within a constant, a name or a comment. One that does may have the shape
+/// of one that does not.
+fn is_whole(sql: &[u8]) -> bool {
+    let last = Lexer::new(sql).last().map_or(&b""[..], |token| token.text);
+    let ended = [last, b"\n;"].concat();
+    Lexer::new(&ended).last().is_some_and(|token| token.text == b";")
 }
 
 /// Whether a function of this name, in lower case and of `pg_catalog`, changes nothing.

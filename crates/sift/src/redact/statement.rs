@@ -12,7 +12,10 @@ pub(super) fn redact(sql: &[u8], values: &Values) -> Option<Vec<u8>> {
     for token in Lexer::new(sql) {
         match token.kind {
             TokenKind::Comment => out.push(b' '),
-            TokenKind::String if context.follows("uescape") => out.extend(token.text),
+            // The character that escapes in the constant before. A longer one is no such character.
+            TokenKind::String if context.follows("uescape") && token.text.len() == 3 => {
+                out.extend(token.text);
+            }
             TokenKind::String => string(token.text, values, &mut out)?,
             TokenKind::Number => number(token.text, values, &mut out),
             TokenKind::Word if context.is_value() => out.extend(word(token.text, values)),

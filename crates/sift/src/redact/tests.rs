@@ -56,6 +56,7 @@ fn secrets_of_every_spelling_go() {
         "create user mapping for u server s options (password 'hunter2sekret')",
         "select 1 -- password is hunter2",
         "select /* hunter2 /* sekret */ */ 1",
+        "select x uescape 'hunter2sekret'",
         "select $$hunter2$$, $pw$ sekret 'hunter2' $pw$",
         "do $x$begin perform 'hunter2'; end$x$",
         "select 'a' -- c\n 'hunter2'",
@@ -124,6 +125,9 @@ fn shapes_stay() {
         ("true", |v| v.len() == 4),
         (r#"{"a": [1, true, null, "b\u00e9\"c"], "d": -0.5}"#, |v| {
             serde_json::from_str::<serde_json::Value>(v).is_ok()
+        }),
+        (r#"[5e3, -2.5E-10, 1e+2, "1e5"]"#, |v| {
+            serde_json::from_str::<serde_json::Value>(v).is_ok() && v.contains("E-10")
         }),
         ("{1,2,NULL}", |v| v.starts_with('{') && v.ends_with('}')),
         ("caf\u{e9}", |v| v.len() == 5 && v.is_ascii()),

@@ -91,6 +91,15 @@ fn date_len(value: &[u8]) -> usize {
         .map_or(0, <[u8]>::len)
 }
 
+/// Whether an `e` between these bytes is that of a number.
+fn is_exponent(before: &[u8], after: &[u8]) -> bool {
+    let is_number = before.last().is_some_and(u8::is_ascii_digit);
+    match after {
+        [b'+' | b'-', digit, ..] | [digit, ..] => is_number && digit.is_ascii_digit(),
+        [] => false,
+    }
+}
+
 impl Stream {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -141,6 +150,11 @@ impl Stream {
                     self.number(&mut out[at..at + len]);
                     len
                 }
+                // The exponent of a number keeps its size.
+                b'e' | b'E' if json && is_exponent(&out[..at], &out[at + 1..]) => {
+                    let digits = out[at + 2..].iter().take_while(|byte| is_digit(byte)).count();
+                    2 + digits
+                }
                 byte if is_letter(&byte) => {
                     let len = run(&is_letter);
                     let word = &mut out[at..at + len];
@@ -153,7 +167,8 @@ impl Stream {
                 b'\\' if json => {
                     let len = if out.get(at + 1) == Some(&b'u') { 6 } else { 2 };
                     let digits = out.iter_mut().skip(at + 2).take(len - 2);
-                    digits.for_each(|byte| *byte = self.between(0, 9) as u8 + b'0');
+                    // Never four zeros, which PostgreSQL takes for no character.
+                    digits.for_each(|byte| *byte = self.between(1, 9) as u8 + b'0');
                     len
                 }
                 _ => 1,

@@ -156,6 +156,21 @@ fn names_are_told_in_order() {
 }
 
 #[test]
+fn a_text_without_its_end_is_not_taken_for_one_with() {
+    let mut judge = Judge::default();
+    for (whole, cut) in [
+        ("select 1::text, 2", "select 1::text, $$"),
+        ("select 'a'", "select 'a"),
+        ("select 1", "select 1 /* and"),
+        ("select \"a\"", "select \"a"),
+    ] {
+        assert_eq!(judge.judge(whole.as_bytes()).effect, ReadOnly, "{whole}");
+        assert_eq!(judge.judge(cut.as_bytes()).effect, Unreadable, "{cut}");
+        assert_eq!(judge.judge(whole.as_bytes()).effect, ReadOnly, "{whole}");
+    }
+}
+
+#[test]
 fn a_literal_of_explain_is_not_forgotten() {
     let mut judge = Judge::default();
     assert_eq!(judge.judge(b"explain (analyze 0) delete from t").effect, ReadOnly);
