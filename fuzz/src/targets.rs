@@ -2,13 +2,16 @@
 
 pub mod connect;
 pub mod dataset;
+pub mod grammar;
 pub mod log_input;
 pub mod log_text;
 pub mod logs;
 pub mod pool_login;
 pub mod pool_settings;
+pub mod redact;
 pub mod scram;
 pub mod session;
+pub mod sieve;
 pub mod sql;
 pub mod statsd;
 pub mod statsd_settings;
@@ -168,6 +171,16 @@ pub static TARGETS: &[Target] = &[
         ..Target::PLAIN
     },
     Target {
+        name: "logs-frames",
+        about: "a log cut anywhere: records framed in pieces are those that are read one by one",
+        run: logs::frames,
+        seeds: Seeds::Made(logs::frames_seeds),
+        words: logs::WORDS,
+        bytes_max: 8192,
+        memory: logs::MEMORY,
+        smoke: 60,
+    },
+    Target {
         name: "logs-prefix",
         about: "a log_line_prefix: what compiles reads the line that it prints",
         run: logs::prefix,
@@ -266,6 +279,36 @@ pub static TARGETS: &[Target] = &[
         bytes_max: 256,
         memory: (16 << 20, 0),
         smoke: 50,
+    },
+    Target {
+        name: "sql-grammar",
+        about: "what a statement may do: no comment, case or company hides that it writes",
+        run: grammar::run,
+        seeds: Seeds::Folder("grammar"),
+        words: grammar::WORDS,
+        bytes_max: 1024,
+        memory: grammar::MEMORY,
+        smoke: 400,
+    },
+    Target {
+        name: "redact",
+        about: "SQL and values: no constant of PostgreSQL's scanner is left, and what it took it takes",
+        run: redact::run,
+        seeds: Seeds::Folder("redact"),
+        words: redact::WORDS,
+        memory: redact::MEMORY,
+        smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "sieve",
+        about: "filters of events: counts close, and what was kept is kept again",
+        run: sieve::run,
+        seeds: Seeds::Made(sieve::seeds),
+        words: sieve::WORDS,
+        memory: logs::MEMORY,
+        smoke: 500,
+        ..Target::PLAIN
     },
     Target {
         name: "statsd",

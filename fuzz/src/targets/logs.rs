@@ -1,11 +1,15 @@
 //! Server logs: the three formats, the guess of a format, and line prefixes.
 
-use std::mem::discriminant;
+use std::{
+    iter::{repeat, repeat_with},
+    mem::discriminant,
+};
 
 use howdah_logs::{Emit, Format, ImportError, Importer, Options, Reason, Severity, Summary};
 use howdah_traffic::{Event, Kind};
 
 use super::{Seeds, Shape};
+use crate::random::Random;
 
 /// Words of records.
 pub const WORDS: &[&[u8]] = &[
@@ -115,6 +119,55 @@ pub fn any(log: &[u8]) -> Shape {
     holds(log, &limited())
 }
 
+/// Bytes in front of a log: how it is to be read, and where it is cut.
+const CUTS_BYTES: usize = 3;
+
+/// Fewer bytes than any record has: in pieces of this size none is framed.
+const UNFRAMED_BYTES: usize = 16;
+
+/// A log cut anywhere gives what it gives in pieces too small for a record to be framed.
+///
+/// The first byte says what is known of the log, the next two how it is cut.
+pub fn frames(input: &[u8]) -> Shape {
+    let Some((&[known, a, b], log)) = input.split_first_chunk::<CUTS_BYTES>() else {
+        return Shape::of("too short");
+    };
+    let (format, prefix) = match known % 16 {
+        0..=5 => (Some(Format::Stderr), Some("%m [%p] %q%u@%d ".to_owned())),
+        6..=10 => (Some(Format::Csv), None),
+        11..=14 => (Some(Format::Json), None),
+        // To find a prefix takes as long as all the rest.
+        _ => (None, None),
+    };
+    let emit = if known & 16 == 0 { Emit::End } else { Emit::Start };
+    let options = Options { format, prefix, emit, ..limited() };
+    let read = import(log, repeat(UNFRAMED_BYTES), &options, |_| {});
+    let pieces = import(log, cuts(u16::from_be_bytes([a, b])), &options, |_| {});
+    same(&read, &pieces);
+    shape(&read).and(known % 32)
+}
+
+/// Lengths of pieces, of a few bytes or of many records, without end.
+fn cuts(seed: u16) -> impl Iterator<Item = usize> {
+    let mut random = Random::new(u64::from(seed));
+    repeat_with(move || {
+        let most = 1 << random.below(14);
+        1 + random.below(most)
+    })
+}
+
+/// The logs of all formats, each to be cut in two ways.
+pub fn frames_seeds() -> Vec<Vec<u8>> {
+    let of = |(known, name): (u8, &'static str)| {
+        let logs = Seeds::Folder(name).inputs();
+        let cut = move |log: Vec<u8>| {
+            [[known, 0, 1], [known + 16, 1, 0]].map(|first| [&first[..], &log, &log].concat())
+        };
+        logs.into_iter().flat_map(cut)
+    };
+    [(0, "stderr"), (6, "csv"), (11, "json"), (15, "stderr")].into_iter().flat_map(of).collect()
+}
+
 /// The logs of all formats.
 pub fn all_seeds() -> Vec<Vec<u8>> {
     ["stderr", "csv", "json"].into_iter().flat_map(|name| Seeds::Folder(name).inputs()).collect()
@@ -126,17 +179,23 @@ fn limited() -> Options {
 
 type Imported = Result<(Vec<Event>, Summary), ImportError>;
 
-/// What an importer makes of a log in pieces of `piece_bytes`. After each piece comes `after`.
+/// What an importer makes of a log in pieces of some lengths. After each piece comes `after`.
 fn import(
     log: &[u8],
+    lengths: impl IntoIterator<Item = usize>,
     options: &Options,
-    piece_bytes: usize,
     mut after: impl FnMut(&mut Importer),
 ) -> Imported {
     let mut importer = Importer::new(options.clone()).expect("options of ours");
     importer.begin_file("fuzz.log");
     let mut events = Vec::new();
-    for piece in log.chunks(piece_bytes.max(1)) {
+    let mut rest = log;
+    for length in lengths {
+        if rest.is_empty() {
+            break;
+        }
+        let (piece, more) = rest.split_at(length.clamp(1, rest.len()));
+        rest = more;
         importer.feed(piece)?;
         after(&mut importer);
         events.extend(std::iter::from_fn(|| importer.poll_event()));
@@ -148,27 +207,28 @@ fn import(
 
 /// All that is promised of any log, whatever is in it.
 fn holds(log: &[u8], options: &Options) -> Shape {
-    let whole = import(log, options, log.len(), |_| {});
-    let piece_bytes = 1 + log.len() % 89;
-    let pieces = import(log, options, piece_bytes, |_| {});
-    match (&whole, &pieces) {
-        (Ok((events, summary)), Ok((events_again, summary_again))) => {
-            let differing = events.iter().zip(events_again).find(|(one, other)| one != other);
-            assert_eq!(differing, None, "in pieces of {piece_bytes}");
-            assert_eq!(events.len(), events_again.len(), "events, in pieces of {piece_bytes}");
-            assert_eq!(summary.problems, summary_again.problems, "problems");
-            assert_eq!(summary.facts, summary_again.facts, "facts");
-        }
-        (whole, pieces) => {
-            assert_eq!(whole.as_ref().err(), pieces.as_ref().err(), "in pieces of {piece_bytes}");
-        }
-    }
+    let whole = import(log, [log.len()], options, |_| {});
+    same(&whole, &import(log, repeat(1 + log.len() % 89), options, |_| {}));
     closes(log, &whole);
     // A pause may end a record early, so other events are right; their counts still close.
-    closes(log, &import(log, options, log.len() / 3 + 1, Importer::idle));
+    closes(log, &import(log, repeat(log.len() / 3 + 1), options, Importer::idle));
     let starts = Options { emit: Emit::Start, ..options.clone() };
-    closes(log, &import(log, &starts, log.len(), |_| {}));
+    closes(log, &import(log, [log.len()], &starts, |_| {}));
     shape(&whole)
+}
+
+/// Two ways to feed a log give the same.
+fn same(one: &Imported, other: &Imported) {
+    match (one, other) {
+        (Ok((events, summary)), Ok((events_again, summary_again))) => {
+            let differing = events.iter().zip(events_again).find(|(one, other)| one != other);
+            assert_eq!(differing, None, "in pieces");
+            assert_eq!(events.len(), events_again.len(), "events, in pieces");
+            assert_eq!(summary.problems, summary_again.problems, "problems, in pieces");
+            assert_eq!(summary.facts, summary_again.facts, "facts, in pieces");
+        }
+        (one, other) => assert_eq!(one.as_ref().err(), other.as_ref().err(), "in pieces"),
+    }
 }
 
 /// Whether the sums of an import close and its places are in the log.
@@ -231,7 +291,7 @@ pub fn prefix(prefix: &[u8]) -> Shape {
     let printed = printed(prefix);
     let mut log = printed.bytes.clone();
     log.extend_from_slice(b"LOG:  statement: select 1\n");
-    let imported = import(&log, &options, log.len(), |_| {});
+    let imported = import(&log, [log.len()], &options, |_| {});
     closes(&log, &imported);
     if printed.is_readable {
         let events = imported.map(|(events, _)| events).expect("a line of that prefix");

@@ -1,0 +1,1 @@
+copy (select 'a;b', E'\\'', $$ ' $$, "x;y" /* ; /* */ */ from t) to stdout with (format csv)

@@ -1,0 +1,1 @@
+create function f() returns int begin atomic select 1; insert into t values (2); end; select * into u from t

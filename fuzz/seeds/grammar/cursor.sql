@@ -1,0 +1,1 @@
+begin; declare c cursor for select * from t for share; fetch 10 from c; close c; commit

@@ -1,0 +1,1 @@
+explain (analyze, buffers off) select nextval('s'), pg_catalog.upper(a), app.f(b) from only (t) tablesample system (1)

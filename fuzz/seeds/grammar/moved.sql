@@ -1,0 +1,1 @@
+with moved as materialized (delete from t where a < $1 returning *) select count(*), max(b) over (order by lower(c)) from moved join u using (id)

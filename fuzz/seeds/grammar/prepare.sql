@@ -1,0 +1,1 @@
+prepare p (int) as update t set a = $1; execute p (1); deallocate p

@@ -1,0 +1,1 @@
+set session characteristics as transaction read only; lock table t in access share mode; select pg_advisory_lock(1); show all

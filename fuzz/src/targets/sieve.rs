@@ -1,0 +1,154 @@
+//! Filters and slices of events, which come from a log of any shape.
+
+use std::time::Duration;
+
+use howdah_logs::{Format, Importer, Options};
+use howdah_sift::{Filter, Share, Sieve, Slices};
+use howdah_sql::grammar::{Effect, judge};
+use howdah_traffic::{Event, Source, Timestamp};
+
+use super::{Seeds, Shape};
+
+/// What sessions remember, and who they are.
+pub const WORDS: &[&[u8]] = &[
+    b"2026-11-20 12:43:19.577 UTC [7] al@shop LOG:  ",
+    b"2026-11-20 12:43:19.600 UTC [8] bo@crm LOG:  ",
+    b"2026-11-20 12:43:20.001 UTC [7] al@shop LOG:  ",
+    b"statement: ",
+    b"execute S_1: select 1",
+    b"duration: 1.5 ms  parse S_1: select 1",
+    b"execute S_1: delete from t",
+    b"prepare p as select 1",
+    b"execute p",
+    b"deallocate p",
+    b"declare c cursor for select 1",
+    b"fetch from c",
+    b"set search_path = x",
+    b"reset all",
+    b"begin",
+    b"commit",
+    b"connection received: host=[local]",
+    b"connection authorized: user=al database=shop application_name=psql",
+    b"disconnection: session time: 0:00:01.200 user=al database=shop host=[local]",
+    b"\n",
+];
+
+/// How much in front of the log chooses the filter.
+const CHOICE_BYTES: usize = 4;
+
+/// The first bytes choose a filter, by what is in the log behind them.
+pub fn run(input: &[u8]) -> Shape {
+    let Some((&choice, log)) = input.split_first_chunk::<CHOICE_BYTES>() else {
+        return Shape::of("too short");
+    };
+    let events = events(log);
+    let (filter, sample) = wanted(choice, &events);
+    let once = sift(&events, &filter, sample);
+    let twice = sift(&once, &filter, sample);
+    if let Some((one, other)) = once.iter().zip(&twice).find(|(one, other)| one != other) {
+        panic!("kept {one:?}, then {other:?}");
+    }
+    assert_eq!(once.len(), twice.len(), "kept again");
+    keeps_what_is_wanted(&events, &once, &filter);
+    slice(&events, Duration::from_millis(1 + u64::from(choice[3])));
+    let inferred = once.iter().filter(|event| event.source == Source::Inferred).count();
+    let kinds: Vec<_> = once.iter().map(|event| event.action.kind()).take(4).collect();
+    Shape::of((choice[0], inferred.min(3))).and((choice[0] & 32, kinds)).and(once.len().min(9))
+}
+
+/// The events of a log, in the order of time.
+fn events(log: &[u8]) -> Vec<Event> {
+    let prefix = Some("%m [%p] %q%u@%d ".to_owned());
+    let options = Options { format: Some(Format::Stderr), prefix, ..Options::default() };
+    let mut importer = Importer::new(options).expect("options of ours");
+    importer.begin_file("fuzz.log");
+    // What is no log has no events.
+    let _ = importer.feed(log).and_then(|()| importer.finish());
+    let mut events: Vec<_> = std::iter::from_fn(|| importer.poll_event()).collect();
+    events.sort_by_key(|event| event.time);
+    events
+}
+
+/// A filter by what is in the events: bits of the first byte say by what, the others which.
+fn wanted([by, first, second, _]: [u8; CHOICE_BYTES], events: &[Event]) -> (Filter, Option<Share>) {
+    let at = |number: u8| events.get(usize::from(number) % events.len().max(1));
+    let time = |number: u8| at(number).map(|event| event.time);
+    let names = |bit: u8, name: fn(&Event) -> &str| match at(first) {
+        Some(event) if by & bit != 0 => vec![name(event).to_owned()],
+        _ => Vec::new(),
+    };
+    let filter = Filter {
+        from: time(second).filter(|_| by & 1 != 0),
+        until: time(first).filter(|_| by & 2 != 0),
+        users: names(4, |event| &event.user),
+        databases: names(8, |event| &event.database),
+        applications: names(16, |event| &event.application),
+        sessions: names(128, |event| &event.session),
+        read_only: by & 32 != 0,
+    };
+    (filter, Share::part(1 + u32::from(second) % 3, 3).filter(|_| by & 64 != 0))
+}
+
+/// What is kept; every event is kept or counted.
+fn sift(events: &[Event], filter: &Filter, sample: Option<Share>) -> Vec<Event> {
+    let mut sieve = Sieve::new(filter.clone(), sample);
+    let mut kept = Vec::new();
+    for event in events {
+        sieve.push(event.clone());
+        kept.extend(std::iter::from_fn(|| sieve.poll()));
+    }
+    assert_eq!(sieve.kept(), kept.len() as u64);
+    let left: u64 = sieve.left().values().sum();
+    assert_eq!(sieve.kept() + left, events.len() as u64, "{:?}", sieve.left());
+    kept
+}
+
+/// What was not made up was there, in this order; and nothing is there that was not wanted.
+fn keeps_what_is_wanted(events: &[Event], kept: &[Event], filter: &Filter) {
+    let mut rest = events.iter();
+    for event in kept.iter().filter(|event| event.source != Source::Inferred) {
+        assert!(rest.any(|other| other == event), "{event:?} is new");
+    }
+    for event in kept {
+        assert!(filter.from.is_none_or(|from| from <= event.time), "{event:?}");
+        assert!(filter.until.is_none_or(|until| event.time < until), "{event:?}");
+        let is_one_of =
+            |names: &[String], name: &str| names.is_empty() || names.iter().any(|n| n == name);
+        assert!(is_one_of(&filter.sessions, &event.session), "{event:?}");
+        assert!(is_one_of(&filter.users, &event.user), "{event:?}");
+        assert!(is_one_of(&filter.databases, &event.database), "{event:?}");
+        let sql = event.action.sql().filter(|_| filter.read_only);
+        let effect = sql.map_or(Effect::ReadOnly, |sql| judge(sql.as_bytes()).effect);
+        assert_eq!(effect, Effect::ReadOnly, "{event:?}");
+    }
+}
+
+/// Every event is in one slice, which has begun and has not ended.
+fn slice(events: &[Event], length: Duration) {
+    let mut slices = Slices::new(length);
+    let (mut number, mut repeated) = (0, 0);
+    for event in events {
+        let (own, before) = slices.push(event);
+        assert!(own >= number);
+        assert!(slices.start_of(own) <= event.time, "{event:?}");
+        assert!(event.time < slices.start_of(own) + length, "{event:?}");
+        assert!(before.iter().all(|one| one.session == event.session && one.time == event.time));
+        number = own;
+        repeated += before.len() as u64;
+    }
+    assert_eq!(slices.repeated(), repeated);
+    assert!(
+        number == 0
+            || slices.start_of(0) == events.first().map_or(Timestamp::default(), |e| e.time)
+    );
+}
+
+/// The stderr logs, each with several filters.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let logs = Seeds::Folder("stderr").inputs();
+    let of = |log: Vec<u8>| {
+        let choices = [[1, 9, 5, 200], [3, 30, 4, 10], [4, 1, 1, 1], [16, 3, 7, 2], [33, 9, 9, 9]];
+        choices.into_iter().map(move |choice| [&choice[..], &log].concat())
+    };
+    logs.into_iter().flat_map(of).collect()
+}
