@@ -33,6 +33,19 @@ pub(crate) enum Shape {
     Mixed,
     /// Statements of 10 kB, each different
     Long,
+    /// Statements of 100 MB
+    Huge,
+}
+
+impl Shape {
+    /// Length of each statement, where all are alike.
+    fn statement_bytes(self) -> Option<usize> {
+        match self {
+            Self::Mixed => None,
+            Self::Long => Some(10_000),
+            Self::Huge => Some(100_000_000),
+        }
+    }
 }
 
 /// The clients, and where each of them is.
@@ -139,8 +152,8 @@ impl Workload {
         if self.random.below(300) == 0 {
             return self.fail(session, out);
         }
-        if self.shape == Shape::Long {
-            let text = format!("statement: {}", self.long());
+        if let Some(bytes) = self.shape.statement_bytes() {
+            let text = format!("statement: {}", self.long(bytes));
             self.say(session, "idle", text, String::new(), out);
             let text = self.duration();
             return self.say(session, "SELECT", text, String::new(), out);
@@ -230,9 +243,9 @@ impl Workload {
         self.say(session, "INSERT", text, format!("Key (order_id)=({id}) already exists."), out);
     }
 
-    fn long(&mut self) -> String {
+    fn long(&mut self, bytes: usize) -> String {
         let mut sql = String::from("insert into documents(id, body) values");
-        while sql.len() < 10_000 {
+        while sql.len() < bytes {
             let _ = write!(
                 sql,
                 "\n\t({}, 'the quick brown fox jumps over the lazy dog'),",

@@ -82,6 +82,33 @@ impl Frame {
     };
 }
 
+impl Frame {
+    /// The same fields of a prefix that is `by` bytes farther on. What is behind the prefix is not known
+    /// yet.
+    #[inline]
+    pub(crate) fn moved(&self, by: usize) -> Self {
+        self.with_spans(|span| span.moved(by))
+    }
+
+    /// The reverse.
+    pub(crate) fn moved_back(&self, by: usize) -> Self {
+        self.with_spans(|span| span.moved_back(by))
+    }
+
+    #[inline]
+    fn with_spans(&self, change: impl Fn(Span) -> Span) -> Self {
+        Self {
+            session_id: change(self.session_id),
+            remote: change(self.remote),
+            user: change(self.user),
+            database: change(self.database),
+            application: change(self.application),
+            backend_type: change(self.backend_type),
+            ..*self
+        }
+    }
+}
+
 /// The frames of one piece, in its order.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {

@@ -142,20 +142,18 @@ fn duration(rest: &[u8]) -> Message<'_> {
 }
 
 /// Reads `12.345 ms` as microseconds.
+#[inline]
 fn millis(text: &[u8]) -> Option<(u64, &[u8])> {
-    let dot = text.iter().take(20).position(|byte| *byte == b'.')?;
-    let (whole, rest) = (&text[..dot], &text[dot + 1..]);
-    let (fraction, rest) = rest.split_at_checked(3)?;
-    let rest = rest.strip_prefix(b" ms")?;
-    if whole.is_empty() {
-        return None;
+    let mut micros = 0_u64;
+    let mut rest = text;
+    while let [digit @ b'0'..=b'9', after @ ..] = rest {
+        micros = micros.checked_mul(10)?.checked_add(u64::from(digit & 0x0f))?;
+        rest = after;
     }
-    let digits = whole.iter().chain(fraction);
-    let micros = digits.into_iter().try_fold(0_u64, |sum, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit & 0x0f))?;
-        sum.checked_mul(10)?.checked_add(digit)
-    })?;
-    Some((micros, rest))
+    let [b'.', a, b, c, b' ', b'm', b's', after @ ..] = rest else { return None };
+    let is_whole = rest.len() < text.len() && [a, b, c].iter().all(|digit| digit.is_ascii_digit());
+    let fraction = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + u64::from(**digit & 0x0f));
+    is_whole.then_some((micros.checked_mul(1000)?.checked_add(fraction)?, after))
 }
 
 fn step(text: &[u8]) -> Option<Step<'_>> {

@@ -55,6 +55,23 @@ impl Span {
         self.get(input, scratch).unwrap_or_default()
     }
 
+    /// The same place in the input, `by` bytes farther on.
+    #[inline]
+    pub(crate) fn moved(self, by: usize) -> Self {
+        match self.start & Self::IN_SCRATCH {
+            0 => Self { start: self.start + by as u32, ..self },
+            _ => self,
+        }
+    }
+
+    /// The reverse. The place must be as far on as that.
+    pub(crate) fn moved_back(self, by: usize) -> Self {
+        match self.start & Self::IN_SCRATCH {
+            0 => Self { start: self.start - by as u32, ..self },
+            _ => self,
+        }
+    }
+
     /// Its first `len` bytes.
     pub(crate) fn shortened(self, len: usize) -> Self {
         Self { len: self.len.min(len as u32), ..self }
@@ -185,5 +202,8 @@ fn spans_are_in_the_input_the_scratch_or_nowhere() {
     assert_eq!(Span::input(1, 3).get(input, scratch), Some(&b"bc"[..]));
     assert_eq!(Span::scratch(1, 3).get(input, scratch), Some(&b"yz"[..]));
     assert_eq!(Span::ABSENT.get(input, scratch), None);
+    assert_eq!(Span::input(1, 3).moved(2).get(input, scratch), Some(&b"de"[..]));
+    assert_eq!(Span::ABSENT.moved(2), Span::ABSENT);
+    assert_eq!(Span::scratch(1, 3).moved(2), Span::scratch(1, 3));
     assert_eq!(Span::input(2, 2).unless_empty(), Span::ABSENT);
 }

@@ -251,6 +251,29 @@ impl Prefix {
         self.items.iter().filter(is_time).count() == 1 && !self.items.iter().any(is_padded)
     }
 
+    /// Whether a line begins with its time, to the millisecond, and the rest of the prefix is the same in
+    /// all lines of a session, or nearly.
+    pub(crate) fn repeats(&self) -> bool {
+        let constant = |item: &Item| match item {
+            Item::Literal(_) | Item::Quit => true,
+            Item::Field { field, .. } => matches!(
+                field,
+                Field::Application
+                    | Field::User
+                    | Field::Database
+                    | Field::Remote
+                    | Field::Host
+                    | Field::BackendType
+                    | Field::Pid
+                    | Field::SessionId
+            ),
+        };
+        let [Item::Field { field: Field::Millis, .. }, rest @ ..] = self.items.as_slice() else {
+            return false;
+        };
+        self.is_plain() && rest.iter().all(constant)
+    }
+
     /// Shows each field of a line, as the first choice reads it, to `read`, which is given the rest of the
     /// line and, for fields that may be any text, the length; it gives the length. Gives the label
     /// after the prefix and where the text begins. For plain prefixes only.

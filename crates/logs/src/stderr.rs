@@ -8,10 +8,12 @@
 //! Source: `send_message_to_server_log` and `append_with_tabs` in `elog.c`.
 
 mod framer;
+mod seen;
 
 use howdah_traffic::SqlState;
 
 pub(crate) use self::framer::StderrFramer;
+use self::seen::Seen;
 use crate::{
     clock::{Clock, read_epoch},
     frame::Frame,
@@ -112,6 +114,7 @@ impl Stderr {
             self.guessed.as_ref().is_none_or(|sample| sample.lines.len() == SAMPLE_LINES_MAX);
         is_settled.then_some(StderrFramer {
             is_plain: self.prefix.is_plain(),
+            seen: self.prefix.repeats().then(Seen::default),
             prefix: self.prefix.clone(),
             with_returns: self.with_returns?,
             max_record_bytes: self.max_record_bytes,

@@ -6,7 +6,7 @@
 
 use howdah_traffic::SqlState;
 
-use super::{Folding, PARTS, Parts, known, prefix_fields, texts};
+use super::{Folding, PARTS, Parts, Seen, known, prefix_fields, texts};
 use crate::{
     clock::{Clock, read_epoch},
     frame::{Frame, Frames},
@@ -21,6 +21,8 @@ pub(crate) struct StderrFramer {
     pub(super) prefix: Prefix,
     /// Of the prefix: see [`Prefix::is_plain`].
     pub(super) is_plain: bool,
+    /// Prefixes that were read before, if they may come again.
+    pub(super) seen: Option<Seen>,
     pub(super) with_returns: bool,
     pub(super) max_record_bytes: usize,
     pub(super) version: u32,
@@ -131,7 +133,11 @@ impl StderrFramer {
     #[inline]
     fn read(&mut self, piece: &[u8], line: Line, frame: &mut Frame) -> Option<Read> {
         if self.is_plain {
-            if let Some(read) = self.read_plainly(piece, line, frame) {
+            let read = match self.seen.is_some() {
+                true => self.read_again(piece, line, frame),
+                false => self.read_plainly(piece, line, frame),
+            };
+            if let Some(read) = read {
                 return Some(read);
             }
             *frame = Frame::EMPTY;
@@ -143,6 +149,31 @@ impl StderrFramer {
         let is_timed = fields.is_ok();
         *frame = fields.unwrap_or(Frame::EMPTY);
         Some(Read { is_timed, label: found.label, text: found.text })
+    }
+
+    /// The same for a line whose prefix may have been read before.
+    #[inline]
+    fn read_again(&mut self, piece: &[u8], line: Line, frame: &mut Frame) -> Option<Read> {
+        let text = &piece[line.start..line.end];
+        let Some((time, len)) = self.clock.read_next(text) else {
+            return self.read_plainly(piece, line, frame);
+        };
+        let rest = &text[len..];
+        let place = Seen::place(rest);
+        if let (Some(seen), Some(place)) = (&self.seen, place)
+            && let Some((fields, label, prefix_len)) = seen.find(place, rest)
+        {
+            *frame = fields.moved(line.start + len);
+            (frame.time, frame.assumption) = (time, self.clock.take_assumption());
+            return Some(Read { is_timed: true, label, text: len + prefix_len });
+        }
+        let read = self.read_plainly(piece, line, frame)?;
+        if let (Some(seen), Some(place)) = (&mut self.seen, place)
+            && let Some(bytes) = text.get(len..read.text)
+        {
+            seen.keep(place, bytes, read.label, frame.moved_back(line.start + len));
+        }
+        Some(read)
     }
 
     /// The same for the prefix of most logs and lines that are as they should be.
