@@ -6,6 +6,7 @@ pub mod grammar;
 pub mod log_input;
 pub mod log_text;
 pub mod logs;
+pub mod pool_core;
 pub mod pool_login;
 pub mod pool_settings;
 pub mod redact;
@@ -348,6 +349,26 @@ pub static TARGETS: &[Target] = &[
         words: pool_settings::WORDS,
         memory: (256 << 10, 256),
         smoke: 2000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-client",
+        about: "what a client sends through the pooler: the same however it is cut",
+        run: pool_core::client,
+        seeds: Seeds::Made(pool_core::seeds),
+        words: pool_core::WORDS,
+        memory: (512 << 10, 256),
+        smoke: 3000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-server",
+        about: "what a server sends through the pooler: nobody is told more, nothing after a close",
+        run: pool_core::server,
+        seeds: Seeds::Made(pool_core::seeds),
+        words: pool_core::WORDS,
+        memory: (512 << 10, 256),
+        smoke: 3000,
         ..Target::PLAIN
     },
     Target {

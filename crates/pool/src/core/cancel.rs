@@ -1,10 +1,23 @@
 //! Cancelling statements. A server is not handed on while a CancelRequest to it is under way: it
 //! might hit the next client's statement.
 
-use howdah_wire::startup::CancelKey;
+use howdah_wire::{
+    Frame, Frontend,
+    backend::{Severity, TransactionStatus, encode},
+    startup::CancelKey,
+};
 
 use super::Core;
-use crate::{Io, client::slot_of_key, ids::ServerId, owed::Audience, server::ServerState};
+use crate::{
+    Io,
+    client::{ClientState, slot_of_key},
+    ids::{ClientId, Peer, ServerId},
+    owed::Audience,
+    server::ServerState,
+};
+
+/// What PostgreSQL says.
+const CANCELLED: &[u8] = b"canceling statement due to user request";
 
 impl Core {
     pub(super) fn cancel_by_key(&mut self, key: &CancelKey, io: &mut dyn Io) {
@@ -13,6 +26,9 @@ impl Core {
         };
         if client.cancel_key(self.worker, id) != *key {
             return;
+        }
+        if client.state == ClientState::Waiting {
+            return self.cancel_waiting(id, io);
         }
         let Some(server_id) = client.server() else { return };
         let front = self.servers.get(server_id).and_then(|server| server.owed.front());
@@ -26,6 +42,32 @@ impl Core {
             }
             None => {}
         }
+    }
+
+    /// Answers the request of a client that waits for a server, as if it had been cancelled there. Of
+    /// a batch whose Sync has not come nothing is known yet: then the cancel came too early.
+    fn cancel_waiting(&mut self, id: ClientId, io: &mut dyn Io) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let held = &mut client.inlet.held;
+        let Some(bytes) = first_request(held) else { return };
+        // A query string would have ended it, and a batch may have.
+        client.statements.drop_unnamed();
+        held.drain(..bytes);
+        let is_done = held.is_empty();
+        self.to_client.make(|buf| {
+            let fields = encode::essentials(Severity::Error, b"57014", CANCELLED);
+            encode::error_response(buf, fields).expect("it holds no zero byte");
+            encode::ready_for_query(buf, TransactionStatus::Idle);
+        });
+        if is_done {
+            *held = Vec::new();
+            client.state = ClientState::Idle;
+            client.since = self.now;
+            let pool = client.pool;
+            self.pool(pool).waiting.retain(|waiting| *waiting != id);
+        }
+        self.flush_client(id, &[], io);
+        self.update_pause(Peer::Client(id), io);
     }
 
     /// Has a server cancel what it is doing, if it is doing anything.
@@ -45,6 +87,20 @@ impl Core {
         server.cancels = server.cancels.saturating_sub(1);
         if server.cancels == 0 && server.state == ServerState::Cleaning {
             self.go_on_cleaning(id, io);
+        }
+    }
+}
+
+/// How many bytes in front are a whole request: all up to what ReadyForQuery answers.
+fn first_request(held: &[u8]) -> Option<usize> {
+    let mut rest = held;
+    loop {
+        let (frame, later) = Frame::split(rest, u32::MAX).ok()??;
+        rest = later;
+        if let Frontend::Query | Frontend::FunctionCall | Frontend::Sync =
+            Frontend::from_tag(frame.tag)?
+        {
+            return Some(held.len() - rest.len());
         }
     }
 }

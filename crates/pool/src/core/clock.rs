@@ -5,8 +5,32 @@ use std::time::Duration;
 
 use super::Core;
 use crate::{
-    Io, client::ClientState, ids::PoolId, refusal::Refusal, server::ServerState, time::Time,
+    Io,
+    client::ClientState,
+    ids::{ClientId, PoolId},
+    refusal::Refusal,
+    server::{Server, ServerState},
+    time::Time,
 };
+
+/// What a linked server is at.
+#[derive(Clone, Copy)]
+enum LinkedState {
+    /// It owes an answer.
+    Works,
+    /// It waits for the client, in a transaction or a batch.
+    InTransaction,
+    /// It waits for the client, in session mode.
+    Idle,
+}
+
+fn linked_state(server: &Server) -> LinkedState {
+    match () {
+        () if !server.owed.is_empty() => LinkedState::Works,
+        () if server.is_settled() => LinkedState::Idle,
+        () => LinkedState::InTransaction,
+    }
+}
 
 /// Between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -44,9 +68,30 @@ impl Core {
                 (timeouts.query_wait, Refusal::QueryWait)
             }
             ClientState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
-            ClientState::Linked(_) => return,
+            ClientState::Linked(server) => {
+                let Some(server) = self.servers.get(server) else { return };
+                let (since, state) = (server.since, linked_state(server));
+                return self.sweep_linked(id, since, state, io);
+            }
         };
         if limit.is_some_and(|limit| self.now.since(client.since) >= limit) {
+            self.refuse(id, &refusal, io);
+        }
+    }
+
+    /// A client that has a server, for which something is the case since some time.
+    fn sweep_linked(&mut self, id: ClientId, since: Time, state: LinkedState, io: &mut dyn Io) {
+        let Some(pool) = self.clients.get(id).and_then(|c| self.pools[c.pool.index()].as_ref())
+        else {
+            return;
+        };
+        let timeouts = &pool.spec.timeouts;
+        let (limit, refusal) = match state {
+            LinkedState::Works => (timeouts.query, Refusal::QueryTimeout),
+            LinkedState::InTransaction => (timeouts.idle_transaction, Refusal::IdleTransaction),
+            LinkedState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
+        };
+        if limit.is_some_and(|limit| self.now.since(since) >= limit) {
             self.refuse(id, &refusal, io);
         }
     }

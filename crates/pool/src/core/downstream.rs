@@ -73,6 +73,9 @@ impl Core {
             self.to_client.make(|buf| buf.extend_from_slice(&reply));
         }
         let end = walk(&mut listener, &mut self.to_client, input, &mut at);
+        if linked.is_some() && listener.server.owed.is_empty() {
+            listener.server.since = self.now; // From now on it waits for the client.
+        }
         match linked {
             Some(client) => self.flush_client(client, input, io),
             None => self.to_client.clear(),

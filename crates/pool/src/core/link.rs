@@ -68,9 +68,16 @@ impl Core {
     pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn Io) {
         let now = self.now;
         let unlimited = self.makes(Mutant::LimitBreach);
+        while let Some(first) = self.pool(pool_id).waiting.front().copied()
+            && !self.is_waiting(first)
+        {
+            self.pool(pool_id).waiting.pop_front();
+        }
         loop {
             let pool = self.pool(pool_id);
-            let wanted = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
+            let waiting = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
+            let short = pool.spec.servers_min.saturating_sub(pool.servers - pool.opening) as usize;
+            let wanted = waiting.max(short);
             if pool.opening as usize >= wanted
                 || pool.opening >= pool.spec.logins_max.max(1)
                 || now < pool.retry_at

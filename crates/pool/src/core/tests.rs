@@ -1,5 +1,6 @@
 //! Dialogues: a recording [`Io`] in the place of a worker.
 
+mod cancel;
 mod transaction_mode;
 
 use std::{collections::HashMap, io::IoSlice, sync::Arc};

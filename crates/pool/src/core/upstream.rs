@@ -121,6 +121,9 @@ impl Core {
         let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {
             return walk_alone(client, &mut self.to_client, input, at);
         };
+        if server.owed.is_empty() {
+            server.since = self.now; // It waited for the client until now.
+        }
         let pool = self.pools[client.pool.index()].as_ref();
         let spec = &pool.expect("pools of clients are never removed").spec;
         let shares = spec.mode != Mode::Session;

@@ -109,6 +109,7 @@ impl SimClient {
         };
         let Some(promise) = self.promised.front_mut() else { return Err(unexpected(None)) };
         if promise.cancellable && memchr::memmem::find(message, b"C57014\0").is_some() {
+            self.has_unnamed = false;
             promise.bytes = b"Z\0\0\0\x05I".to_vec();
             return Ok(());
         }
