@@ -196,6 +196,10 @@ impl Listener<'_> {
             Audience::Cleaning => return Reply::Break(Refusal::ServerLost),
             Audience::Client | Audience::Pooler => {}
         }
+        if self.server.status == TransactionStatus::InTransaction {
+            // ReadyForQuery will say so too; what a client sends before that is judged by it already.
+            self.server.status = TransactionStatus::Failed;
+        }
         let Server { owed, statements, .. } = &mut *self.server;
         let again = match owed.front().map(|entry| &entry.request) {
             Some(Request::Query(_) | Request::Function | Request::Sync) | None => {
