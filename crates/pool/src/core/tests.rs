@@ -1,6 +1,8 @@
 //! Dialogues: a recording [`Io`] in the place of a worker.
 
 mod cancel;
+mod settings;
+mod statements;
 mod transaction_mode;
 
 use std::{collections::HashMap, io::IoSlice, sync::Arc};
