@@ -81,7 +81,16 @@ impl Dialer {
         server_name: ServerName<'static>,
         direct: bool,
     ) -> Self {
-        self.tls = Some(Secure { config, server_name, direct });
+        self.tls = Some(Secure { config, server_name, direct, optional: false });
+        self
+    }
+
+    /// The same, going on without TLS if the server says that it has none.
+    #[must_use]
+    pub fn tls_optional(mut self) -> Self {
+        if let Some(tls) = &mut self.tls {
+            tls.optional = true;
+        }
         self
     }
 
@@ -122,7 +131,7 @@ impl Dialer {
 }
 
 /// A path, or with `@` in front a name in Linux's abstract namespace.
-fn unix_address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
+pub(crate) fn unix_address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     match path.as_os_str().as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddrUnix::new_abstract_name(name),
         None => SocketAddrUnix::new(path),

@@ -11,11 +11,13 @@
 //! A due time costs one `timerfd_settime` when it is earlier than the one already armed.
 
 mod dialer;
+mod listener;
 mod poller;
 mod stream;
 mod timers;
 
 pub use dialer::{DialError, Dialer};
-pub use poller::{Poller, Readiness, Token, Waker};
+pub use listener::{ListenError, Listener};
+pub use poller::{Interest, Poller, Readiness, Token, Waker};
 pub use stream::{Received, Stream};
 pub use timers::Timers;

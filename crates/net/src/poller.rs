@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use crate::Listener;
 use rustix::{
     event::{EventfdFlags, epoll, eventfd},
     time::{
@@ -33,6 +34,26 @@ pub struct Readiness {
     /// there, and no further report will come: read until the end of the stream, a short read is
     /// not the last.
     pub hung_up: bool,
+}
+
+/// What a socket is watched for. The end of the stream is always told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes. A unix socket that is also watched for room reports some whenever its peer reads,
+    /// so this is what to watch one for as long as nothing waits to be sent.
+    Read,
+    /// Bytes, and room to send.
+    Both,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        let read = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        match self {
+            Self::Read => read,
+            Self::Both => read | epoll::EventFlags::OUT,
+        }
+    }
 }
 
 /// One epoll set with a timer that is exact to well under a millisecond.
@@ -80,11 +101,48 @@ impl Poller {
     ///
     /// The kernel refused, for want of memory or of watches.
     pub fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN
-            | epoll::EventFlags::OUT
-            | epoll::EventFlags::RDHUP
-            | epoll::EventFlags::ET;
-        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags)?)
+        self.add_for(socket, token, Interest::Both)
+    }
+
+    /// Like [`Poller::add`], for one direction or both.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused, for want of memory or of watches.
+    pub fn add_for(&self, socket: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token.0);
+        Ok(epoll::add(&self.epoll, socket, data, interest.flags())?)
+    }
+
+    /// Watches a socket for something else from now on, or under another token. What it is ready
+    /// for already is reported again.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused, for want of memory.
+    pub fn watch_for(&self, socket: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token.0);
+        Ok(epoll::modify(&self.epoll, socket, data, interest.flags())?)
+    }
+
+    /// Stops watching a socket that stays open, to be watched by another poller.
+    ///
+    /// # Errors
+    ///
+    /// It is not being watched.
+    pub fn remove(&self, socket: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, socket)?)
+    }
+
+    /// Watches a listener. It is reported as long as connections wait there, so one need not take
+    /// all at once; of several pollers that watch one socket, not all wake for one connection.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused, for want of memory or of watches.
+    pub fn add_listener(&self, listener: &Listener, token: Token) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        Ok(epoll::add(&self.epoll, listener, epoll::EventData::new_u64(token.0), flags)?)
     }
 
     /// A handle with which other threads can end a wait.
@@ -114,10 +172,11 @@ impl Poller {
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
+        let mut rang = false;
         for event in ready {
             let flags = event.flags;
             match event.data.u64() {
-                TIMER => self.armed = None,
+                TIMER => rang = true,
                 WAKER => {}
                 token => {
                     let broken = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
@@ -131,8 +190,9 @@ impl Poller {
                 }
             }
         }
-        if self.armed.is_none() {
-            // It has fired: read it, or it would stay readable.
+        if rang {
+            self.armed = None;
+            // Read it, or it would stay readable.
             let mut ticks = [0_u8; 8];
             let _ = rustix::io::read(&self.timer, &mut ticks);
         }

@@ -1,7 +1,7 @@
-//! One connection to a server: a socket that never blocks, with TLS where it is wanted.
+//! One connection: a socket that never blocks, with TLS where it is wanted.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, IoSlice, Read, Write},
     net::TcpStream,
     os::{
         fd::{AsFd, BorrowedFd},
@@ -11,7 +11,7 @@ use std::{
 };
 
 use howdah_wire::startup::SSL_REQUEST_PACKET;
-use rustls::{ClientConnection, pki_types::ServerName};
+use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_types::ServerName};
 
 /// A connection that carries PostgreSQL's messages once it is open.
 ///
@@ -24,6 +24,9 @@ use rustls::{ClientConnection, pki_types::ServerName};
 ///
 /// [`Stream::open`] walks that line as far as the socket allows. After it returned true, use
 /// [`Stream::send`] and [`Stream::receive`] until they have nothing more, then wait again.
+///
+/// One that a [`crate::Listener`] accepted is open from the start, and plain. What the client sends
+/// first says whether it wants TLS: then [`Stream::begin_tls`] sets it back to handshaking.
 #[derive(Debug)]
 pub struct Stream {
     transport: Transport,
@@ -42,14 +45,16 @@ pub(crate) struct Secure {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) direct: bool,
+    /// Go on without it if the server says that it has none.
+    pub(crate) optional: bool,
 }
 
 #[derive(Debug)]
 enum Phase {
     Connecting { tls: Option<Secure> },
     AskingForTls { tls: Secure, asked: bool },
-    Handshaking { connection: Box<ClientConnection>, direct: bool },
-    Tls(Box<ClientConnection>),
+    Handshaking { connection: Box<Connection>, direct: bool },
+    Tls(Box<Connection>),
     Plain,
 }
 
@@ -72,6 +77,63 @@ const ALPN: &[u8] = b"postgresql";
 impl Stream {
     pub(crate) fn new(transport: Transport, tls: Option<Secure>) -> Self {
         Self { transport, phase: Phase::Connecting { tls } }
+    }
+
+    pub(crate) fn accepted(transport: Transport) -> Self {
+        Self { transport, phase: Phase::Plain }
+    }
+
+    /// Begins TLS as its server, on an accepted connection; go on with [`Stream::open`].
+    ///
+    /// `received` is what of the handshake has been read already. It has to be empty after an
+    /// SSLRequest: what was sent before our answer was sent in the clear, by nobody known, and the
+    /// connection is to be refused (CVE-2021-23214). Without an SSLRequest, the client has to agree on
+    /// PostgreSQL's protocol: see [`Stream::alpn_protocol`].
+    ///
+    /// # Errors
+    ///
+    /// `received` is not TLS, or the configuration cannot be used.
+    pub fn begin_tls(&mut self, config: Arc<ServerConfig>, mut received: &[u8]) -> io::Result<()> {
+        let mut connection =
+            Connection::from(ServerConnection::new(config).map_err(io::Error::other)?);
+        while !received.is_empty() {
+            if connection.read_tls(&mut received)? == 0 {
+                break;
+            }
+            if let Err(error) = connection.process_new_packets() {
+                // The alert tells the client what is wrong; it goes out if it can.
+                let _ = flush_tls(&mut connection, &mut self.transport);
+                return Err(io::Error::other(error));
+            }
+        }
+        self.phase = Phase::Handshaking { connection: Box::new(connection), direct: false };
+        Ok(())
+    }
+
+    /// Whether what is sent and received is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self.phase, Phase::Tls(_))
+    }
+
+    /// The protocol that the TLS handshake agreed on by ALPN, if it did.
+    pub fn alpn_protocol(&self) -> Option<&[u8]> {
+        match &self.phase {
+            Phase::Tls(connection) => connection.alpn_protocol(),
+            _ => None,
+        }
+    }
+
+    /// Whether this is a unix socket.
+    pub fn is_unix(&self) -> bool {
+        matches!(self.transport, Transport::Unix(_))
+    }
+
+    /// The client's TCP address; `None` for a unix socket, or when it is gone.
+    pub fn peer_address(&self) -> Option<std::net::SocketAddr> {
+        match &self.transport {
+            Transport::Tcp(socket) => socket.peer_addr().ok(),
+            Transport::Unix(_) => None,
+        }
     }
 
     /// Goes on with connecting, asking for TLS and its handshake; true once the connection is open.
@@ -111,6 +173,7 @@ impl Stream {
                             connection: handshake(tls.clone())?,
                             direct: false,
                         },
+                        Some(b'N') if tls.optional => Phase::Plain,
                         Some(_) => {
                             return Err(io::Error::other("the server does not offer TLS"));
                         }
@@ -169,6 +232,36 @@ impl Stream {
         }
     }
 
+    /// Sends `slices` one after another, as much as fits now, and says how many bytes that was.
+    /// Without TLS that is one system call. What [`Stream::send`] says about TLS holds here too.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn send_slices(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if let Phase::Plain = self.phase {
+            return send_slices_plain(&mut self.transport, slices);
+        }
+        let mut taken = 0;
+        for slice in slices {
+            let some = self.send(slice)?;
+            taken += some;
+            if some < slice.len() {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Whether bytes that were taken by a send are still on their way out of the TLS connection:
+    /// send again, if only nothing, when the socket is writable.
+    pub fn holds_bytes(&self) -> bool {
+        match &self.phase {
+            Phase::Tls(connection) => connection.wants_write(),
+            _ => false,
+        }
+    }
+
     /// Reads into `buffer`.
     ///
     /// # Errors
@@ -184,7 +277,7 @@ impl Stream {
         }
     }
 
-    /// The DER of the server's own certificate, for channel binding; `None` without TLS.
+    /// The DER of the peer's own certificate; `None` without TLS, or if it showed none.
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         let Phase::Tls(connection) = &self.phase else { return None };
         connection.peer_certificates()?.first().map(AsRef::as_ref)
@@ -208,10 +301,10 @@ impl AsFd for Stream {
     }
 }
 
-fn handshake(tls: Secure) -> io::Result<Box<ClientConnection>> {
+fn handshake(tls: Secure) -> io::Result<Box<Connection>> {
     let connection =
         ClientConnection::new(tls.config, tls.server_name).map_err(io::Error::other)?;
-    Ok(Box::new(connection))
+    Ok(Box::new(connection.into()))
 }
 
 /// The one byte that answers an SSLRequest, or `None` while it is not there.
@@ -229,7 +322,7 @@ fn read_tls_answer(transport: &mut Transport) -> io::Result<Option<u8>> {
 }
 
 /// True when the handshake is complete and our last flight has left.
-fn shake_hands(connection: &mut ClientConnection, transport: &mut Transport) -> io::Result<bool> {
+fn shake_hands(connection: &mut Connection, transport: &mut Transport) -> io::Result<bool> {
     loop {
         flush_tls(connection, transport)?;
         if !connection.is_handshaking() {
@@ -237,14 +330,20 @@ fn shake_hands(connection: &mut ClientConnection, transport: &mut Transport) -> 
         }
         match connection.read_tls(transport) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => connection.process_new_packets().map_err(io::Error::other)?,
+            Ok(_) => {
+                if let Err(error) = connection.process_new_packets() {
+                    // The alert tells the peer what is wrong; it goes out if it can.
+                    let _ = flush_tls(connection, transport);
+                    return Err(io::Error::other(error));
+                }
+            }
             Err(error) if would_block(&error) => return Ok(false),
             Err(error) => return Err(error),
-        };
+        }
     }
 }
 
-fn flush_tls(connection: &mut ClientConnection, transport: &mut Transport) -> io::Result<()> {
+fn flush_tls(connection: &mut Connection, transport: &mut Transport) -> io::Result<()> {
     while connection.wants_write() {
         match connection.write_tls(transport) {
             Ok(_) => {}
@@ -269,6 +368,22 @@ fn send_plain(transport: &mut Transport, bytes: &[u8]) -> io::Result<usize> {
     Ok(sent)
 }
 
+fn send_slices_plain(transport: &mut Transport, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    loop {
+        let sent = match slices {
+            [one] => transport.write(one),
+            more => transport.write_vectored(more),
+        };
+        match sent {
+            // Less than all is a full socket: a second call would only be told so.
+            Ok(sent) => return Ok(sent),
+            Err(error) if would_block(&error) => return Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn receive_plain(transport: &mut Transport, buffer: &mut [u8]) -> io::Result<Received> {
     match transport.read(buffer) {
         Ok(0) => Ok(Received::Closed),
@@ -282,7 +397,7 @@ fn receive_plain(transport: &mut Transport, buffer: &mut [u8]) -> io::Result<Rec
 }
 
 fn receive_tls(
-    connection: &mut ClientConnection,
+    connection: &mut Connection,
     transport: &mut Transport,
     buffer: &mut [u8],
 ) -> io::Result<Received> {
@@ -348,6 +463,13 @@ impl Write for Transport {
         match self {
             Self::Tcp(socket) => socket.write(bytes),
             Self::Unix(socket) => socket.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.write_vectored(slices),
+            Self::Unix(socket) => socket.write_vectored(slices),
         }
     }
 

@@ -1,0 +1,238 @@
+//! Where clients come in: TCP ports and unix sockets, accepted without waiting.
+
+use std::{
+    fs, io,
+    net::{SocketAddr, TcpListener},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::PermissionsExt as _,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, unlinkat},
+    io::Errno,
+    net::{
+        AddressFamily, SocketFlags, SocketType, accept_with, bind, ipproto, listen, socket_with,
+        sockopt::{set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport, set_tcp_nodelay},
+    },
+};
+
+use crate::{
+    dialer::unix_address,
+    stream::{Stream, Transport},
+};
+
+/// A socket that clients connect to.
+///
+/// Several listeners may share a TCP port: with `SO_REUSEPORT` the kernel deals connections out
+/// among them, so every event loop has its own and none wakes for another's. A unix socket has one
+/// listener, which is shared by [`Listener::try_clone`]; [`crate::Poller::add_listener`] sees to it
+/// that a connection wakes one loop only.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Tcp(SocketAddr),
+    /// The path is ours to remove.
+    Unix(PathBuf),
+}
+
+/// A listener could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {place}")]
+pub struct ListenError {
+    /// Address and port, or path.
+    pub place: String,
+    /// The kernel's reason.
+    pub source: io::Error,
+}
+
+impl Listener {
+    /// Listens on a TCP address; port 0 takes a free one. `backlog` connections wait in the kernel
+    /// until they are accepted. Others may listen there too, if they are of the same user.
+    ///
+    /// # Errors
+    ///
+    /// The address is not ours, taken, or needs rights we lack.
+    pub fn tcp(address: SocketAddr, backlog: u32) -> Result<Self, ListenError> {
+        Self::begin_tcp(address, backlog)
+            .map_err(|source| ListenError { place: address.to_string(), source })
+    }
+
+    fn begin_tcp(address: SocketAddr, backlog: u32) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        set_socket_reuseaddr(&socket, true)?;
+        set_socket_reuseport(&socket, true)?;
+        if address.is_ipv6() {
+            // The same port for IPv4 is a listener of its own.
+            set_ipv6_v6only(&socket, true)?;
+        }
+        bind(&socket, &address)?;
+        listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        let socket = TcpListener::from(socket);
+        let address = socket.local_addr()?;
+        Ok(Self { socket: socket.into(), place: Place::Tcp(address) })
+    }
+
+    /// Listens on a unix socket with these permissions. A socket that a dead process left there is
+    /// replaced; one that somebody answers at is an error, and so is any other file. A path that
+    /// begins with `@` is a name in Linux's abstract namespace, which has no permissions.
+    ///
+    /// # Errors
+    ///
+    /// The path is taken, too long, or in a directory we may not write to.
+    pub fn unix(path: &Path, mode: u32, backlog: u32) -> Result<Self, ListenError> {
+        Self::begin_unix(path, mode, backlog)
+            .map_err(|source| ListenError { place: path.display().to_string(), source })
+    }
+
+    fn begin_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Self> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = unix_address(path)?;
+        match bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) if is_abandoned(path) => {
+                fs::remove_file(path)?;
+                bind(&socket, &address)?;
+            }
+            other => other?,
+        }
+        if !is_abstract(path) {
+            // Between these two lines the umask holds, which gives away no more than `mode` may.
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        }
+        listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        Ok(Self { socket, place: Place::Unix(path.to_owned()) })
+    }
+
+    /// Another handle to the same socket, for another event loop.
+    ///
+    /// # Errors
+    ///
+    /// The process is out of file descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let place = match &self.place {
+            Place::Tcp(address) => Place::Tcp(*address),
+            Place::Unix(path) => Place::Unix(path.clone()),
+        };
+        Ok(Self { socket: self.socket.try_clone()?, place })
+    }
+
+    /// The TCP address that is listened on, with the port that was found for port 0.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        match &self.place {
+            Place::Tcp(address) => Some(*address),
+            Place::Unix(_) => None,
+        }
+    }
+
+    /// Takes a connection that has come in, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The process or the system is out of file descriptors or memory: try again later. Connections
+    /// that were gone before they were taken are passed over.
+    pub fn accept(&self) -> io::Result<Option<Stream>> {
+        loop {
+            match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(socket) => return self.accepted(socket).map(Some),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn accepted(&self, socket: OwnedFd) -> io::Result<Stream> {
+        Ok(Stream::accepted(match self.place {
+            Place::Tcp(_) => {
+                set_tcp_nodelay(&socket, true)?;
+                Transport::Tcp(socket.into())
+            }
+            Place::Unix(_) => Transport::Unix(socket.into()),
+        }))
+    }
+
+    /// Removes the unix socket from its directory, so that nobody finds it after us.
+    pub fn remove(&self) {
+        if let Place::Unix(path) = &self.place
+            && !is_abstract(path)
+        {
+            // Gone already is as good.
+            let _ = unlinkat(rustix::fs::CWD, path, AtFlags::empty());
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"@")
+}
+
+/// Whether there is a socket at which nobody listens.
+fn is_abandoned(path: &Path) -> bool {
+    use std::os::unix::{fs::FileTypeExt as _, net::UnixStream};
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    is_socket
+        && UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpStream,
+        os::unix::net::{UnixListener, UnixStream},
+    };
+
+    #[test]
+    fn two_listeners_share_a_port() {
+        let first = Listener::tcp(([127, 0, 0, 1], 0).into(), 128).unwrap();
+        let address = first.tcp_address().unwrap();
+        let second = Listener::tcp(address, 128).unwrap();
+        let clients: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let drain = |listener: &Listener| std::iter::from_fn(|| listener.accept().unwrap()).count();
+        assert_eq!(drain(&first) + drain(&second), clients.len());
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let directory = std::env::temp_dir().join(format!("howdah-net-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(".s.PGSQL.1");
+        drop(UnixListener::bind(&path).unwrap());
+        let listener = Listener::unix(&path, 0o700, 8).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        let refused = Listener::unix(&path, 0o700, 8).unwrap_err();
+        assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse, "{refused}");
+
+        // The one who was refused had knocked to see whether anybody is in.
+        drop(listener.accept().unwrap());
+        let mut client = UnixStream::connect(&path).unwrap();
+        let mut accepted = listener.accept().unwrap().unwrap();
+        assert_eq!(accepted.send(b"hello").unwrap(), 5);
+        let mut hello = [0; 5];
+        client.read_exact(&mut hello).unwrap();
+        client.write_all(&hello).unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!(accepted.receive(&mut buffer).unwrap(), crate::Received::Drained(5));
+        listener.remove();
+        assert!(!path.exists());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
