@@ -39,6 +39,8 @@ pub use self::{
     userlist::{UserlistError, UserlistErrorKind, read as read_userlist},
 };
 
+pub(crate) use self::database::host_and_port;
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]

@@ -3,6 +3,7 @@
 mod cancel;
 mod clock;
 mod downstream;
+mod drain;
 mod leave;
 mod link;
 mod mutant;

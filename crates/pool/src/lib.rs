@@ -37,6 +37,7 @@ mod slab;
 mod spec;
 mod statements;
 mod time;
+mod worker;
 
 pub use client::worker_of_key;
 pub use core::{Core, Transfer};
@@ -49,3 +50,4 @@ pub use settings::Setting;
 pub use spec::{Mode, PoolSpec, Timeouts};
 pub use statements::Statements;
 pub use time::Time;
+pub use worker::{Pooler, StartError};

@@ -2,4 +2,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+mod clients;
+mod faults;
 mod server_login;
+mod support;

@@ -1,0 +1,253 @@
+//! [`Pooler`]: the sockets around [`crate::Core`], one event loop per thread.
+//!
+//! ```text
+//!             ┌──────────── worker 0 ────────────┐       ┌ worker 1 … ┐
+//! clients ──► │ listener ─► entrance ─► link ─┐   │       │            │
+//!             │                 ▲ heavy       ▼   │ mail  │            │
+//!             │              helpers        Core  │ ◄───► │    Core    │
+//!             │                 ▼ heavy       ▲   │       │            │
+//! servers ◄── │     dial ─► entrance ─► link ─┘   │       │            │
+//!             └──────────────────────────────────┘       └────────────┘
+//! ```
+//!
+//! Workers share limits, the directory of pools and four helper threads, and otherwise nothing: a
+//! client stays with the worker that accepted it, and a server too, unless another worker starves.
+
+mod directory;
+mod entrance;
+mod front;
+mod helpers;
+mod link;
+mod mail;
+mod run;
+mod seats;
+mod sockets;
+mod tls;
+
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs as _},
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use howdah_connect::tls::TlsError;
+use howdah_net::{ListenError, Listener, Poller};
+
+use self::{
+    directory::Directory,
+    front::Front,
+    helpers::Helpers,
+    mail::{Mail, Mailbox},
+    run::{Parts, Worker},
+};
+use crate::{WorkerId, config::Config};
+
+/// A pooler that runs.
+///
+/// # Example
+///
+/// ```no_run
+/// use howdah_pool::{Pooler, config};
+///
+/// let read = config::read(std::path::Path::new("howdah.toml"))?;
+/// let pooler = Pooler::start(read.config)?;
+/// println!("listening on {:?}", pooler.addresses());
+/// // On SIGTERM:
+/// pooler.drain();
+/// pooler.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Pooler {
+    mailboxes: Arc<[Arc<Mailbox>]>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    addresses: Vec<SocketAddr>,
+    /// Kept to be removed from their directories.
+    unix: Vec<Listener>,
+}
+
+/// A pooler could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address or a unix socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A text of `listen.addresses` is no address and no name of one.
+    #[error("cannot listen on {text:?}: no such address")]
+    Address {
+        /// The text.
+        text: String,
+    },
+    /// Certificates, keys or authorities.
+    #[error("cannot set up TLS")]
+    Tls(#[from] TlsError),
+    /// The client leg's certificate or key.
+    #[error("cannot set up TLS for clients: {path}: {text}")]
+    ClientTls {
+        /// The file, or the setting that lacks one.
+        path: String,
+        /// What is wrong with it.
+        text: String,
+    },
+    /// More workers than cancel keys can name.
+    #[error("{workers} workers are too many: at most 128")]
+    Workers {
+        /// How many.
+        workers: usize,
+    },
+    /// The system gives no threads, or no descriptors.
+    #[error("cannot start a worker")]
+    System(#[from] io::Error),
+}
+
+impl Pooler {
+    /// Listens, and starts the workers.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left behind.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        let workers = match config.workers {
+            Some(workers) => workers.get(),
+            None => thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
+        };
+        let most = usize::from(WorkerId::MAX) + 1;
+        if workers > most && config.workers.is_some() {
+            return Err(StartError::Workers { workers });
+        }
+        let workers = workers.min(most);
+        let (mut addresses, mut listeners) = (Vec::new(), Vec::new());
+        listeners.resize_with(workers, Vec::new);
+        listen_tcp(&config, &mut listeners, &mut addresses)?;
+        let unix = listen_unix(&config, &addresses, &mut listeners)?;
+
+        let tls = tls::server_config(&config.tls)?;
+        let front = Arc::new(Front::new(Directory::new(config)?, tls));
+        let helpers = Helpers::start(&front)?;
+        let pollers = (0..workers).map(|_| Poller::new()).collect::<io::Result<Vec<_>>>()?;
+        let mailboxes = pollers
+            .iter()
+            .map(|poller| poller.waker().map(Mailbox::new))
+            .collect::<io::Result<Arc<[_]>>>()?;
+        let mut pooler = Self { mailboxes, threads: Vec::new(), addresses, unix };
+        for (number, (poller, listeners)) in (0_u8..).zip(pollers.into_iter().zip(listeners)) {
+            let worker = Worker::new(Parts {
+                number: WorkerId(number),
+                poller,
+                mailboxes: Arc::clone(&pooler.mailboxes),
+                front: Arc::clone(&front),
+                helpers: helpers.clone(),
+                listeners,
+            })?;
+            let thread = thread::Builder::new().name(format!("worker-{number}"));
+            pooler.threads.push(thread.spawn(move || worker.run())?);
+        }
+        Ok(pooler)
+    }
+
+    /// TCP addresses that are listened on, with the ports that were found for port 0.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Takes no new clients, lets go of each as soon as it is in no transaction, and ends with the
+    /// last one.
+    pub fn drain(&self) {
+        self.tell(|| Mail::Drain);
+    }
+
+    /// Ends now, whatever clients are doing.
+    pub fn stop(&self) {
+        self.tell(|| Mail::Stop);
+    }
+
+    fn tell(&self, mail: impl Fn() -> Mail) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
+    }
+
+    /// Whether all workers have ended.
+    pub fn is_over(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for the workers to end.
+    ///
+    /// # Errors
+    ///
+    /// One of them could not go on.
+    pub fn join(mut self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads.drain(..) {
+            let ended =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        self.stop();
+        self.unix.iter().for_each(Listener::remove);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One listener per address and worker.
+fn listen_tcp(
+    config: &Config,
+    listeners: &mut [Vec<Listener>],
+    addresses: &mut Vec<SocketAddr>,
+) -> Result<(), StartError> {
+    let listen = &config.listen;
+    for text in &listen.addresses {
+        for address in resolve(text, listen.port)? {
+            let mut found = address;
+            for own in &mut *listeners {
+                let listener = Listener::tcp(found, listen.backlog)?;
+                found = listener.tcp_address().unwrap_or(found);
+                own.push(listener);
+            }
+            addresses.push(found);
+        }
+    }
+    Ok(())
+}
+
+fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>, StartError> {
+    if text == "*" {
+        return Ok(vec![([0, 0, 0, 0], port).into(), ([0_u16; 8], port).into()]);
+    }
+    let wrong = || StartError::Address { text: text.to_owned() };
+    let (host, port) = crate::config::host_and_port(text, port).map_err(|_| wrong())?;
+    let found: Vec<_> = (host, port).to_socket_addrs().map_err(|_| wrong())?.collect();
+    if found.is_empty() { Err(wrong()) } else { Ok(found) }
+}
+
+/// One listener per directory, which all workers watch.
+fn listen_unix(
+    config: &Config,
+    addresses: &[SocketAddr],
+    listeners: &mut [Vec<Listener>],
+) -> Result<Vec<Listener>, StartError> {
+    let listen = &config.listen;
+    let port = match (listen.port, addresses.first()) {
+        (0, Some(found)) => found.port(),
+        (port, _) => port,
+    };
+    let mut unix = Vec::new();
+    for directory in &listen.unix_directories {
+        let path = directory.join(format!(".s.PGSQL.{port}"));
+        let listener = Listener::unix(&path, listen.unix_mode, listen.backlog)?;
+        for own in &mut *listeners {
+            own.push(listener.try_clone()?);
+        }
+        unix.push(listener);
+    }
+    Ok(unix)
+}

@@ -1,0 +1,266 @@
+//! [`Directory`]: which pools there are, the same for all workers. Pools come to be when the first
+//! client of a user in a database has logged in.
+
+use std::{
+    collections::HashMap,
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use howdah_connect::{
+    Endpoint, TlsSettings,
+    tls::{self, Encryption},
+};
+use howdah_net::{Dialer, Stream};
+use howdah_wire::{auth::scram::ScramKeys, startup::ProtocolVersion};
+use rustls::ClientConfig;
+
+use super::StartError;
+use crate::{
+    Limit, Mode, PoolId, PoolSpec, Timeouts,
+    auth::{ServerIntent, ServerProtection},
+    config::{Config, HostOrder, PoolMode, PoolSettings},
+};
+
+/// Most pools there may be: where users may name any database, they could make more without end.
+const POOLS_MAX: usize = 100_000;
+
+/// All pools.
+#[derive(Debug)]
+pub(super) struct Directory {
+    config: Arc<Config>,
+    tls: TlsSettings,
+    tls_config: Option<Arc<ClientConfig>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pools: Vec<Arc<PoolEntry>>,
+    by_key: HashMap<Key, PoolId>,
+    limits: HashMap<LimitOf, Arc<Limit>>,
+}
+
+/// Whom a pool is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// The database, by the name that clients use.
+    pub(super) database: String,
+    /// The client's user.
+    pub(super) user: String,
+    /// What the startup packet says of `replication`, if it is for that.
+    pub(super) replication: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum LimitOf {
+    Database(String),
+    User(String),
+}
+
+/// A pool, as workers need it.
+#[derive(Debug)]
+pub(super) struct PoolEntry {
+    pub(super) id: PoolId,
+    pub(super) spec: Arc<PoolSpec>,
+    pub(super) settings: PoolSettings,
+    tls: TlsSettings,
+    tls_config: Option<Arc<ClientConfig>>,
+    /// Keys that a client's login by SCRAM has shown: they open servers that keep the same secret.
+    client_keys: Mutex<Option<ScramKeys>>,
+    next_host: AtomicUsize,
+}
+
+/// Where and how one server connection was made; a CancelRequest goes the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    /// Index of the endpoint among the pool's.
+    host: usize,
+    encryption: Encryption,
+}
+
+impl Directory {
+    /// # Errors
+    ///
+    /// The files that the server leg's TLS needs cannot be used.
+    pub(super) fn new(config: Config) -> Result<Self, StartError> {
+        let tls = config.tls.server_settings();
+        let wanted = tls.mode != howdah_connect::SslMode::Disable;
+        let tls_config = if wanted { Some(tls::client_config(&tls)?) } else { None };
+        Ok(Self { config: Arc::new(config), tls, tls_config, inner: Mutex::default() })
+    }
+
+    pub(super) fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// The pool with this number, which somebody has been given before.
+    pub(super) fn by_id(&self, id: PoolId) -> Option<Arc<PoolEntry>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.pools.get(id.index()).cloned()
+    }
+
+    /// The pool for a client; `None` if there is no such database, or if there are too many pools.
+    pub(super) fn pool(&self, key: &Key) -> Option<Arc<PoolEntry>> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = inner.by_key.get(key) {
+            return inner.pools.get(id.index()).cloned();
+        }
+        if inner.pools.len() >= POOLS_MAX {
+            return None;
+        }
+        let mut settings = self.config.pool(&key.database, &key.user)?;
+        if let Some(replication) = &key.replication {
+            settings.login.parameters.push(("replication".to_owned(), replication.clone()));
+            settings.mode = PoolMode::Session;
+        }
+        let spec = self.spec(&mut inner, key, &settings);
+        let id = PoolId(u32::try_from(inner.pools.len()).ok()?);
+        let entry = Arc::new(PoolEntry {
+            id,
+            spec: Arc::new(spec),
+            settings,
+            tls: self.tls.clone(),
+            tls_config: self.tls_config.clone(),
+            client_keys: Mutex::default(),
+            next_host: AtomicUsize::new(0),
+        });
+        inner.pools.push(Arc::clone(&entry));
+        inner.by_key.insert(key.clone(), id);
+        Some(entry)
+    }
+
+    fn spec(&self, inner: &mut Inner, key: &Key, settings: &PoolSettings) -> PoolSpec {
+        let max = |limit: Option<NonZeroU32>| limit.map_or(u32::MAX, NonZeroU32::get);
+        let mut limits = vec![Limit::new(max(settings.size))];
+        let mut shared = |of, limit: Option<NonZeroU32>| {
+            if limit.is_some() {
+                let new = || Limit::new(max(limit));
+                limits.push(Arc::clone(inner.limits.entry(of).or_insert_with(new)));
+            }
+        };
+        shared(LimitOf::Database(key.database.clone()), settings.database_servers);
+        shared(LimitOf::User(settings.login.user.clone()), settings.user_servers);
+        let times = &settings.timeouts;
+        let defaults = PoolSpec::new(0);
+        PoolSpec {
+            mode: match settings.mode {
+                PoolMode::Session => Mode::Session,
+                PoolMode::Transaction => Mode::Transaction,
+                PoolMode::Statement => Mode::Statement,
+            },
+            server_limits: limits.into(),
+            servers_min: settings.min_size,
+            statements_per_server: self.config.max_prepared_statements,
+            servers_once: key.replication.is_some() || times.server_lifetime.is_zero(),
+            tracked_settings: self
+                .config
+                .tracked_parameters
+                .iter()
+                .map(|name| name.to_ascii_lowercase().into())
+                .collect(),
+            timeouts: Timeouts {
+                query_wait: times.query_wait,
+                query: times.query,
+                idle_transaction: times.idle_transaction,
+                client_idle: times.client_idle,
+                server_idle: times.server_idle,
+                server_lifetime: Some(times.server_lifetime),
+                login_retry_max: times.server_login_retry,
+                ..defaults.timeouts.clone()
+            },
+            ..defaults
+        }
+    }
+}
+
+impl Route {
+    /// Whether it may be encrypted.
+    pub(super) fn is_encrypted(self) -> bool {
+        self.encryption != Encryption::Plain
+    }
+}
+
+impl PoolEntry {
+    /// The ways to a server, in the order they are to be tried for one connection.
+    pub(super) fn routes(&self) -> Vec<Route> {
+        let hosts = self.settings.servers.len();
+        let first = match self.settings.host_order {
+            HostOrder::RoundRobin => self.next_host.fetch_add(1, Ordering::Relaxed) % hosts.max(1),
+            HostOrder::First => 0,
+        };
+        (0..hosts)
+            .map(|host| (host + first) % hosts)
+            .flat_map(|host| {
+                let attempts = self.tls.attempts(&self.settings.servers[host]);
+                attempts.iter().map(move |encryption| Route { host, encryption: *encryption })
+            })
+            .collect()
+    }
+
+    /// Whether to know the address takes a look-up, which blocks.
+    pub(super) fn needs_lookup(&self, route: Route) -> bool {
+        match &self.settings.servers[route.host] {
+            Endpoint::Tcp { host, hostaddr: None, .. } => host.parse::<std::net::IpAddr>().is_err(),
+            _ => false,
+        }
+    }
+
+    /// Looks the address up.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it cannot be what a certificate is for.
+    pub(super) fn dialer(&self, route: Route) -> Result<Dialer, String> {
+        let endpoint = &self.settings.servers[route.host];
+        let dialer = match endpoint {
+            Endpoint::Tcp { host, hostaddr, port } => {
+                let host = hostaddr.map_or_else(|| host.clone(), |address| address.to_string());
+                Dialer::tcp(&host, *port).map_err(|error| error.to_string())?
+            }
+            Endpoint::Unix { path } => Dialer::unix(path),
+        };
+        let (Some(config), true) = (&self.tls_config, route.encryption != Encryption::Plain) else {
+            return Ok(dialer);
+        };
+        let name = tls::server_name(endpoint).map_err(|error| error.to_string())?;
+        let direct = route.encryption == Encryption::Direct;
+        let dialer = dialer.with_tls(Arc::clone(config), name, direct);
+        Ok(match route.encryption {
+            Encryption::Optional => dialer.tls_optional(),
+            _ => dialer,
+        })
+    }
+
+    /// Keeps keys that a client's login has shown.
+    pub(super) fn learn(&self, keys: ScramKeys) {
+        *self.client_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+    }
+
+    /// What we want at a server that this stream leads to.
+    pub(super) fn intent(&self, newest: ProtocolVersion, stream: &Stream) -> ServerIntent {
+        let protection = match (stream.is_unix(), stream.is_encrypted()) {
+            (true, _) => ServerProtection::UnixSocket,
+            (false, true) => ServerProtection::Tls {
+                end_point_hash: self.tls.binding(stream.peer_certificate()),
+            },
+            (false, false) => ServerProtection::None,
+        };
+        let client_keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ServerIntent {
+            identity: self.settings.login.clone(),
+            parameters: Vec::new(),
+            newest,
+            client_keys,
+            protection,
+        }
+    }
+
+    /// Where a route leads, for messages.
+    pub(super) fn place(&self, route: Route) -> String {
+        self.settings.servers[route.host].to_string()
+    }
+}

@@ -1,0 +1,108 @@
+//! [`Entrance`]: a connection on its way in: a client that logs in, a server that we log in to, a
+//! CancelRequest that we send. It owns its socket, and goes as far as the socket lets it. What costs
+//! more than some microseconds (TLS handshakes, SCRAM, look-ups) is said beforehand, so that the
+//! worker can have it done by a thread beside the data path.
+
+mod client;
+mod dial;
+mod server;
+
+use howdah_net::{Interest, Stream};
+use howdah_wire::startup::CancelKey;
+
+pub(super) use self::{client::ClientEntrance, dial::CancelEntrance, server::ServerEntrance};
+use super::{directory::Route, front::Front};
+use crate::{ClientLogin, Permits, ServerFailure, ServerId, auth::ServerReady};
+
+/// A connection on its way in.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    /// `None` while a server has not been dialled.
+    pub(super) stream: Option<Stream>,
+    /// Whether the peer has closed its side.
+    pub(super) hung_up: bool,
+    /// What the worker's poller watches the stream for, if it does.
+    pub(super) watched: Option<Interest>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Client(ClientEntrance),
+    Server(ServerEntrance),
+    Cancel(CancelEntrance),
+}
+
+/// How far an entrance got.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// Until its socket is ready again.
+    Waiting,
+    /// The next step is heavy.
+    Heavy,
+    /// A client is in. With it come its share of the limit on clients, and what it sent after its
+    /// login.
+    Client(ClientLogin, Permits, Vec<u8>),
+    /// A client wants another's statement cancelled; there is nothing more to do for it.
+    CancelRequest(CancelKey),
+    /// We are in at a server, by this route.
+    Server(ServerId, Box<ServerReady>, Route),
+    /// There is no way in at a server.
+    NoServer(ServerId, ServerFailure),
+    /// A CancelRequest to a server is over.
+    Cancelled(ServerId),
+    /// Close it; the client has been told why, or will not listen.
+    Close,
+}
+
+impl Entrance {
+    pub(super) fn client(stream: Stream, front: &Front) -> Self {
+        let kind = Kind::Client(ClientEntrance::new(front, stream.is_unix()));
+        Self { stream: Some(stream), hung_up: false, watched: None, kind }
+    }
+
+    pub(super) fn server(entrance: ServerEntrance) -> Self {
+        Self { stream: None, hung_up: false, watched: None, kind: Kind::Server(entrance) }
+    }
+
+    pub(super) fn cancel(entrance: CancelEntrance) -> Self {
+        Self { stream: None, hung_up: false, watched: None, kind: Kind::Cancel(entrance) }
+    }
+
+    /// Goes on as far as the socket allows; heavy steps only if `heavy`.
+    pub(super) fn advance(&mut self, front: &Front, heavy: bool) -> Progress {
+        let Self { stream, hung_up, watched, kind } = self;
+        match kind {
+            Kind::Client(client) => match stream {
+                Some(stream) => client.advance(stream, front, heavy),
+                None => Progress::Close,
+            },
+            Kind::Server(server) => {
+                // A stream that is replaced by another attempt's was closed with it.
+                let progress = server.advance(stream, front, heavy);
+                if server.take_redialled() {
+                    (*watched, *hung_up) = (None, false);
+                }
+                progress
+            }
+            Kind::Cancel(cancel) => cancel.advance(stream, heavy),
+        }
+    }
+
+    /// What becomes of it when its time is over.
+    pub(super) fn timed_out(&mut self) -> Progress {
+        match &mut self.kind {
+            Kind::Client(client) => {
+                if let Some(stream) = &mut self.stream {
+                    client.timed_out(stream);
+                }
+                Progress::Close
+            }
+            Kind::Server(server) => server.timed_out(),
+            Kind::Cancel(cancel) => Progress::Cancelled(cancel.server()),
+        }
+    }
+}
+
+/// Bytes of one read while logging in; packets of logins are short.
+const READ_BYTES: usize = 4096;

@@ -1,0 +1,144 @@
+//! A client's way in: the socket around [`ClientHandshake`].
+
+use std::{io, sync::Arc};
+
+use howdah_net::{Received, Stream};
+
+use super::{Progress, READ_BYTES};
+use crate::{
+    ClientLogin, Permits,
+    auth::{Admitted, ClientHandshake, ClientStep, Rejection, Replication, Work},
+    worker::{directory::Key, front::Front},
+};
+
+/// A client that logs in.
+#[derive(Debug)]
+pub(in crate::worker) struct ClientEntrance {
+    handshake: Box<ClientHandshake>,
+    next: Next,
+}
+
+/// What the handshake waits for.
+#[derive(Debug)]
+enum Next {
+    Bytes,
+    Tls,
+    Keys(Work),
+    /// It is over.
+    Nothing,
+}
+
+impl ClientEntrance {
+    pub(super) fn new(front: &Front, is_unix: bool) -> Self {
+        let rules = Arc::clone(&front.rules);
+        let handshake = ClientHandshake::new(rules, is_unix, front.entropy());
+        Self { handshake: Box::new(handshake), next: Next::Bytes }
+    }
+
+    pub(super) fn advance(&mut self, stream: &mut Stream, front: &Front, heavy: bool) -> Progress {
+        loop {
+            if !heavy && matches!(self.next, Next::Tls | Next::Keys(_)) {
+                return Progress::Heavy;
+            }
+            let step = match std::mem::replace(&mut self.next, Next::Nothing) {
+                Next::Bytes => match self.read(stream) {
+                    Ok(Some(step)) => step,
+                    Ok(None) => {
+                        self.next = Next::Bytes;
+                        return Progress::Waiting;
+                    }
+                    Err(_) => return Progress::Close,
+                },
+                Next::Tls => match stream.open() {
+                    Ok(true) => self.handshake.tls_started(front.tls_facts(stream)),
+                    Ok(false) => {
+                        self.next = Next::Tls;
+                        return Progress::Waiting;
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "TLS handshake with a client failed");
+                        return Progress::Close;
+                    }
+                },
+                Next::Keys(work) => self.handshake.work_done(work.run()),
+                Next::Nothing => return Progress::Close,
+            };
+            // Short answers into the empty buffer of a new socket: a client that makes them not fit
+            // has not read for long, and is none.
+            let output = self.handshake.take_output();
+            if !output.is_empty() && stream.send(&output).ok() != Some(output.len()) {
+                return Progress::Close;
+            }
+            if let Some(progress) = self.follow(step, stream, front) {
+                return progress;
+            }
+        }
+    }
+
+    /// One read; `None` if there is nothing.
+    fn read(&mut self, stream: &mut Stream) -> io::Result<Option<ClientStep>> {
+        let mut buffer = [0; READ_BYTES];
+        match stream.receive(&mut buffer)? {
+            Received::Closed => Err(io::ErrorKind::UnexpectedEof.into()),
+            Received::Drained(0) => Ok(None),
+            Received::Bytes(some) | Received::Drained(some) => {
+                Ok(Some(self.handshake.receive(&buffer[..some])))
+            }
+        }
+    }
+
+    fn follow(&mut self, step: ClientStep, stream: &mut Stream, front: &Front) -> Option<Progress> {
+        match step {
+            ClientStep::Read => self.next = Next::Bytes,
+            ClientStep::Work(work) => self.next = Next::Keys(work),
+            ClientStep::StartTls { received } => {
+                let config = front.tls.as_ref()?;
+                if stream.begin_tls(Arc::clone(config), &received).is_err() {
+                    return Some(Progress::Close);
+                }
+                self.next = Next::Tls;
+            }
+            ClientStep::Cancel(key) => return Some(Progress::CancelRequest(key)),
+            ClientStep::Admitted(admitted) => return Some(admit(*admitted, stream, front)),
+            ClientStep::Close(rejection) => {
+                tracing::debug!(%rejection, "a client was not let in");
+                return Some(Progress::Close);
+            }
+        }
+        None
+    }
+
+    pub(super) fn timed_out(&mut self, stream: &mut Stream) {
+        let _ = self.handshake.refuse(Rejection::Timeout);
+        let _ = stream.send(&self.handshake.take_output());
+    }
+}
+
+fn admit(admitted: Admitted, stream: &mut Stream, front: &Front) -> Progress {
+    let Admitted { user, database, version, replication, settings, scram_keys, received } =
+        admitted;
+    let replication = match replication {
+        Replication::None => None,
+        Replication::Physical => Some("true".to_owned()),
+        Replication::Logical => Some("database".to_owned()),
+    };
+    let refuse = |stream: &mut Stream, why: Rejection| {
+        let mut bytes = Vec::new();
+        why.write(&mut bytes);
+        let _ = stream.send(&bytes);
+        Progress::Close
+    };
+    let Some(permits) = Permits::try_take(&front.clients) else {
+        return refuse(stream, Rejection::TooMany("max_client_conn"));
+    };
+    let key = Key { database, user, replication };
+    let Some(pool) = front.directory.pool(&key) else {
+        return refuse(stream, Rejection::UnknownDatabase(key.database));
+    };
+    if let Some(keys) = scram_keys {
+        pool.learn(keys);
+    }
+    let Some(secret) = front.cancel_secret() else { return Progress::Close };
+    let login = ClientLogin { pool: pool.id, version, secret, settings };
+    Progress::Client(login, permits, received)
+}

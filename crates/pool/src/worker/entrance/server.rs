@@ -1,0 +1,201 @@
+//! Logging in at a server: the socket around [`ServerHandshake`].
+
+use std::sync::Arc;
+
+use howdah_net::{Received, Stream};
+use howdah_wire::startup::ProtocolVersion;
+
+use super::{Progress, READ_BYTES, dial::dial};
+use crate::{
+    ServerFailure, ServerId,
+    auth::{ServerHandshake, ServerLoginError, ServerReady, ServerStep, Work},
+    worker::{
+        directory::{PoolEntry, Route},
+        front::Front,
+    },
+};
+
+/// A server that we log in to.
+///
+/// There may be several ways: more than one host, with TLS or without, a newer or an older protocol.
+/// They are tried one after another, and the last failure is the one that is told.
+#[derive(Debug)]
+pub(in crate::worker) struct ServerEntrance {
+    id: ServerId,
+    entry: Arc<PoolEntry>,
+    /// What is left to try, the next last.
+    ways: Vec<Way>,
+    way: Option<Way>,
+    handshake: Option<Box<ServerHandshake>>,
+    keys: Option<Work>,
+    failure: ServerFailure,
+    redialled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    route: Route,
+    newest: ProtocolVersion,
+}
+
+/// Why one way leads nowhere.
+#[derive(Debug)]
+enum Blocked {
+    /// Try the next.
+    Connection(String),
+    Login(ServerLoginError),
+}
+
+impl From<ServerLoginError> for Blocked {
+    fn from(error: ServerLoginError) -> Self {
+        Self::Login(error)
+    }
+}
+
+impl ServerEntrance {
+    pub(in crate::worker) fn new(id: ServerId, entry: Arc<PoolEntry>) -> Self {
+        let way = |route| Way { route, newest: ProtocolVersion::V3_2 };
+        let ways = entry.routes().into_iter().rev().map(way).collect();
+        let failure = unreachable("no server is configured");
+        let (way, handshake, keys) = (None, None, None);
+        Self { id, entry, ways, way, handshake, keys, failure, redialled: false }
+    }
+
+    /// Whether the stream is another than before.
+    pub(super) fn take_redialled(&mut self) -> bool {
+        std::mem::take(&mut self.redialled)
+    }
+
+    pub(super) fn timed_out(&mut self) -> Progress {
+        let failure = unreachable(&format!("{}: no login in time", self.place()));
+        Progress::NoServer(self.id, failure)
+    }
+
+    fn place(&self) -> String {
+        self.way.map_or_else(String::new, |way| self.entry.place(way.route))
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        stream: &mut Option<Stream>,
+        front: &Front,
+        heavy: bool,
+    ) -> Progress {
+        loop {
+            if stream.is_none() {
+                let Some(way) = self.ways.last().copied() else {
+                    return Progress::NoServer(self.id, self.failure.clone());
+                };
+                if self.entry.needs_lookup(way.route) && !heavy {
+                    return Progress::Heavy;
+                }
+                self.ways.pop();
+                (self.way, self.redialled) = (Some(way), true);
+                (self.handshake, self.keys) = (None, None);
+                match dial(&self.entry, way.route) {
+                    Ok(dialled) => *stream = Some(dialled),
+                    Err(text) => self.failure = unreachable(&text),
+                }
+            }
+            let (Some(open), Some(way)) = (stream.as_mut(), self.way) else { continue };
+            // Part of it is a TLS handshake, or the derivation of keys.
+            if !heavy && (self.keys.is_some() || way.route.is_encrypted()) {
+                return Progress::Heavy;
+            }
+            match self.talk(open, way, front, heavy) {
+                Ok(Talked::Waiting) => return Progress::Waiting,
+                Ok(Talked::Heavy) => return Progress::Heavy,
+                Ok(Talked::Ready(ready)) => {
+                    return Progress::Server(self.id, ready, way.route);
+                }
+                Err(blocked) => {
+                    *stream = None;
+                    if let Some(failure) = self.blocked(blocked, way) {
+                        return Progress::NoServer(self.id, failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the failure if there is no other way.
+    fn blocked(&mut self, blocked: Blocked, way: Way) -> Option<ServerFailure> {
+        match blocked {
+            Blocked::Connection(text) => {
+                self.failure = unreachable(&format!("{}: {text}", self.place()));
+                None
+            }
+            Blocked::Login(error) => {
+                self.failure = error.failure();
+                if error.may_retry_as_3_0() && way.newest != ProtocolVersion::V3_0 {
+                    self.ways.push(Way { newest: ProtocolVersion::V3_0, ..way });
+                    return None;
+                }
+                let other = howdah_connect::tls::Encryption::may_fall_back(&self.failure.sqlstate);
+                (!other).then(|| self.failure.clone())
+            }
+        }
+    }
+
+    fn talk(
+        &mut self,
+        stream: &mut Stream,
+        way: Way,
+        front: &Front,
+        heavy: bool,
+    ) -> Result<Talked, Blocked> {
+        let lost = |error: std::io::Error| Blocked::Connection(error.to_string());
+        if !stream.open().map_err(lost)? {
+            return Ok(Talked::Waiting);
+        }
+        if self.handshake.is_none() {
+            let intent = self.entry.intent(way.newest, stream);
+            let handshake =
+                ServerHandshake::new(intent, front.server_keys.clone(), front.entropy().nonce)?;
+            self.handshake = Some(Box::new(handshake));
+        }
+        loop {
+            let Some(handshake) = &mut self.handshake else { return Ok(Talked::Waiting) };
+            let output = handshake.take_output();
+            if !output.is_empty() && stream.send(&output).map_err(lost)? != output.len() {
+                return Err(Blocked::Connection("the server does not read".to_owned()));
+            }
+            let step = match self.keys.take() {
+                Some(work) if heavy => handshake.work_done(work.run())?,
+                Some(work) => {
+                    self.keys = Some(work);
+                    return Ok(Talked::Heavy);
+                }
+                None => {
+                    let mut buffer = [0; READ_BYTES];
+                    match stream.receive(&mut buffer).map_err(lost)? {
+                        Received::Drained(0) => return Ok(Talked::Waiting),
+                        Received::Bytes(some) | Received::Drained(some) => {
+                            handshake.receive(&buffer[..some])?
+                        }
+                        Received::Closed => {
+                            let text = "the server closed the connection".to_owned();
+                            return Err(Blocked::Connection(text));
+                        }
+                    }
+                }
+            };
+            match step {
+                ServerStep::Read => {}
+                ServerStep::Work(work) => self.keys = Some(work),
+                ServerStep::Ready(ready) => return Ok(Talked::Ready(ready)),
+            }
+        }
+    }
+}
+
+/// How far a talk got.
+enum Talked {
+    Waiting,
+    Heavy,
+    Ready(Box<ServerReady>),
+}
+
+fn unreachable(text: &str) -> ServerFailure {
+    ServerFailure { sqlstate: *b"08006", message: format!("cannot reach the server: {text}") }
+}

@@ -1,0 +1,72 @@
+//! [`Front`]: what all workers and their helpers share.
+
+use std::sync::Arc;
+
+use howdah_net::Stream;
+use howdah_wire::auth::scram::ClientKeys;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use rustls::ServerConfig;
+
+use super::{directory::Directory, tls::ClientTls};
+use crate::{
+    CancelSecret, Limit,
+    auth::{ClientRules, Entropy, TlsFacts},
+};
+
+/// What all workers and their helpers share.
+#[derive(Debug)]
+pub(super) struct Front {
+    pub(super) directory: Directory,
+    /// The client leg's TLS; `None` answers no to who asks for it.
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    /// How many clients may be logged in.
+    pub(super) clients: Arc<[Arc<Limit>]>,
+    pub(super) rules: Arc<ClientRules>,
+    /// Keys of the passwords that we show servers.
+    pub(super) server_keys: ClientKeys,
+    /// Of our certificate, for channel binding.
+    end_point_hash: Option<Vec<u8>>,
+    random: SystemRandom,
+}
+
+impl Front {
+    pub(super) fn new(directory: Directory, tls: Option<ClientTls>) -> Self {
+        let config = directory.config();
+        let clients = [Limit::new(config.limits.clients)].into();
+        let random = SystemRandom::new();
+        let mut mock_secret = [0; 32];
+        // Without a working source of randomness nobody gets in: see below.
+        let _ = random.fill(&mut mock_secret);
+        let keys = ClientKeys::default();
+        let rules = Arc::new(ClientRules::new(Arc::clone(config), mock_secret, keys.clone()));
+        let (tls, end_point_hash) = match tls {
+            Some(tls) => (Some(tls.config), tls.end_point_hash),
+            None => (None, None),
+        };
+        Self { directory, tls, clients, rules, server_keys: keys, end_point_hash, random }
+    }
+
+    /// Random bytes for a login. Without a working source they are zeros, and SCRAM is weaker by
+    /// what it guards against replays.
+    pub(super) fn entropy(&self) -> Entropy {
+        let mut entropy = Entropy { nonce: [0; 18], salt: [0; 4] };
+        let _ = self.random.fill(&mut entropy.nonce);
+        let _ = self.random.fill(&mut entropy.salt);
+        entropy
+    }
+
+    /// What a TLS handshake with a client has come to.
+    pub(super) fn tls_facts(&self, stream: &Stream) -> TlsFacts {
+        TlsFacts {
+            alpn: stream.alpn_protocol().map(<[u8]>::to_vec),
+            end_point_hash: self.end_point_hash.clone(),
+            common_name: None,
+        }
+    }
+
+    /// Random bytes for a client's cancel key; `None` if the system has none.
+    pub(super) fn cancel_secret(&self) -> Option<CancelSecret> {
+        let mut secret = [0; 32];
+        self.random.fill(&mut secret).ok().map(|()| CancelSecret(secret))
+    }
+}

@@ -1,0 +1,536 @@
+//! [`Worker`]: one event loop.
+//!
+//! # Cost
+//!
+//! A warm transaction of one message each way costs a `read` and a `write` per side, and its share of
+//! an `epoll_wait` that all who are ready have in common. Nothing is registered anew while clients
+//! wait, and no read is made to learn that a socket is empty.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use howdah_net::{Interest, Listener, Poller, Readiness, Received, Timers, Token};
+use howdah_wire::startup::CancelKey;
+
+use super::{
+    entrance::{CancelEntrance, Entrance, Progress, ServerEntrance},
+    front::Front,
+    helpers::{Helpers, Job},
+    mail::{Mail, Mailbox},
+    seats::Seat,
+    sockets::{Order, Sockets},
+};
+use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
+
+/// Bytes of one read; shared by all connections of the worker.
+const RECEIVE_BYTES: usize = 64 << 10;
+
+/// Reads of one connection before others have their turn.
+const READS_MAX: usize = 8;
+
+/// Connections taken from one listener before others have their turn.
+const ACCEPTS_MAX: usize = 32;
+
+/// How long what was sent last may take to go out.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// After the process ran out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// One event loop.
+#[derive(Debug)]
+pub(super) struct Worker {
+    number: WorkerId,
+    core: Core,
+    sockets: Sockets,
+    front: Arc<Front>,
+    helpers: Helpers,
+    mailbox: Arc<Mailbox>,
+    listeners: Vec<Listener>,
+    timers: Timers<(usize, u32)>,
+    accept_again: Option<Instant>,
+    buffer: Box<[u8]>,
+    began: Instant,
+    now: Time,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// No new clients; ends with the last one.
+    Draining,
+    Over,
+}
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) number: WorkerId,
+    pub(super) poller: Poller,
+    pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+    pub(super) front: Arc<Front>,
+    pub(super) helpers: Helpers,
+    pub(super) listeners: Vec<Listener>,
+}
+
+impl Worker {
+    pub(super) fn new(parts: Parts) -> std::io::Result<Self> {
+        let Parts { number, poller, mailboxes, front, helpers, listeners } = parts;
+        let mailbox = Arc::clone(&mailboxes[usize::from(number.0)]);
+        let mut worker = Self {
+            number,
+            core: Core::new(number),
+            sockets: Sockets::new(poller, number, mailboxes),
+            front,
+            helpers,
+            mailbox,
+            listeners,
+            timers: Timers::new(),
+            accept_again: None,
+            buffer: vec![0; RECEIVE_BYTES].into(),
+            began: Instant::now(),
+            now: Time::default(),
+            stage: Stage::Open,
+        };
+        worker.watch_listeners()?;
+        Ok(worker)
+    }
+
+    /// Runs until told to end, or until drained.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to wait.
+    pub(super) fn run(mut self) -> std::io::Result<()> {
+        let mut ready = Vec::new();
+        while self.stage != Stage::Over {
+            let deadline = self.deadline();
+            self.sockets.poller.wait(deadline, &mut ready)?;
+            let now = self.began.elapsed();
+            self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+            for ready in ready.drain(..) {
+                self.on_ready(ready);
+            }
+            self.read_mail();
+            self.on_time();
+            self.follow_orders();
+            if self.stage == Stage::Draining {
+                self.core.drain(self.now, &mut self.sockets);
+                if self.core.clients() == 0 && !self.sockets.seats.any_lingers() {
+                    self.stage = Stage::Over;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// When something is due; at once if there is work that no socket tells of.
+    fn deadline(&self) -> Option<Instant> {
+        if !self.sockets.orders.is_empty() {
+            return Some(self.began);
+        }
+        let core = match self.core.deadline() {
+            Time::NEVER => None,
+            Time(nanos) => Some(self.began + Duration::from_nanos(nanos)),
+        };
+        [core, self.timers.next_due(), self.accept_again].into_iter().flatten().min()
+    }
+
+    fn watch_listeners(&mut self) -> std::io::Result<()> {
+        for (number, listener) in self.listeners.iter().enumerate() {
+            let seat = self.sockets.seats.insert(Seat::Listener(number));
+            self.sockets.poller.add_listener(listener, self.sockets.seats.token(seat))?;
+        }
+        Ok(())
+    }
+
+    fn on_ready(&mut self, ready: Readiness) {
+        let Some(seat) = self.sockets.seats.find(ready.token) else { return };
+        match self.sockets.seats.at(seat) {
+            Some(Seat::Link(link)) => {
+                link.unread |= ready.readable;
+                link.hung_up |= ready.hung_up;
+                if ready.writable && link.backlog() == Backlog::Waiting {
+                    self.flush(seat);
+                }
+                if ready.readable {
+                    self.read(seat, ready.token);
+                }
+            }
+            Some(Seat::Listener(number)) => {
+                let number = *number;
+                self.accept(number);
+            }
+            Some(Seat::Entrance(entrance)) => {
+                entrance.hung_up |= ready.hung_up;
+                self.advance(seat);
+            }
+            Some(Seat::Away { ready: again, hung_up }) => {
+                *again = true;
+                *hung_up |= ready.hung_up;
+            }
+            None => {}
+        }
+    }
+
+    /// Reads what a peer sent and gives it to the core.
+    fn read(&mut self, seat: usize, token: Token) {
+        for _ in 0..READS_MAX {
+            // Whatever the core did meanwhile: is it still the same connection?
+            if self.sockets.seats.find(token) != Some(seat) {
+                return;
+            }
+            let Some(link) = self.sockets.seats.link(seat) else { return };
+            if link.paused || !link.unread {
+                return;
+            }
+            let received = match link.stream.receive(&mut self.buffer) {
+                Ok(Received::Drained(some)) => {
+                    // One who hung up is read to the end; no readiness will tell of it again.
+                    link.unread = link.hung_up && some > 0;
+                    some
+                }
+                Ok(Received::Bytes(some)) => some,
+                Ok(Received::Closed) | Err(_) => return self.lost(seat),
+            };
+            let bytes = &self.buffer[..received];
+            match link.peer {
+                // The core is through with it: what it says now is for nobody.
+                None => {}
+                Some(_) if bytes.is_empty() => {}
+                Some(Peer::Client(id)) => {
+                    self.core.client_bytes(id, bytes, self.now, &mut self.sockets);
+                }
+                Some(Peer::Server(id)) => {
+                    self.core.server_bytes(id, bytes, self.now, &mut self.sockets);
+                }
+            }
+        }
+        self.sockets.orders.push_back(Order::Read(token));
+    }
+
+    /// Sends what a peer had not taken.
+    fn flush(&mut self, seat: usize) {
+        let Some(link) = self.sockets.seats.link(seat) else { return };
+        match link.flush() {
+            Ok(Backlog::Waiting) => {}
+            Ok(Backlog::Empty) => {
+                let peer = link.peer;
+                self.sockets.unwatch_room(seat);
+                match peer {
+                    Some(peer) => self.core.drained(peer, self.now, &mut self.sockets),
+                    None => self.close(seat),
+                }
+            }
+            Err(_) => self.lost(seat),
+        }
+    }
+
+    /// A connection has ended.
+    fn lost(&mut self, seat: usize) {
+        let peer = self.sockets.seats.link(seat).and_then(|link| link.peer);
+        self.sockets.seats.remove(seat);
+        let Some(peer) = peer else { return };
+        self.sockets.unseat(peer);
+        match peer {
+            Peer::Client(id) => self.core.client_closed(id, self.now, &mut self.sockets),
+            Peer::Server(id) => self.core.server_closed(id, self.now, &mut self.sockets),
+        }
+    }
+
+    fn close(&mut self, seat: usize) {
+        if let Some(Seat::Link(link)) = self.sockets.seats.remove(seat) {
+            link.stream.close();
+        }
+    }
+
+    fn accept(&mut self, number: usize) {
+        for _ in 0..ACCEPTS_MAX {
+            match self.listeners.get(number).map(Listener::accept) {
+                Some(Ok(Some(stream))) => {
+                    let entrance = Box::new(Entrance::client(stream, &self.front));
+                    let seat = self.sockets.seats.insert(Seat::Entrance(entrance));
+                    let limit = self.front.directory.config().timeouts.client_login;
+                    self.watch(seat, Interest::Read, limit);
+                }
+                Some(Ok(None)) | None => return,
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "cannot accept a client; will try again");
+                    return self.pause_accepting();
+                }
+            }
+        }
+    }
+
+    /// A listener is reported for as long as somebody knocks, so it is not watched for a while.
+    fn pause_accepting(&mut self) {
+        self.forget_listeners();
+        self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+
+    fn forget_listeners(&mut self) {
+        for seat in self.sockets.seats.indexes() {
+            if let Some(Seat::Listener(number)) = self.sockets.seats.at(seat) {
+                let listener = &self.listeners[*number];
+                let _ = self.sockets.poller.remove(listener);
+                self.sockets.seats.remove(seat);
+            }
+        }
+    }
+
+    /// Has the poller watch an entrance's stream, and gives it its time.
+    fn watch(&mut self, seat: usize, interest: Interest, limit: Option<Duration>) {
+        let token = self.sockets.seats.token(seat);
+        if let Some(limit) = limit {
+            let key = (seat, self.sockets.seats.generation(seat));
+            self.timers.insert(Instant::now() + limit, key);
+        }
+        self.register(seat, token, interest);
+    }
+
+    fn register(&mut self, seat: usize, token: Token, interest: Interest) {
+        let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
+        let Some(stream) = entrance.stream.as_ref().filter(|_| entrance.watched.is_none()) else {
+            return;
+        };
+        match self.sockets.poller.add_for(stream, token, interest) {
+            Ok(()) => entrance.watched = Some(interest),
+            Err(error) => {
+                tracing::warn!(%error, "cannot watch a connection");
+                let over = entrance.timed_out();
+                self.arrived(seat, over);
+            }
+        }
+    }
+
+    /// Goes on with an entrance.
+    fn advance(&mut self, seat: usize) {
+        let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
+        let progress = entrance.advance(&self.front, false);
+        self.arrived(seat, progress);
+    }
+
+    /// Deals with what came of going on with an entrance.
+    fn arrived(&mut self, seat: usize, progress: Progress) {
+        match progress {
+            Progress::Waiting => {
+                let token = self.sockets.seats.token(seat);
+                self.register(seat, token, Interest::Both);
+            }
+            Progress::Heavy => self.send_away(seat),
+            Progress::Close => drop(self.sockets.seats.remove(seat)),
+            Progress::CancelRequest(key) => {
+                self.sockets.seats.remove(seat);
+                self.cancel(key);
+            }
+            Progress::Client(login, permits, rest) => {
+                let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
+                let (hung_up, watched) = (entrance.hung_up, entrance.watched);
+                let Some(stream) = entrance.stream.take() else { return };
+                self.know(login.pool);
+                let added =
+                    if self.stage == Stage::Open { self.core.add_client(login) } else { None };
+                let Some(id) = added else {
+                    return drop(self.sockets.seats.remove(seat));
+                };
+                let peer = Peer::Client(id);
+                self.sockets.seat(peer, seat, None, Some(permits));
+                self.sockets.sit(seat, stream, peer, hung_up, watched);
+                self.core.greet_client(id, self.now, &mut self.sockets);
+                if !rest.is_empty() {
+                    self.core.client_bytes(id, &rest, self.now, &mut self.sockets);
+                }
+            }
+            Progress::Server(id, ready, route) => {
+                let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
+                let (hung_up, watched) = (entrance.hung_up, entrance.watched);
+                let Some(stream) = entrance.stream.take() else { return };
+                let peer = Peer::Server(id);
+                self.sockets.seat(peer, seat, Some(route), None);
+                self.sockets.sit(seat, stream, peer, hung_up, watched);
+                self.core.server_ready(id, ready.login, self.now, &mut self.sockets);
+                if !ready.received.is_empty() {
+                    self.core.server_bytes(id, &ready.received, self.now, &mut self.sockets);
+                }
+            }
+            Progress::NoServer(id, failure) => {
+                self.sockets.seats.remove(seat);
+                self.sockets.unseat(Peer::Server(id));
+                tracing::warn!(message = failure.message, "cannot log in to a server");
+                self.core.server_failed(id, failure, self.now, &mut self.sockets);
+            }
+            Progress::Cancelled(server) => {
+                self.sockets.seats.remove(seat);
+                self.core.cancel_finished(server, self.now, &mut self.sockets);
+            }
+        }
+    }
+
+    fn send_away(&mut self, seat: usize) {
+        let generation = self.sockets.seats.generation(seat);
+        let Some(place) = self.sockets.seats.at(seat) else { return };
+        let away = Seat::Away { ready: false, hung_up: false };
+        if let Seat::Entrance(entrance) = std::mem::replace(place, away) {
+            let back = Arc::clone(&self.mailbox);
+            self.helpers.submit(Job { entrance, seat, generation, back });
+        }
+    }
+
+    fn come_back(&mut self, mut entrance: Box<Entrance>, progress: Progress, seat: usize) {
+        let Some(place) = self.sockets.seats.at(seat) else { return };
+        let Seat::Away { ready, hung_up } = *place else { return };
+        entrance.hung_up |= hung_up;
+        *place = Seat::Entrance(entrance);
+        match progress {
+            // What became ready meanwhile is not told again.
+            Progress::Waiting if ready => self.advance(seat),
+            progress => self.arrived(seat, progress),
+        }
+    }
+
+    /// Makes a pool known to the core.
+    fn know(&mut self, pool: PoolId) {
+        if !self.core.has_pool(pool)
+            && let Some(entry) = self.front.directory.by_id(pool)
+        {
+            self.core.set_pool(pool, Arc::clone(&entry.spec));
+        }
+    }
+
+    fn cancel(&mut self, key: CancelKey) {
+        let Some(owner) = worker_of_key(&key) else { return };
+        if owner == self.number {
+            self.core.cancel(&key, self.now, &mut self.sockets);
+        } else if let Some(mailbox) = self.sockets.mailboxes.get(usize::from(owner.0)) {
+            mailbox.send(Mail::Cancel(key));
+        }
+    }
+
+    fn follow_orders(&mut self) {
+        // What they lead to is for the next turn, after others had theirs.
+        for _ in 0..self.sockets.orders.len() {
+            match self.sockets.orders.pop_front() {
+                None => return,
+                Some(Order::Read(token)) => {
+                    if let Some(seat) = self.sockets.seats.find(token) {
+                        self.read(seat, token);
+                    }
+                }
+                Some(Order::Lost(token)) => {
+                    if let Some(seat) = self.sockets.seats.find(token) {
+                        self.lost(seat);
+                    }
+                }
+                Some(Order::Linger(token)) => {
+                    if let Some(seat) = self.sockets.seats.find(token) {
+                        let key = (seat, self.sockets.seats.generation(seat));
+                        self.timers.insert(Instant::now() + LINGER, key);
+                    }
+                }
+                Some(Order::Open(id, pool)) => self.open(id, pool),
+                Some(Order::Cancel(id, pool, key)) => self.dial_cancel(id, pool, key),
+            }
+        }
+    }
+
+    fn open(&mut self, id: ServerId, pool: PoolId) {
+        let Some(entry) = self.front.directory.by_id(pool) else { return };
+        let limit = entry.settings.timeouts.server_connect;
+        let entrance = Box::new(Entrance::server(ServerEntrance::new(id, entry)));
+        let seat = self.sockets.seats.insert(Seat::Entrance(entrance));
+        self.sockets.seat(Peer::Server(id), seat, None, None);
+        self.watch(seat, Interest::Both, limit);
+        self.advance(seat);
+    }
+
+    fn dial_cancel(&mut self, id: ServerId, pool: PoolId, key: CancelKey) {
+        let route = self.sockets.route(id);
+        let (Some(entry), Some(route)) = (self.front.directory.by_id(pool), route) else {
+            return self.core.cancel_finished(id, self.now, &mut self.sockets);
+        };
+        let limit = entry.settings.timeouts.cancel_wait;
+        let entrance = Entrance::cancel(CancelEntrance::new(id, entry, route, key));
+        let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
+        self.watch(seat, Interest::Both, limit);
+        self.advance(seat);
+    }
+
+    fn read_mail(&mut self) {
+        for mail in self.mailbox.take() {
+            match mail {
+                Mail::Helped { entrance, progress, seat, generation } => {
+                    if self.sockets.seats.generation(seat) == generation {
+                        self.come_back(entrance, progress, seat);
+                    }
+                }
+                Mail::Wanted { pool, by } => {
+                    if self.core.has_pool(pool) {
+                        self.core.server_wanted(pool, by, self.now, &mut self.sockets);
+                    }
+                }
+                Mail::HandOver(transfer, stream, route) => {
+                    let pool = transfer.pool();
+                    self.know(pool);
+                    let Some(id) = self.core.adopt_server(transfer, self.now) else { continue };
+                    let peer = Peer::Server(id);
+                    // Any seat will do: it becomes a link at once.
+                    let seat =
+                        self.sockets.seats.insert(Seat::Away { ready: false, hung_up: false });
+                    self.sockets.seat(peer, seat, Some(route), None);
+                    self.sockets.sit(seat, stream, peer, false, None);
+                    self.core.serve_waiting(pool, self.now, &mut self.sockets);
+                }
+                Mail::Cancel(key) => self.cancel(key),
+                Mail::Drain => self.drain(),
+                Mail::Stop => self.stage = Stage::Over,
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        self.forget_listeners();
+        self.listeners.clear();
+        self.accept_again = None;
+        if self.stage == Stage::Open {
+            self.stage = Stage::Draining;
+        }
+    }
+
+    fn on_time(&mut self) {
+        if self.core.deadline() <= self.now {
+            self.core.tick(self.now, &mut self.sockets);
+        }
+        let Some(due) = [self.timers.next_due(), self.accept_again].into_iter().flatten().min()
+        else {
+            return;
+        };
+        let now = Instant::now();
+        if due > now {
+            return;
+        }
+        if self.accept_again.take_if(|due| *due <= now).is_some() {
+            let _ = self.watch_listeners();
+        }
+        while let Some((_, (seat, generation))) = self.timers.pop_due(now) {
+            if self.sockets.seats.generation(seat) == generation {
+                self.give_up(seat);
+            }
+        }
+    }
+
+    /// A login, a CancelRequest or a farewell took too long.
+    fn give_up(&mut self, seat: usize) {
+        match self.sockets.seats.at(seat) {
+            Some(Seat::Entrance(entrance)) => {
+                let over = entrance.timed_out();
+                self.arrived(seat, over);
+            }
+            Some(Seat::Link(link)) if link.peer.is_none() => self.close(seat),
+            // A helper will bring it back; its own limits end it then.
+            Some(Seat::Away { .. } | Seat::Link(_) | Seat::Listener(_)) | None => {}
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! [`Sockets`]: the worker's side of [`Io`].
+
+use std::{collections::VecDeque, io::IoSlice, os::fd::AsFd, sync::Arc};
+
+use howdah_net::{Interest, Poller, Stream, Token};
+use howdah_wire::startup::CancelKey;
+
+use super::{
+    directory::Route,
+    link::Link,
+    mail::{Mail, Mailbox},
+    seats::{Seat, Seats},
+};
+use crate::{Backlog, Io, Peer, Permits, PoolId, ServerId, Transfer, WorkerId};
+
+/// What the core ordered, or a socket showed, that is done when the running call has returned.
+#[derive(Debug)]
+pub(super) enum Order {
+    Open(ServerId, PoolId),
+    Cancel(ServerId, PoolId, CancelKey),
+    /// Read again, if it is still the one.
+    Read(Token),
+    /// A send failed.
+    Lost(Token),
+    /// It sends what is left and is not waited for beyond the deadline.
+    Linger(Token),
+}
+
+/// Sockets of a worker, and who is where.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    pub(super) poller: Poller,
+    pub(super) seats: Seats,
+    pub(super) orders: VecDeque<Order>,
+    clients: Vec<Option<Place>>,
+    servers: Vec<Option<Place>>,
+    worker: WorkerId,
+    /// Every worker's, by number.
+    pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+}
+
+/// Where a peer sits.
+#[derive(Debug)]
+struct Place {
+    seat: usize,
+    /// How a server was reached.
+    route: Option<Route>,
+    /// A client's share of limits, given back with the place.
+    _permits: Option<Permits>,
+}
+
+impl Sockets {
+    pub(super) fn new(poller: Poller, worker: WorkerId, mailboxes: Arc<[Arc<Mailbox>]>) -> Self {
+        Self {
+            poller,
+            seats: Seats::default(),
+            orders: VecDeque::new(),
+            clients: Vec::new(),
+            servers: Vec::new(),
+            worker,
+            mailboxes,
+        }
+    }
+
+    fn place(&mut self, peer: Peer) -> &mut Option<Place> {
+        let (places, index) = match peer {
+            Peer::Client(id) => (&mut self.clients, id.index()),
+            Peer::Server(id) => (&mut self.servers, id.index()),
+        };
+        if places.len() <= index {
+            places.resize_with(index + 1, || None);
+        }
+        &mut places[index]
+    }
+
+    /// Says where a peer sits from now on.
+    pub(super) fn seat(
+        &mut self,
+        peer: Peer,
+        seat: usize,
+        route: Option<Route>,
+        permits: Option<Permits>,
+    ) {
+        *self.place(peer) = Some(Place { seat, route, _permits: permits });
+    }
+
+    /// Forgets where a peer sat.
+    pub(super) fn unseat(&mut self, peer: Peer) -> Option<(usize, Option<Route>)> {
+        self.place(peer).take().map(|place| (place.seat, place.route))
+    }
+
+    pub(super) fn route(&mut self, server: ServerId) -> Option<Route> {
+        self.place(Peer::Server(server)).as_ref()?.route
+    }
+
+    fn link(&mut self, peer: Peer) -> Option<(usize, &mut Link)> {
+        let seat = self.place(peer).as_ref()?.seat;
+        self.seats.link(seat).map(|link| (seat, link))
+    }
+
+    /// Puts a peer that is logged in on a seat; `watched` is what its stream is watched for already.
+    pub(super) fn sit(
+        &mut self,
+        seat: usize,
+        stream: Stream,
+        peer: Peer,
+        hung_up: bool,
+        watched: Option<Interest>,
+    ) {
+        let token = self.seats.token(seat);
+        let (interest, registered) = match watched {
+            None => (Interest::Read, self.poller.add_for(&stream, token, Interest::Read)),
+            // A unix socket is watched for room only while something waits to be sent.
+            Some(Interest::Both) if stream.is_unix() => {
+                (Interest::Read, self.poller.watch_for(&stream, token, Interest::Read))
+            }
+            Some(interest) => (interest, Ok(())),
+        };
+        let mut link = Link::new(stream, peer, interest, hung_up);
+        link.broken = registered.is_err();
+        if let Some(place) = self.seats.at(seat) {
+            *place = Seat::Link(link);
+        }
+        self.orders.push_back(match registered {
+            Ok(()) => Order::Read(token),
+            Err(_) => Order::Lost(token),
+        });
+    }
+
+    /// Watches for room to send, where that is not watched for.
+    fn watch_room(&mut self, seat: usize) {
+        let token = self.seats.token(seat);
+        let Some(link) = self.seats.link(seat) else { return };
+        if link.interest == Interest::Read {
+            link.interest = Interest::Both;
+            if self.poller.watch_for(link.stream.as_fd(), token, Interest::Both).is_err() {
+                link.broken = true;
+                self.orders.push_back(Order::Lost(token));
+            }
+        }
+    }
+
+    /// Watches for nothing but bytes, where room would be told with every read of the peer.
+    pub(super) fn unwatch_room(&mut self, seat: usize) {
+        let token = self.seats.token(seat);
+        let Some(link) = self.seats.link(seat) else { return };
+        if link.interest == Interest::Both && link.stream.is_unix() {
+            link.interest = Interest::Read;
+            // Failing, it costs some wake-ups.
+            let _ = self.poller.watch_for(link.stream.as_fd(), token, Interest::Read);
+        }
+    }
+}
+
+impl Io for Sockets {
+    fn send(&mut self, to: Peer, slices: &[IoSlice<'_>]) -> Backlog {
+        let Some((seat, link)) = self.link(to) else { return Backlog::Empty };
+        if link.broken {
+            return Backlog::Empty;
+        }
+        match link.send(slices) {
+            Ok(Backlog::Empty) => Backlog::Empty,
+            Ok(Backlog::Waiting) => {
+                self.watch_room(seat);
+                Backlog::Waiting
+            }
+            Err(_) => {
+                link.broken = true;
+                let token = self.seats.token(seat);
+                self.orders.push_back(Order::Lost(token));
+                Backlog::Empty
+            }
+        }
+    }
+
+    fn pause(&mut self, peer: Peer) {
+        if let Some((_, link)) = self.link(peer) {
+            link.paused = true;
+        }
+    }
+
+    fn resume(&mut self, peer: Peer) {
+        let Some((seat, link)) = self.link(peer) else { return };
+        link.paused = false;
+        if link.unread {
+            let token = self.seats.token(seat);
+            self.orders.push_back(Order::Read(token));
+        }
+    }
+
+    fn close(&mut self, peer: Peer) {
+        let Some((seat, _)) = self.unseat(peer) else { return };
+        if let Some(link) = self.seats.link(seat)
+            && !link.broken
+            && link.backlog() == Backlog::Waiting
+        {
+            link.peer = None;
+            let token = self.seats.token(seat);
+            return self.orders.push_back(Order::Linger(token));
+        }
+        if let Some(Seat::Link(link)) = self.seats.remove(seat) {
+            link.stream.close();
+        }
+    }
+
+    fn open_server(&mut self, server: ServerId, pool: PoolId) {
+        self.orders.push_back(Order::Open(server, pool));
+    }
+
+    fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey) {
+        self.orders.push_back(Order::Cancel(server, pool, key.clone()));
+    }
+
+    fn want_server(&mut self, pool: PoolId) {
+        let by = self.worker;
+        for (number, mailbox) in self.mailboxes.iter().enumerate() {
+            if number != usize::from(by.0) {
+                mailbox.send(Mail::Wanted { pool, by });
+            }
+        }
+    }
+
+    fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>) {
+        let Some((seat, Some(route))) = self.unseat(Peer::Server(server)) else { return };
+        let Some(Seat::Link(link)) = self.seats.remove(seat) else { return };
+        let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) else { return };
+        // Dropping the transfer gives its permits back, so a server that cannot move just ends.
+        if self.poller.remove(&link.stream).is_ok() {
+            mailbox.send(Mail::HandOver(transfer, link.stream, route));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A server, and a pooler before it.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::{Command, Output},
+    time::Duration,
+};
+
+use howdah_lab::{Cluster, or_say_why_not};
+use howdah_pool::{Pooler, config::Config};
+
+/// A server with a pooler before it.
+pub(crate) struct Stage {
+    pub(crate) server: Cluster,
+    pub(crate) pooler: Pooler,
+}
+
+impl Stage {
+    /// Starts both, with the pool settings of `more` beside what is needed; `None` if the machine
+    /// has no PostgreSQL, which is said.
+    pub(crate) fn set(test: &str, more: &str) -> Option<Self> {
+        let builder = Cluster::builder().setting("max_connections", "60");
+        let server = or_say_why_not(test, builder.start())?;
+        let pooler = pooler(&server, more);
+        Some(Self { server, pooler })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.pooler.addresses()[0]
+    }
+
+    /// Runs one of PostgreSQL's programs through the pooler.
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Output {
+        self.command(program).args(args).output().unwrap()
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let address = self.address();
+        let mut command = Command::new(self.server.binaries().program(program));
+        command
+            .env_clear()
+            .env("PGHOST", address.ip().to_string())
+            .env("PGPORT", address.port().to_string())
+            .env("PGUSER", "postgres")
+            .env("PGDATABASE", "postgres")
+            .env("PGCONNECT_TIMEOUT", "60");
+        command
+    }
+
+    /// What `psql` prints for each statement.
+    pub(crate) fn psql(&self, statements: &[&str]) -> String {
+        let mut args = vec!["-XAtq", "-v", "ON_ERROR_STOP=1"];
+        args.extend(statements.iter().flat_map(|statement| ["-c", statement]));
+        said(self.run("psql", &args))
+    }
+
+    /// Asks the server itself.
+    pub(crate) fn direct(&self, statement: &str) -> String {
+        let mut psql = Command::new(self.server.binaries().program("psql"));
+        psql.args(["-XAtq", &self.server.uri("postgres"), "-c", statement]);
+        said(psql.output().unwrap())
+    }
+}
+
+/// A pooler in transaction mode before `server`.
+pub(crate) fn pooler(server: &Cluster, more: &str) -> Pooler {
+    pooler_in(server, "transaction", more)
+}
+
+/// A pooler before `server`.
+pub(crate) fn pooler_in(server: &Cluster, mode: &str, more: &str) -> Pooler {
+    let text = format!(
+        r#"
+        [pool]
+        mode = "{mode}"
+        workers = 1
+        {more}
+        [pool.listen]
+        addresses = ["127.0.0.1"]
+        port = 0
+        unix-directories = []
+        [pool.auth]
+        type = "trust"
+        [pool.users.postgres]
+        [pool.databases."*"]
+        hosts = ["127.0.0.1"]
+        port = {}
+        "#,
+        server.port()
+    );
+    let read = Config::read_str(&text, std::path::Path::new("test.toml")).unwrap();
+    Pooler::start(read.config).unwrap()
+}
+
+/// Standard output of a program that did well.
+pub(crate) fn said(output: Output) -> String {
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {err}", output.status);
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+/// A client that speaks bytes.
+pub(crate) struct Raw(pub(crate) TcpStream);
+
+impl Raw {
+    /// Connects, and says nothing.
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self(socket)
+    }
+
+    /// Connects and logs in.
+    pub(crate) fn log_in(address: SocketAddr) -> Self {
+        let mut raw = Self::connect(address);
+        let mut packet = vec![0, 0, 0, 0, 0, 3, 0, 0];
+        packet.extend_from_slice(b"user\0postgres\0database\0postgres\0\0");
+        let length = u32::try_from(packet.len()).unwrap();
+        packet[..4].copy_from_slice(&length.to_be_bytes());
+        raw.0.write_all(&packet).unwrap();
+        raw.until(b'Z');
+        raw
+    }
+
+    pub(crate) fn send(&mut self, tag: u8, body: &[u8]) {
+        let mut message = vec![tag];
+        message.extend_from_slice(&u32::try_from(body.len() + 4).unwrap().to_be_bytes());
+        message.extend_from_slice(body);
+        self.0.write_all(&message).unwrap();
+    }
+
+    pub(crate) fn query(&mut self, sql: &str) {
+        self.send(b'Q', format!("{sql}\0").as_bytes());
+    }
+
+    /// One message: tag and body.
+    pub(crate) fn message(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
+        let mut header = [0; 5];
+        self.0.read_exact(&mut header)?;
+        let length = u32::from_be_bytes(header[1..].try_into().unwrap());
+        let mut body = vec![0; length as usize - 4];
+        self.0.read_exact(&mut body)?;
+        Ok((header[0], body))
+    }
+
+    /// Reads up to a message with this tag, and gives all.
+    pub(crate) fn until(&mut self, tag: u8) -> Vec<(u8, Vec<u8>)> {
+        let mut messages = Vec::new();
+        loop {
+            let message = self.message().unwrap();
+            let found = message.0 == tag;
+            messages.push(message);
+            if found {
+                return messages;
+            }
+        }
+    }
+
+    /// Whether the pooler hangs up, whatever it says before.
+    pub(crate) fn is_hung_up_on(&mut self) -> bool {
+        let mut rest = [0; 4096];
+        loop {
+            match self.0.read(&mut rest) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+            }
+        }
+    }
+}
