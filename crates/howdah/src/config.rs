@@ -12,7 +12,7 @@
 //! ```
 //!
 //! `[metrics.statsd]` stands for an option of every command that has metrics;
-//! `[statsd]` is the statsd server's own, whose settings are more than options can say.
+//! `[statsd]` and `[pool]` are those servers' own, whose settings are more than options can say.
 //!
 //! The command tree is the schema, so there is none to keep in step with it: a key nobody knows is
 //! refused with the nearest one that is known, and a value is judged by the option's own parser.
@@ -136,7 +136,7 @@ impl ConfigFile {
 }
 
 /// Sections that hold more than options: their crate reads and judges them when its command runs.
-const OWN_SECTIONS: [&str; 1] = ["statsd"];
+const OWN_SECTIONS: [&str; 2] = ["pool", "statsd"];
 
 /// Where a file may stand, nearest first.
 fn places() -> Vec<PathBuf> {

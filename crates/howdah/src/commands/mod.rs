@@ -28,6 +28,7 @@ mod completions;
 mod config;
 mod demo;
 mod lab;
+mod pool;
 mod replay;
 mod statsd;
 
@@ -58,6 +59,7 @@ commands! {
     Capture in capture,
     Replay in replay,
     Compare in compare,
+    Pool in pool,
     Statsd in statsd,
     Lab in lab,
     Demo in demo,

@@ -1,0 +1,145 @@
+//! `howdah pool`: the connection pooler.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use howdah_pool::{
+    Pooler,
+    config::{Config, Read, ReadError},
+};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    config::ConfigFile, context::Context, errors::Advise as _, notify::service_state,
+    outcome::Outcome,
+};
+
+/// Let many clients share few PostgreSQL connections.
+///
+/// A connection pooler: clients connect to it as they would to the server, and get a server
+/// connection for a session, a transaction or a statement. Settings are read from howdah.toml
+/// (section pool) or from a pgbouncer.ini with its userlist.txt; which of the two a file is, its form
+/// tells.
+///
+/// SIGTERM and Ctrl-C take no new clients and let each go when its transaction is over; a second one
+/// stops.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The settings: howdah.toml or pgbouncer.ini; without it the howdah.toml that is found
+    #[arg(short = 'c', long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Event loops, one per thread; wins over the settings, whose default is one per core
+    #[arg(long, value_name = "N")]
+    workers: Option<std::num::NonZeroUsize>,
+    /// Say what is wrong with the settings, and do nothing else; exit 3 if anything is
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    if args.check {
+        return check(&args, ctx);
+    }
+    let Read { mut config, warnings, .. } = read(&args, ctx)?;
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    config.workers = args.workers.or(config.workers);
+    if geteuid().is_root() {
+        tracing::warn!("running as root, which a pooler needs for nothing");
+    }
+    raise_descriptor_limit(&config);
+    // Before anything is open: a signal that comes early must not be missed.
+    let flag = ctx.interrupted();
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let patience = config.timeouts.shutdown;
+    let pooler = Pooler::start(config)
+        .context("cannot start the pooler")
+        .hint("is another pooler running there? Places are set by [pool.listen]")?;
+    for address in pooler.addresses() {
+        ctx.say(format_args!("listening: {address}"));
+        tracing::info!(%address, "listening");
+    }
+    service_state("READY=1");
+    let _ = signals.forever().next();
+    service_state("STOPPING=1");
+    pooler.drain();
+    let ended = wait(pooler, patience);
+    drop(flag);
+    ended
+}
+
+/// Waits for the last client, for so long as it is given.
+fn wait(pooler: Pooler, patience: Option<Duration>) -> anyhow::Result<Outcome> {
+    const LOOK: Duration = Duration::from_millis(20);
+    let began = Instant::now();
+    while !pooler.is_over() {
+        if patience.is_some_and(|patience| began.elapsed() >= patience) {
+            pooler.stop();
+        }
+        thread::sleep(LOOK);
+    }
+    pooler.join().context("a worker failed")?;
+    Ok(Outcome::Done)
+}
+
+/// Settings from the file that was named, or found.
+fn read(args: &Args, ctx: &Context) -> anyhow::Result<Read> {
+    let read = match &args.settings {
+        Some(path) => Config::read(path),
+        None => match ConfigFile::find(ctx.config())? {
+            Some(file) => read_text(file.text(), file.path()),
+            None => bail!("there are no settings: name them by -c FILE"),
+        },
+    };
+    Ok(read.hint("`howdah pool --check -c FILE` tells all that is wrong with a file")?)
+}
+
+fn read_text(text: &str, path: &Path) -> Result<Read, ReadError> {
+    Ok(Config::read_str(text, path)?)
+}
+
+fn check(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let result = read(args, ctx);
+    let mut out = ctx.stdout();
+    match result {
+        Ok(read) => {
+            for warning in &read.warnings {
+                writeln!(out, "warning: {warning}")?;
+            }
+            writeln!(out, "ok")?;
+            Ok(Outcome::Done)
+        }
+        Err(error) => match error.chain().find_map(|error| error.downcast_ref::<ReadError>()) {
+            Some(ReadError::Wrong(wrong)) => {
+                for remark in &wrong.0 {
+                    writeln!(out, "{remark}")?;
+                }
+                Ok(Outcome::No)
+            }
+            _ => Err(error),
+        },
+    }
+}
+
+/// Every client is a descriptor. The soft limit, 1024 on most systems, is for programs that use
+/// `select`, so the hard one is taken; and if that is not enough, it is said now and not when clients
+/// are turned away.
+fn raise_descriptor_limit(config: &Config) {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!("cannot raise the limit of open files");
+    }
+    let wanted = u64::from(config.limits.clients);
+    if getrlimit(Resource::Nofile).current.is_some_and(|most| most < wanted) {
+        tracing::warn!(clients = wanted, "fewer files may be open than there may be clients");
+    }
+}
