@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use howdah_connect::tls::common_name;
 use howdah_net::Stream;
 use howdah_wire::auth::scram::ClientKeys;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -9,7 +10,7 @@ use rustls::ServerConfig;
 
 use super::{directory::Directory, tls::ClientTls};
 use crate::{
-    CancelSecret, Limit,
+    CancelSecret, Limit, Statements,
     auth::{ClientRules, Entropy, TlsFacts},
 };
 
@@ -26,6 +27,8 @@ pub(super) struct Front {
     pub(super) server_keys: ClientKeys,
     /// Of our certificate, for channel binding.
     end_point_hash: Option<Vec<u8>>,
+    /// Prepared statements, by text and types.
+    pub(super) statements: Arc<Statements>,
     random: SystemRandom,
 }
 
@@ -43,7 +46,16 @@ impl Front {
             Some(tls) => (Some(tls.config), tls.end_point_hash),
             None => (None, None),
         };
-        Self { directory, tls, clients, rules, server_keys: keys, end_point_hash, random }
+        Self {
+            directory,
+            tls,
+            clients,
+            rules,
+            server_keys: keys,
+            end_point_hash,
+            statements: Arc::default(),
+            random,
+        }
     }
 
     /// Random bytes for a login. Without a working source they are zeros, and SCRAM is weaker by
@@ -60,7 +72,7 @@ impl Front {
         TlsFacts {
             alpn: stream.alpn_protocol().map(<[u8]>::to_vec),
             end_point_hash: self.end_point_hash.clone(),
-            common_name: None,
+            common_name: stream.peer_certificate().and_then(common_name),
         }
     }
 

@@ -82,7 +82,7 @@ impl Worker {
         let mailbox = Arc::clone(&mailboxes[usize::from(number.0)]);
         let mut worker = Self {
             number,
-            core: Core::new(number),
+            core: Core::sharing(number, Arc::clone(&front.statements)),
             sockets: Sockets::new(poller, number, mailboxes),
             front,
             helpers,
