@@ -117,6 +117,16 @@ pub(crate) fn open(dir: &Path) -> anyhow::Result<Capture> {
     }
 }
 
+/// Whether a folder has files, and none that tells of a capture or a run: perhaps they are logs.
+pub(crate) fn holds_no_dataset(dir: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(dir) else { return false };
+    let files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    let is_data = |path: &std::path::PathBuf| path.extension().is_some_and(|it| it == "parquet");
+    !files.is_empty()
+        && !files.iter().any(is_data)
+        && matches!(Capture::open(dir), Err(ReadError::NotADataset { .. }))
+}
+
 /// What a capture that is made from another one keeps of its report: what its log lacked is lacking
 /// here too. Its own numbers are not those of the new one, and samples are told once.
 fn inherited(manifest: &CaptureManifest) -> Value {

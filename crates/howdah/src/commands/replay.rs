@@ -40,7 +40,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A capture, or server logs in the order they were written; - is standard input
+    /// A capture, or server logs: files, folders or patterns, in any order; - is standard input
     #[arg(required = true, value_name = "CAPTURE|LOG")]
     inputs: Vec<PathBuf>,
     /// The server to replay against: a URI or a keyword string, as psql takes it
@@ -319,7 +319,7 @@ enum Source {
 impl Source {
     fn open(args: &Args) -> anyhow::Result<Self> {
         match &args.inputs[..] {
-            [dir] if dir.is_dir() => {
+            [dir] if dir.is_dir() && !capture::holds_no_dataset(dir) => {
                 let capture = capture::open(dir)?;
                 let manifest = capture.manifest();
                 let connects = manifest.kinds.get(&Kind::Connect).copied().unwrap_or(0);
@@ -328,11 +328,17 @@ impl Source {
                 let left = events.left();
                 Ok(Self::Capture { events: events.peekable(), left, total, connects })
             }
-            inputs if inputs.iter().any(|path| path.is_dir()) => Err(errors::wrong_usage(
-                "give one capture, or log files: a folder is among several inputs",
-            )),
+            inputs
+                if inputs.iter().any(|path| path.is_dir() && !capture::holds_no_dataset(path)) =>
+            {
+                Err(errors::wrong_usage(
+                    "give one capture, or logs: a capture is among several inputs",
+                ))
+            }
             inputs => {
-                for path in inputs.iter().filter(|path| path.as_os_str() != "-") {
+                // A pattern stands for others, `-` for standard input.
+                let is_name = |path: &&PathBuf| !path.to_string_lossy().contains(['*', '?', '[']);
+                for path in inputs.iter().filter(is_name).filter(|path| path.as_os_str() != "-") {
                     std::fs::metadata(path)
                         .with_context(|| format!("cannot read the log {}", path.display()))?;
                 }

@@ -95,6 +95,8 @@ settings! {
         "terse leaves bound values out of stderr logs, so that statements are skipped; verbose adds two lines to each message";
     MinErrorStatement, "log_min_error_statement", 12, Needed, "error",
         "the text of statements that fail before they run is not in the log: they are not replayed";
+    MinMessages, "log_min_messages", 12, Needed, "warning",
+        "fatal and panic leave out what is said of statements, durations and connections";
     Messages, "lc_messages", 12, Needed, "C",
         "messages in other languages are not understood: their statements are not replayed";
     Collector, "logging_collector", 12, Needed, "on",
@@ -103,6 +105,8 @@ settings! {
         "how long statements took in production is not known, nor which of them timed out";
     MinDurationStatement, "log_min_duration_statement", 12, Useful, "-1",
         "the text of each statement is logged up to three times: for its parse, its bind and its execution";
+    ParameterMaxLengthOnError, "log_parameter_max_length_on_error", 13, Useful, "-1",
+        "values of statements that fail before they run are not in the log: they are not replayed";
     Connections, "log_connections", 12, Useful, "on",
         "sessions begin with their first statement: the cost of connecting is not replayed";
     Disconnections, "log_disconnections", 12, Useful, "on",

@@ -2,7 +2,10 @@
 
 use std::{ops::ControlFlow, path::PathBuf, sync::atomic::Ordering};
 
-use howdah_logs::{Facts, Format, Lack, Options, ReadFilesError, Reason, Summary, read_files};
+use howdah_logs::{
+    Facts, Format, ImportError, Lack, Options, ReadFilesError, Reason, Summary, read_files,
+};
+use howdah_sql::Command;
 use howdah_traffic::{Action, Event, Kind, Parameter, Source, Text};
 
 use super::{
@@ -22,6 +25,10 @@ struct Seen {
     query_ids: u64,
     /// Durations of statements that had been logged at their start.
     durations: u64,
+    /// Statements logged at their start that do not change anything, or begin or end a transaction.
+    others_than_writes: u64,
+    /// Failed executions with placeholders, of which the values are not known.
+    failed_without_values: u64,
 }
 
 /// Reads logs and says what they lack.
@@ -44,11 +51,15 @@ pub(super) fn examine(
             Ok::<_, std::convert::Infallible>(())
         },
     );
-    let summary = read.map_err(|error| match error {
-        ReadFilesError::Options(error) => errors::wrong_usage(error),
-        error => anyhow::Error::from(error).context("cannot read the log"),
-    })?;
     let names: Vec<_> = logs.iter().map(|path| path.display().to_string()).collect();
+    let summary = match read {
+        Ok(summary) => summary,
+        Err(ReadFilesError::Options(error)) => return Err(errors::wrong_usage(error)),
+        Err(error) => {
+            return unreadable(&names, &error)
+                .ok_or_else(|| anyhow::Error::from(error).context("cannot read the log"));
+        }
+    };
     let format = summary.format.map_or("unknown", Format::as_str);
     Ok(Diagnosis {
         subject: format!(
@@ -64,6 +75,37 @@ pub(super) fn examine(
     })
 }
 
+/// The diagnosis of a log that cannot be imported for the way it was written; `None` if it is no log.
+fn unreadable<E>(names: &[String], error: &ReadFilesError<E>) -> Option<Diagnosis> {
+    let ReadFilesError::Import(error) = error else { return None };
+    let (subject, finding) = match error {
+        ImportError::Translated { line, excerpt, language, .. } => {
+            let language =
+                language.map_or("another language than English".to_owned(), |it| it.to_string());
+            let found = format!("line {line} is in {language}: {excerpt:?}");
+            ("a translated log", Finding::new(Setting::Messages, found))
+        }
+        ImportError::UnknownFormat { line, excerpt, .. } if has_label(excerpt) => {
+            let found = format!("no time can be found in lines such as line {line}: {excerpt:?}");
+            ("a log without times", Finding::new(Setting::LinePrefix, found))
+        }
+        _ => return None,
+    };
+    Some(Diagnosis {
+        subject: format!("{}: {subject}", names.join(", ")),
+        findings: vec![finding],
+        notes: vec![
+            "nothing else can be told of it: look again at a log with this setting".to_owned(),
+        ],
+        remedy: Remedy::File,
+    })
+}
+
+/// Whether a line has one of the server's labels in it.
+fn has_label(line: &str) -> bool {
+    ["LOG:  ", "ERROR:  ", "FATAL:  ", "WARNING:  "].iter().any(|label| line.contains(label))
+}
+
 impl Seen {
     fn count(&mut self, event: &Event) {
         let kind = event.action.kind();
@@ -74,7 +116,17 @@ impl Seen {
         self.query_ids += u64::from(event.query_id.is_some_and(|id| id != 0));
         let timed = kind.is_execution() && event.source == Source::Statement;
         self.durations += u64::from(timed && event.outcome.duration_us.is_some());
-        self.text_bytes += event.action.sql().map_or(0, Text::len) as u64;
+        let sql = event.action.sql().map_or(&b""[..], Text::as_bytes);
+        self.text_bytes += sql.len() as u64;
+        let by_start = kind.is_execution() && event.source == Source::Statement;
+        self.others_than_writes += u64::from(by_start && !is_write(Command::of(sql)));
+        let bound = match &event.action {
+            Action::Bind(bound) | Action::Execute(bound) => Some(bound),
+            _ => None,
+        };
+        let lacks_values = bound.is_some_and(|bound| bound.parameters.is_none());
+        let failed = event.source == Source::Error && lacks_values;
+        self.failed_without_values += u64::from(failed);
         if let Action::Execute(bound) | Action::Bind(bound) = &event.action {
             for parameter in bound.parameters.iter().flatten() {
                 self.text_bytes += match parameter {
@@ -84,6 +136,34 @@ impl Seen {
             }
         }
     }
+}
+
+/// Whether a statement is of those that `log_statement = mod` or `ddl` lets through. Words that the
+/// table of commands does not hold (GRANT, COMMENT) are among these.
+fn is_write(command: Command) -> bool {
+    use Command::{
+        Alter, Call, Copy, Create, Delete, Do, Drop, Execute, Explain, Insert, Merge, Other,
+        Prepare, Truncate, Update, With,
+    };
+    matches!(
+        command,
+        Alter
+            | Call
+            | Copy
+            | Create
+            | Delete
+            | Do
+            | Drop
+            | Execute
+            | Explain
+            | Insert
+            | Merge
+            | Other
+            | Prepare
+            | Truncate
+            | Update
+            | With
+    )
 }
 
 fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
@@ -98,16 +178,13 @@ fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |finding: Finding| findings.push(finding);
 
-    if facts.statement_form == 0 {
-        let found = match (facts.duration_form, lacks(Lack::OnlySlow)) {
-            (0, _) => "no statement is in the log".to_owned(),
-            (_, Some(slow)) => format!("only slow statements are in the log, {slow} of them"),
-            (all, None) => format!("{all} statements, known at their end"),
-        };
+    if let Some(found) = log_statement(facts, seen, lacks(Lack::OnlySlow)) {
         add(Finding::new(Setting::LogStatement, found));
     }
     if let Some(count) = lacks(Lack::Sampled) {
-        add(Finding::new(Setting::MinDurationSample, format!("{count} signs of a sample")));
+        let found = format!("{count} signs of a sample");
+        add(Finding::new(Setting::MinDurationSample, found.clone()));
+        add(Finding::new(Setting::TransactionSampleRate, found));
     }
     if let Some(prefix) = &summary.prefix
         && let Some(lack) = lacks_of_prefix(&prefix.text)
@@ -119,11 +196,24 @@ fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
         let found = format!("{limit}{} values are cut", facts.truncated_values);
         add(Finding::new(Setting::ParameterMaxLength, found));
     }
-    if let Some(count) = lacks(Lack::ValuesUnknown) {
-        add(Finding::new(Setting::ErrorVerbosity, format!("{count} executions without values")));
+    let unknown = lacks(Lack::ValuesUnknown).unwrap_or(0);
+    // Of failed statements they are a matter of another setting.
+    if unknown > seen.failed_without_values {
+        let found = format!("{} executions without values", unknown - seen.failed_without_values);
+        // In the other formats, terse leaves the values where they are.
+        if summary.format == Some(Format::Stderr) {
+            add(Finding::new(Setting::ErrorVerbosity, found.clone()));
+        }
+        if facts.truncated_values == 0 {
+            add(Finding::new(Setting::ParameterMaxLength, found));
+        }
     } else if facts.verbose > 0 {
         let saved = each(facts.verbose, -(record + VERBOSE_BYTES));
         add(Finding::new(Setting::ErrorVerbosity, "verbose").adding(saved));
+    }
+    if seen.failed_without_values > 0 {
+        let found = format!("{} failed statements without values", seen.failed_without_values);
+        add(Finding::new(Setting::ParameterMaxLengthOnError, found));
     }
     if facts.errors_without_statement > 0 {
         let count = facts.errors_without_statement;
@@ -148,6 +238,10 @@ fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
         add(Finding::new(Setting::MinDurationStatement, found).adding(saved));
     }
     sessions(facts, seen, record, &mut add);
+    if let Some(count) = lacks(Lack::SyncUnknown) {
+        let found = format!("{count} extended executions of which the transaction is not known");
+        add(Finding::new(Setting::Destination, found));
+    }
     let zones = summary.count_of(Reason::UnknownZone) + summary.count_of(Reason::AmbiguousZone);
     if zones > 0 {
         add(Finding::new(
@@ -158,6 +252,30 @@ fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
     findings.sort_by_key(|finding| (finding.need(), finding.setting));
     findings
 }
+
+/// What is wrong with the way statements come into the log; nothing if all come at their start.
+fn log_statement(facts: &Facts, seen: &Seen, only_slow: Option<u64>) -> Option<String> {
+    let (begun, ended) = (facts.statement_form, facts.duration_form);
+    Some(match (begun, ended, only_slow) {
+        (0, 0, _) if facts.bare_durations > 0 => {
+            format!("no statement is in the log, only {} durations", facts.bare_durations)
+        }
+        (0, 0, _) => "no statement is in the log".to_owned(),
+        (0, _, Some(slow)) => format!("only slow statements are in the log, {slow} of them"),
+        (0, all, None) => format!("{all} statements, known at their end"),
+        (_, 1.., _) => {
+            format!("{ended} of {} statements are known at their end only", begun + ended)
+        }
+        // Nobody only writes, and never begins or ends a transaction.
+        (LEAST_STATEMENTS.., 0, _) if seen.others_than_writes == 0 => {
+            format!("all {begun} statements change something: those that read are not in the log")
+        }
+        _ => return None,
+    })
+}
+
+/// Statements after which one that reads is to be expected.
+const LEAST_STATEMENTS: u64 = 5;
 
 fn sessions(facts: &Facts, seen: &Seen, record: i64, add: &mut impl FnMut(Finding)) {
     let sessions = i64::try_from(facts.sessions).unwrap_or(i64::MAX);

@@ -49,7 +49,7 @@ fn settings(client: &mut Client) -> Result<Settings, howdah_connect::QueryError>
         Setting::ALL.iter().map(|setting| format!("'{}'", setting.name())).collect();
     let results = client.query(&format!(
         "select name, setting from pg_catalog.pg_settings where name in ({}) \
-         or name in ('server_version_num', 'log_statement_sample_rate', 'log_min_messages') \
+         or name in ('server_version_num', 'log_statement_sample_rate') \
          or name like 'rds.%' or name like 'cloudsql.%'",
         names.join(", ")
     ))?;
@@ -100,7 +100,11 @@ fn wrong(setting: Setting, value: &str, all: &Settings, remedy: Remedy) -> Optio
         Setting::TransactionSampleRate => value.parse() == Ok(0.0),
         // The other formats have all fields anyway; managed services set their own.
         Setting::LinePrefix => return stderr_only.then(|| lacks_of_prefix(value)).flatten(),
-        Setting::ParameterMaxLength | Setting::MinDurationStatement => value == "-1",
+        Setting::ParameterMaxLength
+        | Setting::ParameterMaxLengthOnError
+        | Setting::MinDurationStatement => value == "-1",
+        // LOG is above ERROR here.
+        Setting::MinMessages => !matches!(value, "fatal" | "panic"),
         Setting::ErrorVerbosity => value == "default" || value == "terse" && !stderr_only,
         // Higher levels leave out the statements of plain errors, and LOG is higher here.
         Setting::MinErrorStatement => matches!(
