@@ -15,6 +15,8 @@ pub mod session;
 pub mod sieve;
 pub mod sql;
 pub mod statsd;
+pub mod statsd_mapping;
+pub mod statsd_reply;
 pub mod statsd_settings;
 pub mod wire;
 pub mod words;
@@ -329,6 +331,25 @@ pub static TARGETS: &[Target] = &[
         words: statsd_settings::WORDS,
         memory: (1 << 20, 4096),
         smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "statsd-mapping",
+        about: "mapping files for Prometheus: a line that is there is wrong, or names become names",
+        run: statsd_mapping::run,
+        seeds: Seeds::Folder("statsd_mapping"),
+        words: statsd_mapping::WORDS,
+        // Compiling a regular expression takes its library's bound of memory, not the file's.
+        memory: (16 << 20, 8192),
+        smoke: 500,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "statsd-reply",
+        about: "replies to a POST: the body that stands there, or a reason in one line",
+        run: statsd_reply::run,
+        seeds: Seeds::Folder("statsd_reply"),
+        words: statsd_reply::WORDS,
         ..Target::PLAIN
     },
     Target {

@@ -1,10 +1,26 @@
-//! Logs, by `tracing`, to stderr: text for a person, JSON for a collector.
+//! Logs, by `tracing`, to stderr: text for a person, JSON for a collector. A command whose own settings
+//! say so moves them to syslog ([`adjust`]).
+
+mod syslog;
+
+use std::{io, sync::OnceLock};
 
 use clap::ValueEnum;
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::fmt::format::FmtSpan;
+use tracing::{Metadata, level_filters::LevelFilter};
+use tracing_subscriber::{
+    Layer as _, Registry, fmt,
+    fmt::{MakeWriter, format::FmtSpan},
+    layer::SubscriberExt as _,
+    reload,
+    util::SubscriberInitExt as _,
+};
 
-use crate::{cli::Global, context::Context};
+use self::syslog::Syslog;
+use crate::{
+    cli::Global,
+    context::Context,
+    progress::{AboveBars, Bars},
+};
 
 /// How much to log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -36,21 +52,89 @@ pub(crate) enum Format {
     Json,
 }
 
+/// The level, to be changed later. There is one log in a process.
+static LEVEL: OnceLock<(Level, reload::Handle<LevelFilter, Registry>)> = OnceLock::new();
+/// Where lines go once somebody said so.
+static SYSLOG: OnceLock<Syslog> = OnceLock::new();
+
 /// Starts logging for the process. Call once.
 pub(crate) fn start(global: &Global, ctx: &Context) {
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(filter(global.log_level))
-        .with_span_events(FmtSpan::NONE)
-        .with_ansi(ctx.terminal().color_stderr)
-        .with_writer(ctx.bars().clone());
+    let (level, handle) = reload::Layer::new(filter(global.log_level));
+    let _ = LEVEL.set((global.log_level, handle));
     let json = match global.log_format {
         Format::Auto => !ctx.terminal().stderr,
         Format::Text => false,
         Format::Json => true,
     };
-    match json {
-        true => builder.json().flatten_event(true).init(),
-        false => builder.init(),
+    let lines = fmt::layer()
+        .with_span_events(FmtSpan::NONE)
+        .with_ansi(ctx.terminal().color_stderr)
+        .with_writer(Lines(ctx.bars().clone()));
+    let lines = match json {
+        true => lines.json().flatten_event(true).boxed(),
+        false => lines.boxed(),
+    };
+    tracing_subscriber::registry().with(level).with(lines).init();
+}
+
+/// What a command's own settings say about the log: a level, unless the command line has another than
+/// the usual one, and the name to log to syslog under.
+///
+/// # Errors
+///
+/// There is no syslog; the log stays where it is.
+pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<()> {
+    if let (Some(level), Some((asked, handle))) = (level, LEVEL.get())
+        && *asked == Level::default()
+    {
+        // Fails only if the log is gone.
+        let _ = handle.reload(filter(level));
+    }
+    if let Some(application) = syslog
+        && SYSLOG.get().is_none()
+    {
+        let _ = SYSLOG.set(Syslog::open(syslog::PATH.as_ref(), application)?);
+    }
+    Ok(())
+}
+
+/// Makes the writer of each line.
+struct Lines(Bars);
+
+/// Where one line goes.
+enum Line<'a> {
+    Syslog(syslog::Line<'a>),
+    Stderr(AboveBars<'a>),
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line::Stderr(self.0.make_writer())
+    }
+
+    fn make_writer_for(&'a self, about: &Metadata<'_>) -> Line<'a> {
+        match SYSLOG.get() {
+            Some(syslog) => Line::Syslog(syslog.line(*about.level())),
+            None => self.make_writer(),
+        }
+    }
+}
+
+impl io::Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Syslog(line) => line.write(bytes),
+            Self::Stderr(line) => line.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Syslog(line) => line.flush(),
+            Self::Stderr(line) => line.flush(),
+        }
     }
 }
 

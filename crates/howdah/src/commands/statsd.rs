@@ -7,7 +7,7 @@ use howdah_connect::Environment;
 use howdah_statsd::{
     backends,
     server::{Parts, Server},
-    settings::{self, Settings},
+    settings::{self, LogLevel, Settings},
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -15,7 +15,7 @@ use signal_hook::{
 };
 
 use crate::{
-    config::ConfigFile, context::Context, errors::Advise as _, notify::service_state,
+    config::ConfigFile, context::Context, errors::Advise as _, logging, notify::service_state,
     outcome::Outcome,
 };
 
@@ -53,6 +53,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         return check(&args, ctx);
     }
     let read = read(&args, ctx)?;
+    adjust_log(&read.settings.log);
     let warnings = read.warnings.iter();
     warnings.for_each(|warning| tracing::warn!("{warning}"));
     // Before anything is open: a signal that comes early must not be missed.
@@ -70,6 +71,19 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     drop(flag);
     service_state("STOPPING=1");
     stop(server, ctx)
+}
+
+/// Does what the settings say about the log.
+fn adjust_log(log: &settings::Log) {
+    let level = log.level.map(|level| match level {
+        LogLevel::Error => logging::Level::Error,
+        LogLevel::Warn => logging::Level::Warn,
+        LogLevel::Info => logging::Level::Info,
+        LogLevel::Debug => logging::Level::Debug,
+    });
+    if let Err(error) = logging::adjust(level, log.syslog.as_deref()) {
+        tracing::warn!(%error, "there is no syslog here: the log stays on standard error");
+    }
 }
 
 /// Settings from the file that was named, or found.

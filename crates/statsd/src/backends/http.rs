@@ -239,6 +239,20 @@ fn is_complete(reply: &[u8]) -> bool {
     }
 }
 
+/// What a reply to a POST says, once its connection is closed or it says that it is complete: the
+/// body of one of success, at most 64 KiB of it.
+///
+/// # Errors
+///
+/// In words: it is no HTTP, or its status is none of success.
+pub fn read_reply(reply: &[u8]) -> Result<Vec<u8>, String> {
+    let read = match is_complete(reply) {
+        true => reply,
+        false => reply.get(..REPLY_BYTES_MAX).unwrap_or(reply),
+    };
+    judge(read).map_err(|error| error.to_string())
+}
+
 fn judge(reply: &[u8]) -> Result<Vec<u8>, PostError> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);

@@ -31,12 +31,12 @@ pub use self::{
     console::Console,
     file::File,
     graphite::Graphite,
-    http::EndpointError,
+    http::{EndpointError, read_reply},
     influx::Influx,
     open::{OpenError, open},
     otlp::Otlp,
     postgres::{Postgres, PostgresError},
-    prometheus::{MappingError, MappingProblem, Prometheus, PrometheusError},
+    prometheus::{MappingError, MappingProblem, Prometheus, PrometheusError, mapped},
     repeater::Repeater,
 };
 pub(crate) use self::{

@@ -148,6 +148,7 @@ impl Core {
             ("health", old.health != new.health),
             ("flush-interval", old.flush_interval != new.flush_interval),
             ("limits", old.limits != new.limits),
+            ("log", old.log != new.log),
             ("dump-messages", old.dump_messages != new.dump_messages),
             ("backends", old.backends != new.backends),
             ("proxy", old.proxy != new.proxy),

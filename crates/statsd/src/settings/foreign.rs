@@ -12,8 +12,8 @@ use std::{
 };
 
 use super::{
-    Bin, Console, Graphite, GraphiteProtocol, HistogramRule, Listen, Proxy, ProxyNode, Repeater,
-    RepeaterProtocol, Settings,
+    Bin, Console, Graphite, GraphiteProtocol, HistogramRule, Listen, LogLevel, Proxy, ProxyNode,
+    Repeater, RepeaterProtocol, Settings,
     file::{Form, Read, Remark, Wrong},
     literal::{self, Entry, Literal, Node},
 };
@@ -78,6 +78,8 @@ struct Reader {
     repeater_protocol: RepeaterProtocol,
     nodes: Vec<ProxyNode>,
     check_interval: Option<Duration>,
+    log_syslog: bool,
+    log_application: Option<String>,
     delete_idle: bool,
     /// Counters, timers, sets, gauges.
     delete: [Option<bool>; 4],
@@ -171,9 +173,7 @@ impl Reader {
             }
             "healthStatus" => settings.healthy = text(value)? != "down",
             "dumpMessages" => settings.dump_messages = truthy(value),
-            "log" => {
-                return Ok(Some("where and how much to log: use --log-level and --log-format"));
-            }
+            "log" => return self.object(key, value, Self::log),
             "debug" if !truthy(value) => {}
             "debug" | "debugInterval" => return Ok(Some("use --log-level debug instead")),
             "title" => return Ok(Some("the process keeps its name")),
@@ -249,6 +249,22 @@ impl Reader {
         Ok(())
     }
 
+    fn log(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+        match key {
+            "backend" => {
+                self.log_syslog = match text(value)?.as_str() {
+                    "stdout" => false,
+                    "syslog" => true,
+                    other => return Err(format!("{other:?} is neither stdout nor syslog")),
+                }
+            }
+            "application" => self.log_application = Some(text(value)?),
+            "level" => self.settings.log.level = Some(log_level(&text(value)?)?),
+            _ => return Err("no such key".to_owned()),
+        }
+        Ok(())
+    }
+
     fn console(&mut self, key: &str, value: &Node) -> Result<(), Why> {
         match key {
             "prettyprint" => self.console.pretty = truthy(value),
@@ -274,6 +290,9 @@ impl Reader {
         rules.delete_idle_timers = timers;
         rules.delete_idle_sets = sets;
         rules.delete_idle_gauges = gauges;
+        let application = self.log_application.take();
+        self.settings.log.syslog =
+            self.log_syslog.then(|| application.unwrap_or_else(|| "statsd".to_owned()));
         // Who comes with etsy's file expects etsy's metrics and not one more.
         rules.extra_metrics = false;
         self.settings.listen = match self.servers.take() {
@@ -556,6 +575,17 @@ fn unknown(key: &str) -> Why {
 }
 
 /// `key: value`, and one level of `key > key: value`, as etsy's management port has it.
+/// Syslog's levels, by the names that both servers take.
+fn log_level(name: &str) -> Result<LogLevel, Why> {
+    match name.strip_prefix("LOG_").unwrap_or(name) {
+        "EMERG" | "ALERT" | "CRIT" | "ERR" | "ERROR" => Ok(LogLevel::Error),
+        "WARNING" | "WARN" => Ok(LogLevel::Warn),
+        "NOTICE" | "INFO" => Ok(LogLevel::Info),
+        "DEBUG" => Ok(LogLevel::Debug),
+        _ => Err(format!("{name:?} is no level: LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG are")),
+    }
+}
+
 /// What `config` of etsy's server shows: the file's keys, and after them what the server itself sets.
 fn config_lines(entries: &[Entry], reader: &Reader) -> Vec<String> {
     let mut lines = Vec::new();

@@ -52,6 +52,8 @@ pub struct Settings {
     pub key_flush: KeyFlush,
     /// Log each metric line at level debug.
     pub dump_messages: bool,
+    /// What the server logs about itself, and where.
+    pub log: Log,
     /// Where values go. Without any, they are aggregated, and shown at the management port.
     pub backends: Backends,
     /// Route packets to other statsd servers by key, and do nothing else with them.
@@ -72,10 +74,35 @@ impl Default for Settings {
             limits: Limits::default(),
             key_flush: KeyFlush::default(),
             dump_messages: false,
+            log: Log::default(),
             backends: Backends::default(),
             proxy: None,
         }
     }
+}
+
+/// The server's own log. Who calls the server acts on it, because a process has one log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Log {
+    /// How much to log; the caller's own level if none.
+    pub level: Option<LogLevel>,
+    /// Log to syslog under this name, and not to standard error.
+    pub syslog: Option<String>,
+}
+
+/// How much to log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What was lost.
+    Error,
+    /// And what a person should look at.
+    Warn,
+    /// And what happens.
+    Info,
+    /// And why.
+    Debug,
 }
 
 /// Whose habits to follow where the servers differ: gauge deltas, sampled timers, key characters, own

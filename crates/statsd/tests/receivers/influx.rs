@@ -1,23 +1,62 @@
-//! InfluxDB, as Debian has it.
+//! InfluxDB, as Debian has it, over HTTP and over HTTPS.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use howdah_statsd::settings::{Backends, Influx};
 
 use crate::support::{
-    AT_THE_END, Receiver, encoded, free_port, http, program, send, serve, stop, wait_for,
+    AT_THE_END, Certificate, Receiver, encoded, free_port, http, program, send, serve, stop,
+    wait_for, wait_for_port,
 };
 
 #[test]
 fn influxdb_gives_back_what_was_sent() {
     let Some(influxd) = program("influxd", "run scripts/setup") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let [port, other] = [free_port(), free_port()];
-    let config = folder.path().join("influxdb.conf");
-    fs::write(
-        &config,
-        format!(
-            "reporting-disabled = true
+    let influx = Database { program: &influxd, folder: folder.path() };
+    let (_running, port) = influx.start(None);
+    influx.create(port);
+    deliver(&format!("http://127.0.0.1:{port}"), None);
+    read_back(port);
+}
+
+#[test]
+fn influxdb_gives_back_what_was_sent_over_tls() {
+    let Some(influxd) = program("influxd", "run scripts/setup") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(certificate) = Certificate::make(folder.path(), "influx", "localhost") else { return };
+    let influx = Database { program: &influxd, folder: folder.path() };
+    // We speak TLS to it, and no TLS before and after.
+    let (running, port) = influx.start(None);
+    influx.create(port);
+    drop(running);
+    let (running, port) = influx.start(Some(&certificate));
+    wait_for_port(port);
+    deliver(&format!("https://localhost:{port}"), Some(&certificate));
+    drop(running);
+    let (_running, port) = influx.start(None);
+    read_back(port);
+}
+
+struct Database<'p> {
+    program: &'p Path,
+    folder: &'p Path,
+}
+
+impl Database<'_> {
+    fn start(&self, certificate: Option<&Certificate>) -> (Receiver, u16) {
+        let [port, other] = [free_port(), free_port()];
+        let tls = certificate.map_or(String::new(), |certificate| {
+            format!(
+                "https-enabled = true\nhttps-certificate = {:?}\nhttps-private-key = {:?}\n",
+                certificate.certificate, certificate.key
+            )
+        });
+        let config = self.folder.join("influxdb.conf");
+        fs::write(
+            &config,
+            format!(
+                "reporting-disabled = true
 bind-address = \"127.0.0.1:{other}\"
 [meta]
 dir = \"{0}/meta\"
@@ -26,31 +65,40 @@ dir = \"{0}/data\"
 wal-dir = \"{0}/wal\"
 [http]
 bind-address = \"127.0.0.1:{port}\"
-[monitor]
+{tls}[monitor]
 store-enabled = false
 ",
-            folder.path().display()
-        ),
-    )
-    .unwrap();
-    let mut command = Command::new(influxd);
-    command.arg("-config").arg(&config);
-    let _influx = Receiver::start(&mut command, &folder.path().join("output"));
-    let create = format!("/query?q={}", encoded("create database howdah"));
-    wait_for("creating a database", || {
-        http(port, "POST", &create).filter(|reply| reply.contains("statement_id"))
-    });
+                self.folder.display()
+            ),
+        )
+        .unwrap();
+        let mut command = Command::new(self.program);
+        command.arg("-config").arg(&config);
+        (Receiver::start(&mut command, &self.folder.join("output")), port)
+    }
 
+    fn create(&self, port: u16) {
+        let create = format!("/query?q={}", encoded("create database howdah"));
+        wait_for("creating a database", || {
+            http(port, "POST", &create).filter(|reply| reply.contains("statement_id"))
+        });
+    }
+}
+
+fn deliver(to: &str, certificate: Option<&Certificate>) {
     let influx = Influx {
-        url: format!("http://127.0.0.1:{port}/write?db=howdah&precision=s"),
+        url: format!("{to}/write?db=howdah&precision=s"),
         token_file: None,
-        ca_file: None,
+        ca_file: certificate.map(|certificate| certificate.certificate.clone()),
         spool_bytes: 1 << 20,
     };
     let server = serve(Backends { influx: vec![influx], ..Backends::default() }, AT_THE_END);
     send(&server);
     stop(server);
+}
 
+fn read_back(port: u16) {
+    wait_for_port(port);
     for (query, value) in [
         ("select \"count\" from \"api.hits\" where code = ''", "30"),
         ("select \"count\" from \"api.hits\" where code = '500'", "2"),

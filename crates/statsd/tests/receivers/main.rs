@@ -12,3 +12,4 @@ mod influx;
 mod otlp;
 mod prometheus;
 mod support;
+mod tls;

@@ -5,17 +5,25 @@ use std::{collections::BTreeMap, fs, process::Command};
 use howdah_statsd::settings::{Backends, Otlp, Temporality};
 
 use crate::support::{
-    AT_THE_END, Receiver, free_port, program, send, serve, stop, wait_for, wait_for_port,
+    AT_THE_END, Certificate, Receiver, free_port, program, send, serve, stop, wait_for,
+    wait_for_port,
 };
 
 #[test]
 fn a_collector_understands_what_was_sent() {
     let Some(program) = program("otel-receiver", "run make receivers") else { return };
-    for temporality in [Temporality::Cumulative, Temporality::Delta] {
+    // Plain, and over TLS.
+    for (temporality, secure) in [(Temporality::Cumulative, false), (Temporality::Delta, true)] {
         let folder = tempfile::tempdir().unwrap();
+        let certificate =
+            secure.then(|| Certificate::make(folder.path(), "collector", "localhost")).flatten();
+        let tls = certificate.as_ref().map_or(String::new(), |made| {
+            let (certificate, key) = (made.certificate.display(), made.key.display());
+            format!(", tls: {{cert_file: '{certificate}', key_file: '{key}'}}")
+        });
         let port = free_port();
         let config = format!(
-            "yaml:{{receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{port}'}}}}}}}}, \
+            "yaml:{{receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{port}'{tls}}}}}}}}}, \
              exporters: {{debug: {{verbosity: detailed}}}}, \
              service: {{telemetry: {{metrics: {{level: none}}}}, \
              pipelines: {{metrics: {{receivers: [otlp], exporters: [debug]}}}}}}}}"
@@ -26,11 +34,14 @@ fn a_collector_understands_what_was_sent() {
         wait_for_port(port);
 
         let otlp = Otlp {
-            url: format!("http://127.0.0.1:{port}/v1/metrics"),
+            url: match &certificate {
+                Some(_) => format!("https://localhost:{port}/v1/metrics"),
+                None => format!("http://127.0.0.1:{port}/v1/metrics"),
+            },
             temporality,
             resource: BTreeMap::from([("service.name".to_owned(), "shop".to_owned())]),
             token_file: None,
-            ca_file: None,
+            ca_file: certificate.map(|made| made.certificate),
             spool_bytes: 1 << 20,
         };
         let server = serve(Backends { otlp: vec![otlp], ..Backends::default() }, AT_THE_END);

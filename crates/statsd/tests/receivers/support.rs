@@ -93,8 +93,44 @@ pub(crate) fn wait_for_port(port: u16) {
     wait_for("listening", || TcpStream::connect(("127.0.0.1", port)).ok());
 }
 
+/// A certificate that signs itself, and its key.
+pub(crate) struct Certificate {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl Certificate {
+    /// Made by `openssl`; `None`, after saying so, if there is none.
+    pub(crate) fn make(folder: &Path, name: &str, host: &str) -> Option<Self> {
+        let made = Self {
+            certificate: folder.join(format!("{name}.crt")),
+            key: folder.join(format!("{name}.key")),
+        };
+        let openssl = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+            .args(["-nodes", "-days", "2", "-subj", &format!("/CN={name}")])
+            .args(["-addext", &format!("subjectAltName=DNS:{host}")])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .arg("-keyout")
+            .arg(&made.key)
+            .arg("-out")
+            .arg(&made.certificate)
+            .output();
+        match openssl {
+            Ok(output) if output.status.success() => Some(made),
+            Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
+            Err(_) => skipped("openssl", "install it"),
+        }
+    }
+}
+
 /// A server with these backends, that flushes every `interval` and when it ends.
 pub(crate) fn serve(backends: Backends, interval: Duration) -> Server {
+    serve_within(backends, interval, Duration::from_secs(60))
+}
+
+/// The same with a patience of its own for the end.
+pub(crate) fn serve_within(backends: Backends, interval: Duration, patience: Duration) -> Server {
     let settings = Settings {
         listen: vec![Listen::Udp {
             address: ([127, 0, 0, 1], 0).into(),
@@ -103,7 +139,7 @@ pub(crate) fn serve(backends: Backends, interval: Duration) -> Server {
         }],
         management: None,
         flush_interval: interval,
-        shutdown_patience: Duration::from_secs(60),
+        shutdown_patience: patience,
         backends,
         ..Settings::default()
     };

@@ -22,7 +22,11 @@ use std::{
 };
 
 pub use self::mapping::{MappingError, MappingProblem};
-use self::{families::Families, mapping::Mapping, server::Server};
+use self::{
+    families::Families,
+    mapping::{Lookup, Mapping},
+    server::Server,
+};
 use super::{Backend, BackendError, Status};
 use crate::{flush::Snapshot, settings};
 
@@ -81,6 +85,28 @@ impl Prometheus {
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }
+}
+
+/// What a mapping file makes of a counter's name: the name with its labels, the name itself if no
+/// rule fits, `None` if one drops it.
+///
+/// # Errors
+///
+/// The line, from 1, and what is wrong with the file there.
+pub fn mapped(
+    file: &str,
+    settings: &settings::Prometheus,
+    name: &str,
+) -> Result<Option<String>, (usize, MappingProblem)> {
+    let mapping = Mapping::parse(file, settings)?;
+    Ok(match mapping.look_up(name, mapping::Kind::Counter) {
+        Lookup::Drop => None,
+        Lookup::NoRule => Some(name.to_owned()),
+        Lookup::Mapped(mapped) => {
+            let labels = mapped.labels.iter().map(|(name, value)| format!("{name}={value:?}"));
+            Some(format!("{}{{{}}}", mapped.name, labels.collect::<Vec<_>>().join(",")))
+        }
+    })
 }
 
 fn check(settings: &settings::Prometheus) -> Result<(), PrometheusError> {

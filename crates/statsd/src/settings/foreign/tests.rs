@@ -1,7 +1,7 @@
 //! Files that people have.
 
 use super::*;
-use crate::settings::Aggregation;
+use crate::settings::{Aggregation, Log, LogLevel};
 
 fn read(text: &str) -> Result<Read, String> {
     Settings::read(text, "db1.example.org").map_err(|wrong| wrong.to_string())
@@ -31,14 +31,12 @@ fn the_seed_of_it_all() {
     "level" : "LOG_WARN",
   }
 }"#;
-    let (etsy, perl) = (read(etsy).unwrap(), read(perl).unwrap());
+    let (etsy, mut perl) = (read(etsy).unwrap(), read(perl).unwrap());
+    assert_eq!(perl.settings.log.level.take(), Some(LogLevel::Warn));
     assert_eq!(etsy.settings, perl.settings);
     assert_eq!(etsy.form, Form::Literal);
     assert_eq!(etsy.warnings, []);
-    assert_eq!(
-        perl.warnings[0].to_string(),
-        "line 9: log: where and how much to log: use --log-level and --log-format"
-    );
+    assert_eq!(perl.warnings, []);
     assert_eq!(etsy.settings.backends.graphite[0].host, "graphite.localdomain");
     assert!(etsy.settings.backends.console.is_some());
     assert_eq!(etsy.config_lines[4], "backends > 0: ./backends/graphite");
@@ -156,4 +154,18 @@ fn a_howdah_toml_tells_line_and_key_too() {
         read("[statsd.limits]\nkey-bytes = 100000").unwrap_err(),
         "limits.key-bytes: must be between 1 and 65535"
     );
+}
+
+#[test]
+fn the_log_section_says_where_and_how_much() {
+    let log = |section: &str| read(&format!("{{ log: {section} }}")).map(|read| read.settings.log);
+    let to_syslog = log("{ backend: 'syslog', level: 'LOG_NOTICE', application: 'stats' }");
+    let expected = Log { level: Some(LogLevel::Info), syslog: Some("stats".to_owned()) };
+    assert_eq!(to_syslog.unwrap(), expected);
+    assert_eq!(log("{ backend: 'syslog' }").unwrap().syslog.as_deref(), Some("statsd"));
+    assert_eq!(log("{ backend: 'stdout', application: 'stats' }").unwrap(), Log::default());
+    let wrong = log("{ level: 'LOUD', backend: 'paper', colour: 1 }").unwrap_err();
+    for key in ["log.level: ", "log.backend: ", "log.colour: "] {
+        assert!(wrong.contains(key), "{wrong}");
+    }
 }

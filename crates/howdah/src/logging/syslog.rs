@@ -1,0 +1,112 @@
+//! Lines to the local syslog: a datagram each, `<priority>name[pid]: text`, as `syslog(3)` of the C
+//! library sends them (RFC 3164, section 4.1). The daemon adds time and host.
+
+use std::{io, os::unix::net::UnixDatagram, path::Path};
+
+use tracing::Level;
+
+/// Where the daemon listens.
+pub(super) const PATH: &str = "/dev/log";
+/// Longest text. Daemons cut at 1 KiB to 8 KiB.
+const TEXT_BYTES_MAX: usize = 8 << 10;
+/// The facility `daemon`.
+const FACILITY: u8 = 3;
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub(super) struct Syslog {
+    socket: UnixDatagram,
+    /// `name[pid]`.
+    tag: String,
+}
+
+impl Syslog {
+    pub(super) fn open(path: &Path, application: &str) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(path)?;
+        // A daemon that does not read must not stop us.
+        socket.set_nonblocking(true)?;
+        let fits = |c: &char| !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '[');
+        let application: String = application.chars().filter(fits).collect();
+        Ok(Self { socket, tag: format!("{application}[{}]", std::process::id()) })
+    }
+
+    /// What one line is written to.
+    pub(super) fn line(&self, level: Level) -> Line<'_> {
+        Line { syslog: self, priority: FACILITY * 8 + severity(level) }
+    }
+}
+
+/// RFC 3164, table 2.
+fn severity(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    }
+}
+
+/// One line; each write is a datagram.
+#[derive(Debug)]
+pub(super) struct Line<'s> {
+    syslog: &'s Syslog,
+    priority: u8,
+}
+
+impl io::Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes));
+        let text = without_colours(text.trim_end());
+        let datagram = format!("<{}>{}: {text}", self.priority, self.syslog.tag);
+        // There is nobody left to tell.
+        let _ = self.syslog.socket.send(datagram.as_bytes());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Text without what colours it on a terminal: `ESC [ … m`.
+fn without_colours(text: &str) -> String {
+    let mut parts = text.split("\x1b[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        plain += part.split_once('m').map_or(part, |(_, rest)| rest);
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_datagram_with_its_priority() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        let syslog = Syslog::open(&path, "my statsd").unwrap();
+        for (level, priority) in [(Level::ERROR, 27), (Level::WARN, 28), (Level::INFO, 30)] {
+            let text = "\x1b[33mWARN\x1b[0m packets were lost\n";
+            syslog.line(level).write_all(text.as_bytes()).unwrap();
+            let mut datagram = [0; 200];
+            let bytes = daemon.recv(&mut datagram).unwrap();
+            let expected =
+                format!("<{priority}>mystatsd[{}]: WARN packets were lost", std::process::id());
+            assert_eq!(std::str::from_utf8(&datagram[..bytes]).unwrap(), expected);
+        }
+        // Nobody listens any more: lines are gone, and nothing else happens.
+        drop(daemon);
+        syslog.line(Level::INFO).write_all(b"x").unwrap();
+    }
+
+    #[test]
+    fn without_a_daemon_there_is_an_error() {
+        assert!(Syslog::open("/nonexistent/log".as_ref(), "statsd").is_err());
+    }
+}

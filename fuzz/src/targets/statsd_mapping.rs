@@ -1,0 +1,58 @@
+//! Mapping files for Prometheus, whatever their bytes.
+
+use howdah_statsd::{backends::mapped, settings::Prometheus};
+
+use super::Shape;
+
+/// Keys and values of the format, and what YAML has that files should not.
+pub const WORDS: &[&[u8]] = &[
+    b"mappings:\n",
+    b"- match: \"a.*.b\"\n",
+    b"  name: x_${1}_total\n",
+    b"  labels: { k: \"$1\" }\n",
+    b"  match_type: regex\n",
+    b"  action: drop\n",
+    b"  match_metric_type: counter\n",
+    b"  observer_type: histogram\n",
+    b"  histogram_options: { buckets: [1, 2] }\n",
+    b"  ttl: 1h\n",
+    b"  scale: 0.1\n",
+    b"defaults:\n",
+    b"  glob_disable_ordering: true\n",
+    b"&x ",
+    b"*x",
+    b"<<: ",
+    b"!!binary ",
+    b"[[[[[[[[",
+    b"{",
+    b"}",
+    b"|\n",
+    b"(a|b)*",
+    b"$0",
+    b"$99",
+    b"---\n",
+];
+
+/// A file is refused with a line that it has, or gives each name something to be called; what it makes
+/// of a name does not depend on when it is asked.
+pub fn run(input: &[u8]) -> Shape {
+    let text = String::from_utf8_lossy(input);
+    let lines = 1 + text.lines().count();
+    let settings = Prometheus::default();
+    Shape::each(["", "a.b", "a.x.b", "test.dispatcher.fast.ok"].map(|name| {
+        let first = mapped(&text, &settings, name);
+        match (&first, mapped(&text, &settings, name)) {
+            (Ok(first), Ok(again)) => assert_eq!(*first, again),
+            (Err((line, problem)), Err((again, _))) => {
+                assert_eq!(*line, again);
+                assert!(*line <= lines, "{problem} in line {line} of {lines}");
+            }
+            _ => panic!("the second time it is another matter"),
+        }
+        match first {
+            Ok(Some(mapped)) => (true, (mapped.len() + 1).ilog2(), usize::from(mapped == name)),
+            Ok(None) => (true, 0, 2),
+            Err((line, _)) => (false, 0, line),
+        }
+    }))
+}

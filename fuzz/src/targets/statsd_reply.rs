@@ -1,0 +1,37 @@
+//! Replies of web servers to what the statsd server posts, whatever their bytes.
+
+use howdah_statsd::backends::read_reply;
+
+use super::Shape;
+
+/// Parts of replies.
+pub const WORDS: &[&[u8]] = &[
+    b"HTTP/1.1 204 No Content\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.0 400 Bad Request\r\n",
+    b"HTTP/1.1 999 ?\r\n",
+    b"Content-Length: 2\r\n",
+    b"Content-Length: 18446744073709551616\r\n",
+    b"Content-Length: -1\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"\r\n",
+    b"ok",
+    b"\x1b[2J",
+];
+
+/// A reply is a body that stands in it, or a reason in one line of bounded length.
+pub fn run(input: &[u8]) -> Shape {
+    match read_reply(input) {
+        Ok(body) => {
+            assert!(input.ends_with(&body), "a body is the end of the reply");
+            Shape::of((true, body.is_empty()))
+        }
+        Err(reason) => {
+            assert!(
+                reason.chars().count() < 1000 && !reason.contains(char::is_control),
+                "{reason:?}"
+            );
+            Shape::of((false, reason.len() > 30))
+        }
+    }
+}
