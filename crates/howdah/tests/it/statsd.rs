@@ -121,7 +121,7 @@ fn the_section_of_howdah_toml_is_taken_without_being_named() {
                    [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n";
     fs::write(folder.path().join("howdah.toml"), section).unwrap();
     let server = Server::start(folder.path(), &["--dialect", "perl"]);
-    assert!(server.ask("help\nquit\n").ends_with("delgauges, quit\r\n\r\n\n"));
+    assert!(server.ask("help\nquit\n").ends_with("delgauges, quit\r\n\r\n"));
     assert_eq!(server.end().0, Some(0));
     // Other commands do not mind the section.
     howdah(folder.path()).args(["config", "check"]).assert().success();

@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -16,8 +16,11 @@ use crate::{
     flush::Snapshot,
 };
 
-/// Snapshots that wait for a busy backend.
-const QUEUE_MAX: usize = 2;
+/// Intervals that a backend has at once: the one it works on, and two that wait.
+const INTERVALS_MAX: usize = 3;
+/// Metrics in them, because an interval of a million keys takes some 100 MB. One interval is taken
+/// however large it is.
+const METRICS_MAX: u64 = 1_000_000;
 
 /// A backend that runs.
 #[derive(Debug)]
@@ -25,9 +28,36 @@ pub(super) struct Runner {
     name: &'static str,
     status: Status,
     jobs: Sender<Job>,
-    /// Intervals that wait.
-    waiting: Arc<AtomicUsize>,
+    load: Arc<Load>,
     ended: Receiver<Result<(), String>>,
+}
+
+/// What a backend has been given and is not done with.
+#[derive(Debug, Default)]
+struct Load {
+    intervals: AtomicUsize,
+    metrics: AtomicU64,
+}
+
+impl Load {
+    /// Takes an interval, if there is room. Only the flush thread calls it, so nothing is added
+    /// between looking and taking.
+    fn take(&self, metrics: u64) -> bool {
+        let intervals = self.intervals.load(Ordering::Relaxed);
+        let room = intervals < INTERVALS_MAX
+            && self.metrics.load(Ordering::Relaxed) + metrics <= METRICS_MAX;
+        if intervals > 0 && !room {
+            return false;
+        }
+        self.metrics.fetch_add(metrics, Ordering::Relaxed);
+        self.intervals.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn done(&self, metrics: u64) {
+        self.metrics.fetch_sub(metrics, Ordering::Relaxed);
+        self.intervals.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -53,14 +83,14 @@ impl Runner {
             }
         }
         let (jobs, received) = mpsc::channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let load = Arc::new(Load::default());
         let (end, ended) = mpsc::channel();
-        let (account, left) = (status.clone(), Arc::clone(&waiting));
+        let (account, taken) = (status.clone(), Arc::clone(&load));
         thread::Builder::new().name(format!("statsd-{name}")).spawn(move || {
-            let result = run(backend, &account, &left, &received);
+            let result = run(backend, &account, &taken, &received);
             let _ = end.send(result);
         })?;
-        Ok(Self { name, status, jobs, waiting, ended })
+        Ok(Self { name, status, jobs, load, ended })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -71,15 +101,13 @@ impl Runner {
         self.status.clone()
     }
 
-    /// Queues an interval; false if the queue is full or the backend is gone.
+    /// Queues an interval; false if there is no room for it or the backend is gone.
     pub(super) fn flush(&self, snapshot: Arc<Snapshot>) -> bool {
-        // Only the flush thread adds to it, so it cannot grow past the check.
-        if self.waiting.load(Ordering::Relaxed) >= QUEUE_MAX {
+        if !self.load.take(snapshot.own.num_stats) {
             let dropped = self.status.get(FLUSHES_DROPPED).unwrap_or_default();
             self.status.set(FLUSHES_DROPPED, dropped + 1.0);
             return false;
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
         self.jobs.send(Job::Flush(snapshot)).is_ok()
     }
 
@@ -108,14 +136,17 @@ impl Finishing {
 fn run(
     mut backend: Box<dyn Backend>,
     status: &Status,
-    waiting: &AtomicUsize,
+    load: &Load,
     jobs: &Receiver<Job>,
 ) -> Result<(), String> {
     for job in jobs {
         match job {
             Job::Flush(snapshot) => {
-                waiting.fetch_sub(1, Ordering::Relaxed);
+                let metrics = snapshot.own.num_stats;
                 let _ = flush(&mut *backend, status, &snapshot);
+                // Its memory is free before there is room for another.
+                drop(snapshot);
+                load.done(metrics);
             }
             Job::Finish(snapshot, deadline) => {
                 let flushed = flush(&mut *backend, status, &snapshot);
@@ -153,6 +184,17 @@ mod tests {
         backends::{Graphite, testing},
         settings::Graphite as GraphiteSettings,
     };
+
+    #[test]
+    fn few_large_intervals_wait_or_three_small_ones() {
+        let load = Load::default();
+        assert_eq!([load.take(9), load.take(9), load.take(9), load.take(9)], [true, true, true, false]);
+        (0..3).for_each(|_| load.done(9));
+        assert!(load.take(5_000_000), "one however large");
+        assert!(!load.take(1));
+        load.done(5_000_000);
+        assert_eq!([600_000, 400_000, 1].map(|metrics| load.take(metrics)), [true, true, false]);
+    }
 
     #[test]
     fn what_is_kept_for_later_is_no_flush() {
