@@ -188,7 +188,10 @@ mod tests {
     #[test]
     fn few_large_intervals_wait_or_three_small_ones() {
         let load = Load::default();
-        assert_eq!([load.take(9), load.take(9), load.take(9), load.take(9)], [true, true, true, false]);
+        assert_eq!(
+            [load.take(9), load.take(9), load.take(9), load.take(9)],
+            [true, true, true, false]
+        );
         (0..3).for_each(|_| load.done(9));
         assert!(load.take(5_000_000), "one however large");
         assert!(!load.take(1));
