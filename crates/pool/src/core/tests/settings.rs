@@ -9,8 +9,11 @@ use proptest::prelude::*;
 use super::{Stage, message};
 use crate::{ClientId, PoolSpec, ServerId, Setting};
 
+/// A name and a value.
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// The settings in what was sent to a server, and what follows their Sync.
-fn settings(sent: &[u8]) -> (Vec<(Vec<u8>, Vec<u8>)>, &[u8]) {
+fn settings(sent: &[u8]) -> (Vec<Pair>, &[u8]) {
     let (mut found, mut rest) = (Vec::new(), sent);
     while let Some((frame, later)) = Frame::split(rest, 1 << 20).unwrap() {
         match Message::parse(frame).unwrap() {
