@@ -32,4 +32,4 @@ pub use clock_sweep::{ClockSweep, SweepState};
 pub use error::{BinaryError, Error, LayoutError, MemoryError, ProcessError};
 pub use memory::Memory;
 pub use process::{ExecutableState, Process};
-pub use server::{MAJORS, Server};
+pub use server::{LockFile, MAJORS, Server};

@@ -98,6 +98,18 @@ impl Server {
         Ok(self.postmaster.working_dir()?)
     }
 
+    /// What its lock file says: when it was started, and on which port it listens.
+    ///
+    /// # Errors
+    ///
+    /// The server ended, or the file holds something else.
+    pub fn lock_file(&self) -> Result<LockFile, Error> {
+        let path = PathBuf::from(format!("/proc/{}/cwd/postmaster.pid", self.postmaster.pid()));
+        let text = fs::read_to_string(&path)
+            .map_err(|source| ProcessError::Proc { path: path.clone(), source })?;
+        Ok(LockFile::parse(&text).ok_or(ProcessError::Unreadable { path })?)
+    }
+
     /// Memory as the postmaster sees it. Shared memory has the same address in all its children.
     #[must_use]
     pub fn memory(&self) -> Memory {
@@ -133,6 +145,23 @@ impl Server {
     }
 }
 
+/// What `postmaster.pid` says, as far as it tells one server from another. Source: `miscadmin.h`,
+/// `LOCK_FILE_LINE_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockFile {
+    /// When the server was started, in seconds since 1970.
+    pub started_at_s: i64,
+    /// The port it listens on.
+    pub port: u16,
+}
+
+impl LockFile {
+    fn parse(text: &str) -> Option<Self> {
+        let line = |number: usize| text.lines().nth(number - 1).map(str::trim);
+        Some(Self { started_at_s: line(3)?.parse().ok()?, port: line(4)?.parse().ok()? })
+    }
+}
+
 /// Names that only a PostgreSQL server exports.
 const IS_POSTGRES: [&str; 3] = ["BufferDescriptors", "NBuffers", "MyProcPid"];
 
@@ -159,4 +188,18 @@ fn major_of(postmaster: Process) -> Result<u32, ProcessError> {
     let text = fs::read_to_string(&path)
         .map_err(|source| ProcessError::Proc { path: path.clone(), source })?;
     text.trim().parse().map_err(|_| ProcessError::Unreadable { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_file_tells_when_and_where() {
+        let text =
+            "4711\n/var/lib/pg\n1795176000\n5433\n/run/postgresql\nlocalhost\n  1  2\nready   \n";
+        let expected = LockFile { started_at_s: 1_795_176_000, port: 5433 };
+        assert_eq!(LockFile::parse(text), Some(expected));
+        assert_eq!(LockFile::parse("4711\n/var/lib/pg\n"), None);
+    }
 }

@@ -31,6 +31,7 @@ mod lab;
 mod pool;
 mod replay;
 mod statsd;
+mod warm;
 
 use crate::{context::Context, outcome::Outcome};
 
@@ -61,6 +62,7 @@ commands! {
     Compare in compare,
     Pool in pool,
     Statsd in statsd,
+    Warm in warm,
     Lab in lab,
     Demo in demo,
     Config in config,

@@ -12,6 +12,7 @@ mod doctor;
 mod help;
 mod lab;
 mod statsd;
+mod warm;
 mod workspace;
 
 use std::path::Path;

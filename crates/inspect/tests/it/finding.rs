@@ -14,6 +14,7 @@ fn a_backend_leads_to_its_postmaster() {
     let server = Server::with_process(backend).unwrap();
     assert_eq!(Some(server.postmaster().pid()), cluster.pid());
     assert_eq!(server.data_dir().unwrap(), fs::canonicalize(cluster.data_dir()).unwrap());
+    assert_eq!(server.lock_file().unwrap().port, cluster.port());
     assert_eq!(server.postmaster().executable_state().unwrap(), ExecutableState::InPlace);
     assert!(server.postmaster().children().unwrap().iter().any(|child| child.pid() == backend));
     assert!(server.binary().build_id().is_some_and(|id| id.to_string().len() >= 16));

@@ -1,0 +1,130 @@
+//! `howdah warm` by its commands, against a real server.
+
+use std::{fs, path::Path};
+
+use howdah_connect::{Client, Environment, Target, Words};
+use howdah_lab::{Cluster, or_say_why_not};
+use serde_json::Value;
+
+use crate::{howdah, text};
+
+const TABLES: &str = "
+    CREATE TABLE orders AS SELECT n AS id, repeat('x', 200) AS pad FROM generate_series(1, 5000) n;
+    CREATE TABLE items AS SELECT n AS id, repeat('y', 200) AS pad FROM generate_series(1, 500) n;";
+
+fn cluster(test: &str) -> Option<Cluster> {
+    or_say_why_not(test, Cluster::builder().start())
+}
+
+fn query(cluster: &Cluster, sql: &str) {
+    let words = Words::from_conninfo(cluster.uri("postgres"));
+    let target = Target::resolve(&words, &Environment::empty()).unwrap();
+    Client::connect(&target).unwrap().query(sql).unwrap();
+}
+
+fn dump(folder: &Path, cluster: &Cluster, image: &str) {
+    let uri = cluster.uri("postgres");
+    howdah(folder).args(["warm", "dump", &uri, "-o", image, "--keep", "1"]).assert().success();
+}
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    let output = howdah(folder).args(args).args(["--format", "json"]).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The entry of a list of relations with that name.
+fn relation<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let relations = document["relations"].as_array().unwrap();
+    relations.iter().find(|row| row["relation"] == name).unwrap()
+}
+
+#[test]
+fn what_was_dumped_can_be_read_and_compared() {
+    let Some(cluster) = cluster("warm dump") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    query(&cluster, TABLES);
+    dump(folder.path(), &cluster, "before");
+    let info = json(folder.path(), &["warm", "info", "before"]);
+    assert_eq!(info["source"], "memory");
+    let orders = relation(&info, "public.orders");
+    assert_eq!(
+        (&orders["database"], &orders["logged"]),
+        (&Value::from("postgres"), &Value::from(true))
+    );
+    assert_eq!(orders["pages"].as_u64().unwrap() > 100, orders["dirty"].as_u64().unwrap() > 100);
+
+    query(&cluster, "DROP TABLE items; CREATE TABLE later AS SELECT * FROM orders");
+    dump(folder.path(), &cluster, "after");
+    let diff = json(folder.path(), &["warm", "diff", "before", "after"]);
+    assert_eq!(relation(&diff, "public.items")["stayed"], 0);
+    assert_eq!(relation(&diff, "public.later")["left"], 0);
+    assert!(relation(&diff, "public.later")["came"].as_u64().unwrap() > 100);
+    let args = ["warm", "diff", "before", "after", "--min-stayed", "100"];
+    howdah(folder.path()).args(args).assert().code(3);
+    howdah(folder.path())
+        .args(["warm", "diff", "after", "after", "--min-stayed", "100"])
+        .assert()
+        .code(0);
+
+    // Again at the same place: the one before is kept.
+    dump(folder.path(), &cluster, "before");
+    assert!(json(folder.path(), &["warm", "info", "before.1"]) == info);
+}
+
+#[test]
+fn an_image_goes_to_autoprewarm_and_back() {
+    let Some(cluster) = cluster("warm export") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    query(&cluster, TABLES);
+    dump(folder.path(), &cluster, "image");
+    let path = folder.path();
+    howdah(path).args(["warm", "export", "image", "-o", "autoprewarm.blocks"]).assert().success();
+    howdah(path).args(["warm", "import", "autoprewarm.blocks", "-o", "again"]).assert().success();
+    howdah(path).args(["warm", "export", "again", "-o", "blocks"]).assert().success();
+    let blocks = |name: &str| fs::read(path.join(name)).unwrap();
+    assert!(blocks("blocks") == blocks("autoprewarm.blocks"));
+    let limited = howdah(path).args(["warm", "export", "image", "--limit", "7"]).output().unwrap();
+    assert_eq!(text(&limited.stdout).lines().count(), 8);
+}
+
+#[test]
+fn mistakes_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("blocks"), "<<1>>\n0,1664,1260,0,0\n").unwrap();
+    fs::write(folder.path().join("cut"), "<<2>>\n0,1664,1260,0,0\n").unwrap();
+    let told = |args: &[&str]| {
+        let output = howdah(folder.path()).args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        text(&output.stderr)
+    };
+    insta::assert_snapshot!(
+        "warm_mistakes",
+        [
+            told(&["warm", "info", "blocks"]),
+            told(&["warm", "info", "missing"]),
+            told(&["warm", "import", "cut", "-o", "image"]),
+            told(&["warm", "import", "blocks", "-o", "no/such/folder/image"]),
+        ]
+        .join("\n")
+    );
+    assert!(!folder.path().join("image").exists());
+}
+
+#[test]
+fn a_role_without_rights_is_told_which_it_needs() {
+    let Some(cluster) = cluster("warm rights") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    query(&cluster, "CREATE ROLE watcher LOGIN");
+    let uri = cluster.uri("postgres").replace("postgres@", "watcher@");
+    let dump = |source: &str| {
+        let args = ["warm", "dump", &uri, "-o", "image", "--source", source];
+        howdah(folder.path()).args(args).output().unwrap()
+    };
+    let said = text(&dump("pg_buffercache").stderr);
+    assert!(said.contains("CREATE EXTENSION pg_buffercache"), "{said}");
+    query(&cluster, "CREATE EXTENSION pg_buffercache");
+    let said = text(&dump("pg_buffercache").stderr);
+    assert!(said.contains("GRANT pg_monitor"), "{said}");
+    query(&cluster, "GRANT pg_monitor TO watcher");
+    assert!(dump("pg_buffercache").status.success());
+}

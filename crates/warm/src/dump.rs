@@ -1,0 +1,275 @@
+//! An image taken from a running server: which pages its buffers hold, and what their relations are
+//! called.
+//!
+//! Pages come from the server's memory, where this process runs on the server's host and may read it
+//! (no lock, no work for the server); else from the extension `pg_buffercache`. Names come from the
+//! catalogs of each database with pages in the cache.
+
+mod by_sql;
+mod from_memory;
+mod names;
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use howdah_connect::{Client, ConnectError, QueryError, Target};
+
+use crate::image::{CacheImage, CachedFork, Fork, Origin, Page, Relation, RelationFile, Source};
+
+pub use from_memory::NotLocal;
+use names::Named;
+
+/// Where pages are taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// From memory if that can be, else from `pg_buffercache`.
+    #[default]
+    Best,
+    /// From memory or not at all.
+    Memory,
+    /// From `pg_buffercache`.
+    PgBuffercache,
+}
+
+/// An image, and what could not be had for it.
+#[derive(Debug)]
+pub struct Dumped {
+    /// The image.
+    pub image: CacheImage,
+    /// Why the server's memory was not read, where it was tried first.
+    pub not_from_memory: Option<NotLocal>,
+    /// Databases whose catalogs could not be asked, so their relations have no names, and why.
+    pub unnamed: Vec<(String, QueryFailure)>,
+    /// Buffers that were just changing hands and were left out.
+    pub unfinished: u32,
+}
+
+/// Why no image could be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DumpError {
+    /// The server could not be asked about itself.
+    #[error("the server could not be asked about its cache")]
+    Server(#[source] QueryFailure),
+    /// The server's memory was asked for and cannot be read.
+    #[error("the server's memory cannot be read")]
+    Memory(#[source] NotLocal),
+    /// `pg_buffercache` cannot be read.
+    #[error("pg_buffercache cannot be read in database {database}")]
+    PgBuffercache {
+        /// Where it was tried.
+        database: String,
+        /// Why the server's memory was not read either, if that was tried.
+        not_from_memory: Option<Box<NotLocal>>,
+        /// What the server said.
+        source: QueryFailure,
+    },
+}
+
+/// Why a server did not answer a question.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryFailure {
+    /// It could not be reached, or did not let us in.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It answered with an error, or not to the end.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// It answered something else than what it was asked for.
+    #[error("{what} came back as {found:?}")]
+    Answer {
+        /// What was asked for.
+        what: &'static str,
+        /// What came.
+        found: String,
+    },
+}
+
+impl QueryFailure {
+    /// The SQLSTATE, if the server sent one.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Connect(error) => error.sqlstate(),
+            Self::Query(error) => error.sqlstate(),
+            Self::Answer { .. } => None,
+        }
+    }
+}
+
+/// Takes an image of the server at `target`.
+///
+/// # Errors
+///
+/// The server cannot be asked, or neither way to its buffers is open. A database whose catalogs cannot
+/// be asked is no error: its relations then go without names.
+pub fn dump(target: &Target, choice: Choice) -> Result<Dumped, DumpError> {
+    let mut client = connect(target).map_err(DumpError::Server)?;
+    let facts = Facts::ask(&mut client).map_err(DumpError::Server)?;
+    let taken_at_us = now_us();
+    let from_memory = match choice {
+        Choice::PgBuffercache => None,
+        Choice::Best | Choice::Memory => Some(from_memory::read(&mut client)),
+    };
+    let (cached, source, not_from_memory) = match from_memory {
+        Some(Ok(cached)) => (cached, Source::Memory, None),
+        Some(Err(reason)) if choice == Choice::Memory => return Err(DumpError::Memory(reason)),
+        reason => {
+            let reason = reason.and_then(Result::err);
+            match by_sql::read(&mut client) {
+                Ok(cached) => (cached, Source::PgBuffercache, reason),
+                Err(source) => {
+                    return Err(DumpError::PgBuffercache {
+                        database: target.database().to_owned(),
+                        not_from_memory: reason.map(Box::new),
+                        source,
+                    });
+                }
+            }
+        }
+    };
+    let origin = Origin {
+        server_version: facts.server_version,
+        system_identifier: facts.system_identifier,
+        page_bytes: facts.page_bytes,
+        buffers: facts.buffers,
+        taken_at_us,
+        source,
+    };
+    let unfinished = cached.unfinished;
+    let (names, unnamed) = name(target, &facts, &cached);
+    let image = assemble(origin, &facts, cached, &names);
+    Ok(Dumped { image, not_from_memory, unnamed, unfinished })
+}
+
+/// The pages of each fork, as they were found.
+#[derive(Debug, Default)]
+struct Cached {
+    forks: BTreeMap<(RelationFile, Fork), Vec<Page>>,
+    /// Relations that are known to be logged or not, before any catalog is asked.
+    is_logged: BTreeMap<RelationFile, bool>,
+    unfinished: u32,
+}
+
+/// What a server says of itself.
+struct Facts {
+    server_version: u32,
+    system_identifier: u64,
+    page_bytes: u32,
+    buffers: u32,
+    databases: BTreeMap<u32, Database>,
+}
+
+struct Database {
+    name: String,
+    /// Where relations lie that name no tablespace.
+    tablespace: u32,
+    allows_connections: bool,
+}
+
+type Names = BTreeMap<RelationFile, Named>;
+
+impl Facts {
+    fn ask(client: &mut Client) -> Result<Self, QueryFailure> {
+        let setting = |client: &mut Client, what, sql: &str| number(what, client.one_value(sql)?);
+        let server_version = setting(client, "server_version_num", "SHOW server_version_num")?;
+        let page_bytes = setting(client, "block_size", "SHOW block_size")?;
+        let buffers = setting(
+            client,
+            "shared_buffers",
+            "SELECT setting FROM pg_settings WHERE name = 'shared_buffers'",
+        )?;
+        // Not everybody may ask, and an image can do without.
+        let identifier = client.one_value("SELECT system_identifier FROM pg_control_system()");
+        let system_identifier = match identifier {
+            Ok(value) => number("system_identifier", value)?,
+            Err(error) if !error.is_fatal() => 0,
+            Err(error) => return Err(error.into()),
+        };
+        let results =
+            client.query("SELECT oid, datname, dattablespace, datallowconn FROM pg_database")?;
+        let mut databases = BTreeMap::new();
+        for row in results.iter().flat_map(|result| &result.rows) {
+            let text = |column| row.text(column).map(std::borrow::Cow::into_owned);
+            let database = Database {
+                name: text(1).unwrap_or_default(),
+                tablespace: number("dattablespace", text(2))?,
+                allows_connections: text(3).as_deref() == Some("t"),
+            };
+            databases.insert(number("oid of a database", text(0))?, database);
+        }
+        Ok(Self { server_version, system_identifier, page_bytes, buffers, databases })
+    }
+}
+
+fn name(target: &Target, facts: &Facts, cached: &Cached) -> (Names, Vec<(String, QueryFailure)>) {
+    let mut wanted: BTreeMap<u32, Vec<RelationFile>> = BTreeMap::new();
+    for &(file, _) in cached.forks.keys() {
+        let files = wanted.entry(file.database).or_default();
+        if files.last() != Some(&file) {
+            files.push(file);
+        }
+    }
+    let (mut names, mut unnamed) = (Names::new(), Vec::new());
+    let here = facts.databases.iter().find(|(_, database)| database.name == target.database());
+    for (oid, files) in wanted {
+        // The shared catalogs are described in every database; ours is one that lets us in.
+        let database =
+            if oid == 0 { here.map(|(_, here)| here) } else { facts.databases.get(&oid) };
+        let Some(database) = database.filter(|database| database.allows_connections) else {
+            continue;
+        };
+        match names::ask(&target.with_database(&database.name), database.tablespace, oid, &files) {
+            Ok(found) => names.extend(found),
+            Err(failure) => unnamed.push((database.name.clone(), failure)),
+        }
+    }
+    (names, unnamed)
+}
+
+fn assemble(origin: Origin, facts: &Facts, cached: Cached, names: &Names) -> CacheImage {
+    let mut relations: Vec<Relation> = Vec::new();
+    for ((file, fork), pages) in cached.forks {
+        let named = names.get(&file);
+        let length = named.and_then(|named| named.lengths[fork.number() as usize]);
+        let fork = CachedFork { fork, length, pages: pages.into_iter().collect() };
+        match relations.last_mut() {
+            Some(last) if last.file == file => last.forks.push(fork),
+            _ => relations.push(Relation {
+                file,
+                name: named.map(|named| named.name.clone()),
+                is_logged: match (named, cached.is_logged.get(&file)) {
+                    (Some(named), _) => named.is_logged,
+                    (None, known) => known.copied().unwrap_or(true),
+                },
+                forks: vec![fork],
+            }),
+        }
+    }
+    let databases = facts
+        .databases
+        .iter()
+        .filter(|(oid, _)| relations.iter().any(|relation| relation.file.database == **oid));
+    let databases = databases.map(|(&oid, database)| (oid, database.name.clone())).collect();
+    CacheImage { origin, databases, relations }
+}
+
+fn connect(target: &Target) -> Result<Client, QueryFailure> {
+    Ok(Client::connect(&target.with_application_name("howdah warm"))?)
+}
+
+fn number<N: std::str::FromStr>(
+    what: &'static str,
+    text: Option<String>,
+) -> Result<N, QueryFailure> {
+    let text = text.unwrap_or_default();
+    text.trim().parse().map_err(|_| QueryFailure::Answer { what, found: text })
+}
+
+fn now_us() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+}

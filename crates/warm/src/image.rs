@@ -1,0 +1,180 @@
+//! A cache image: which pages of which relations a server held in its buffers, how much each was
+//! used, and which were dirty.
+//!
+//! An image belongs to no server: relations go by name, and carry their file numbers beside it, so it
+//! can be loaded into the server it came from, a standby, a restored copy, or one of another version.
+//! The file is described in `docs/src/reference/cache-image.md`.
+
+mod body;
+mod file;
+mod numbers;
+mod pages;
+
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+
+pub use body::BodyError;
+pub use file::{FileError, Generations};
+pub use howdah_inspect::Fork;
+pub use pages::{Page, Pages};
+
+/// What a server's buffers held at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheImage {
+    /// Where and when it was taken.
+    pub origin: Origin,
+    /// Names of databases by `pg_database.oid`. The shared catalogs have the oid 0 and no name.
+    pub databases: BTreeMap<u32, String>,
+    /// Relations with pages in the cache, in the order of [`Relation::file`].
+    pub relations: Vec<Relation>,
+}
+
+/// Where and when an image was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// `server_version_num`, such as 150018; 0 where only a file was read.
+    pub server_version: u32,
+    /// `system_identifier` of `pg_control_system()`: the same for a primary and its physical standbys;
+    /// 0 where it could not be read.
+    pub system_identifier: u64,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Buffers of the server: `shared_buffers` in pages; 0 where it is not known.
+    pub buffers: u32,
+    /// When, in microseconds since 1970.
+    pub taken_at_us: i64,
+    /// From what.
+    pub source: Source,
+}
+
+/// What an image was taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The server's buffer descriptors, read from outside.
+    Memory,
+    /// The extension `pg_buffercache`.
+    PgBuffercache,
+    /// A file of contrib's autoprewarm, which knows neither usage nor dirt.
+    Autoprewarm,
+}
+
+/// A relation with pages in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relation {
+    /// Its files.
+    pub file: RelationFile,
+    /// Its name, if the catalogs could be asked.
+    pub name: Option<RelationName>,
+    /// Whether its pages survive a crash.
+    pub is_logged: bool,
+    /// Its forks with pages in the cache.
+    pub forks: Vec<CachedFork>,
+}
+
+/// Where a relation's files are: what changes when it is rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelationFile {
+    /// `pg_database.oid`, 0 for the shared catalogs.
+    pub database: u32,
+    /// `pg_tablespace.oid`.
+    pub tablespace: u32,
+    /// `pg_relation_filenode()`.
+    pub filenode: u32,
+}
+
+/// What a relation is called, such that the same can be found on another server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RelationName {
+    /// A table, index, sequence or materialised view by its own name.
+    Own(QualifiedName),
+    /// The TOAST table of a table. Its own name holds the table's oid, which is another elsewhere.
+    Toast(QualifiedName),
+    /// The index of that TOAST table.
+    ToastIndex(QualifiedName),
+}
+
+/// A schema and a name in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QualifiedName {
+    /// `pg_namespace.nspname`.
+    pub schema: String,
+    /// `pg_class.relname`.
+    pub name: String,
+}
+
+/// The pages of one fork that are in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedFork {
+    /// Which.
+    pub fork: Fork,
+    /// How long the fork was, in pages; `None` if it was not asked.
+    pub length: Option<u32>,
+    /// Those in the cache.
+    pub pages: Pages,
+}
+
+impl CacheImage {
+    /// How many pages it holds.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        self.relations.iter().map(Relation::page_count).sum()
+    }
+
+    /// The name of a database, or nothing for the shared catalogs and databases that are gone.
+    #[must_use]
+    pub fn database_name(&self, oid: u32) -> Option<&str> {
+        self.databases.get(&oid).map(String::as_str)
+    }
+}
+
+impl Relation {
+    /// How many of its pages are in the cache, over all forks.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        self.forks.iter().map(|fork| fork.pages.len() as u64).sum()
+    }
+}
+
+impl Source {
+    /// How it is named in output and files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::PgBuffercache => "pg_buffercache",
+            Self::Autoprewarm => "autoprewarm",
+        }
+    }
+}
+
+impl fmt::Display for QualifiedName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
+}
+
+impl fmt::Display for RelationName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(name) => name.fmt(f),
+            Self::Toast(table) => write!(f, "{table} (TOAST)"),
+            Self::ToastIndex(table) => write!(f, "{table} (TOAST index)"),
+        }
+    }
+}
+
+/// Why an image could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// The file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// What the file holds is no image, or a damaged one.
+    #[error("{} is no cache image that can be read", path.display())]
+    Body {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: BodyError,
+    },
+}

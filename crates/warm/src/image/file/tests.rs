@@ -1,0 +1,134 @@
+//! Images written, read back, cut and damaged.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::image::{
+    CachedFork, Fork, Origin, Page, Pages, QualifiedName, Relation, RelationFile, RelationName,
+    Source,
+};
+
+fn origin() -> Origin {
+    Origin {
+        server_version: 150_018,
+        system_identifier: 7_412_345_678_901_234_567,
+        page_bytes: 8192,
+        buffers: 16_384,
+        taken_at_us: 1_795_176_000_000_000,
+        source: Source::Memory,
+    }
+}
+
+fn relation(
+    filenode: u32,
+    name: Option<RelationName>,
+    pages: impl Iterator<Item = Page>,
+) -> Relation {
+    Relation {
+        file: RelationFile { database: 5, tablespace: 1663, filenode },
+        name,
+        is_logged: filenode.is_multiple_of(2),
+        forks: vec![CachedFork { fork: Fork::Main, length: Some(40_000), pages: pages.collect() }],
+    }
+}
+
+fn named(name: &str) -> QualifiedName {
+    QualifiedName { schema: "public".into(), name: name.into() }
+}
+
+/// As after a mixed load: scattered pages, all usage counts.
+fn image() -> CacheImage {
+    let scattered = (0..38_000_u32).filter(|block| block.wrapping_mul(2_654_435_761) % 7 < 5);
+    let mixed = scattered.map(|block| Page {
+        block,
+        usage: (block.wrapping_mul(2_246_822_519) >> 13) as u8 % 6,
+        is_dirty: block % 11 == 0,
+    });
+    let whole = (0..5000).map(|block| Page { block, usage: 1, is_dirty: false });
+    CacheImage {
+        origin: origin(),
+        databases: BTreeMap::from([(5, "shop".to_owned())]),
+        relations: vec![
+            relation(16_384, Some(RelationName::Own(named("orders"))), mixed),
+            relation(16_390, Some(RelationName::ToastIndex(named("orders"))), whole),
+            relation(16_391, None, std::iter::empty()),
+        ],
+    }
+}
+
+#[test]
+fn what_is_saved_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cache");
+    image().save(&path, Generations(0)).unwrap();
+    assert_eq!(CacheImage::open(&path).unwrap(), image());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_mixed_load_takes_less_than_a_byte_a_page() {
+    let image = image();
+    let bytes = image.pack(Path::new("here")).unwrap();
+    assert!((bytes.len() as u64) < image.page_count(), "{} {}", bytes.len(), image.page_count());
+}
+
+#[test]
+fn older_images_are_kept_as_many_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cache");
+    for buffers in 1..=5 {
+        let mut image = image();
+        image.origin.buffers = buffers;
+        image.save(&path, Generations(2)).unwrap();
+    }
+    let buffers = |name: &str| CacheImage::open(dir.path().join(name)).unwrap().origin.buffers;
+    assert_eq!([buffers("cache"), buffers("cache.1"), buffers("cache.2")], [5, 4, 3]);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_cut_image_is_told_wherever_it_is_cut() {
+    let bytes = image().pack(Path::new("here")).unwrap();
+    for end in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
+        let error = CacheImage::parse(&bytes[..end]).unwrap_err();
+        let is_told = matches!(error, BodyError::NotAnImage | BodyError::Cut);
+        assert!(is_told, "cut at {end}: {error}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_told_wherever_it_is() {
+    let bytes = image().pack(Path::new("here")).unwrap();
+    for at in (0..bytes.len()).step_by(41) {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 4;
+        assert!(CacheImage::parse(&bytes).is_err(), "flipped at {at}");
+    }
+}
+
+#[test]
+fn a_later_version_is_named() {
+    let mut bytes = image().pack(Path::new("here")).unwrap();
+    bytes[8] = 9;
+    let error = CacheImage::parse(&bytes).unwrap_err();
+    assert!(matches!(error, BodyError::Version { found: 9, known: 1 }), "{error}");
+}
+
+#[test]
+fn a_claim_of_terabytes_is_refused_before_they_are_reserved() {
+    let mut bytes = image().pack(Path::new("here")).unwrap();
+    bytes[12..20].copy_from_slice(&(1_u64 << 45).to_le_bytes());
+    assert!(matches!(CacheImage::parse(&bytes), Err(BodyError::TooLarge { .. })));
+}
+
+#[test]
+fn what_cannot_be_written_leaves_the_old_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cache");
+    image().save(&path, Generations(0)).unwrap();
+    // A folder in the way of the file that is written first.
+    fs::create_dir(dir.path().join("cache.tmp")).unwrap();
+    assert!(matches!(image().save(&path, Generations(1)), Err(ImageError::File(_))));
+    assert_eq!(CacheImage::open(&path).unwrap(), image());
+    assert_eq!(Pages::default().len(), 0);
+}

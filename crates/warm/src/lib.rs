@@ -1,0 +1,12 @@
+//! What is in a server's buffer cache: saved, moved to another server, loaded again.
+//!
+//! A [`CacheImage`] says which pages of which relations were in the cache and how hot each was. It is
+//! taken by [`dump`], from the server's memory seen from outside, or by SQL; and it converts from and to
+//! the file of contrib's autoprewarm, see [`autoprewarm`].
+
+pub mod autoprewarm;
+pub mod diff;
+pub mod dump;
+pub mod image;
+
+pub use image::CacheImage;

@@ -1,0 +1,6 @@
+//! Images of real servers of several majors.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+mod dumping;
+mod support;
