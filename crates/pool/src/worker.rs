@@ -48,9 +48,9 @@ use crate::{WorkerId, config::Config};
 /// # Example
 ///
 /// ```no_run
-/// use howdah_pool::{Pooler, config};
+/// use howdah_pool::{Pooler, config::Config};
 ///
-/// let read = config::read(std::path::Path::new("howdah.toml"))?;
+/// let read = Config::read(std::path::Path::new("howdah.toml"))?;
 /// let pooler = Pooler::start(read.config)?;
 /// println!("listening on {:?}", pooler.addresses());
 /// // On SIGTERM:

@@ -64,7 +64,7 @@ pub enum DumpError {
         /// Why the server's memory was not read either, if that was tried.
         not_from_memory: Option<Box<NotLocal>>,
         /// What the server said.
-        source: QueryFailure,
+        source: Box<QueryFailure>,
     },
 }
 
@@ -125,7 +125,7 @@ pub fn dump(target: &Target, choice: Choice) -> Result<Dumped, DumpError> {
                     return Err(DumpError::PgBuffercache {
                         database: target.database().to_owned(),
                         not_from_memory: reason.map(Box::new),
-                        source,
+                        source: Box::new(source),
                     });
                 }
             }

@@ -55,10 +55,12 @@ fn client_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
         sent.extend(client.take_output());
         match step {
             ClientStep::Read => {}
-            ClientStep::Admitted(_) => panic!("nobody has said the password"),
+            ClientStep::Admitted(_) => unreachable!("nobody has said the password"),
             ClientStep::Close(why) => return (sent, format!("{:.20}", why.to_string())),
             ClientStep::Cancel(key) => return (sent, format!("cancel {}", key.secret().len())),
-            ClientStep::StartTls { .. } | ClientStep::Work(_) => panic!("there is none"),
+            ClientStep::StartTls { .. } | ClientStep::Work(_) => {
+                unreachable!("it asked for neither")
+            }
         }
     }
     (sent, String::new())

@@ -74,7 +74,7 @@ pub fn run(input: &[u8]) -> Shape {
     let withheld = written.starts_with(b"redacted '") && !sql.starts_with(b"redacted '");
     let kinds = statement(sql, written, withheld);
     for (value, after) in values.iter().zip(bound.parameters.iter().flatten()) {
-        let Parameter::Value(after) = after else { panic!("{after:?}") };
+        let Parameter::Value(after) = after else { unreachable!("{after:?}") };
         value_is_gone(value, after.as_bytes());
     }
     Shape::each(kinds)

@@ -99,7 +99,7 @@ fn read(args: &Args, ctx: &Context) -> anyhow::Result<Read> {
             None => bail!("there are no settings: name them by -c FILE"),
         },
     };
-    Ok(read.hint("`howdah pool --check -c FILE` tells all that is wrong with a file")?)
+    read.hint("`howdah pool --check -c FILE` tells all that is wrong with a file")
 }
 
 fn read_text(text: &str, path: &Path) -> Result<Read, ReadError> {

@@ -332,7 +332,7 @@ impl Source {
                 if inputs.iter().any(|path| path.is_dir() && !capture::holds_no_dataset(path)) =>
             {
                 Err(errors::wrong_usage(
-                    "give one capture, or logs: a capture is among several inputs",
+                    "give one capture, or logs: a folder among several inputs holds no logs",
                 ))
             }
             inputs => {

@@ -238,7 +238,7 @@ fn server(major: u32) -> Option<(howdah_lab::Cluster, howdah_connect::Client)> {
     let started = howdah_lab::Cluster::builder().search(search).start();
     let cluster = howdah_lab::or_say_why_not("the doctor of a server", started)?;
     let target = howdah_connect::Target::resolve(
-        &howdah_connect::Words::from_conninfo(&cluster.uri("postgres")),
+        &howdah_connect::Words::from_conninfo(cluster.uri("postgres")),
         &howdah_connect::Environment::empty(),
     );
     let client = howdah_connect::Client::connect(&target.unwrap()).unwrap();

@@ -1,6 +1,10 @@
 //! Tests of the whole binary, and of the workspace it is built from.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails, helpers included")]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails, helpers included"
+)]
 
 mod capture;
 mod capture_parts;
