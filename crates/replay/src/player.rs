@@ -3,87 +3,28 @@
 //! A player holds no socket and no clock. The worker gives it events, the time and the server's
 //! replies; it says what to do. So its decisions can be tested without a server.
 
+mod batch;
+mod flight;
+mod messages;
+mod outcome;
+
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use howdah_session::{Client, EncodeError, RequestId, TransactionStatus};
-use howdah_sql::{Command, Lexer, split_statements};
-use howdah_traffic::{
-    Action, Bound, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text,
-};
+use howdah_session::{Client, EncodeError, TransactionStatus};
+use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text};
 
+pub(crate) use self::{
+    batch::ends_transaction,
+    outcome::{End, Finished, Item, Skip},
+};
+use self::{
+    batch::{begins, continues},
+    flight::{Flight, Part},
+};
 use crate::link::{Failure, Reply};
-
-/// An event with its due time.
-#[derive(Debug)]
-pub(crate) struct Item {
-    pub(crate) event: Event,
-    pub(crate) due: Instant,
-    /// When it was there to be sent: when it was due, or later where its source was late.
-    pub(crate) here: Instant,
-    pub(crate) bytes: usize,
-}
-
-/// What became of an event.
-#[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) item: Item,
-    /// When it was sent, if it was.
-    pub(crate) sent: Option<Instant>,
-    /// When the server could begin with it, if it was sent: then, or when the statement before it in
-    /// its pipeline was done.
-    pub(crate) begun: Option<Instant>,
-    /// When its answer was complete.
-    pub(crate) ended: Instant,
-    /// From when its session could have sent it.
-    pub(crate) free: Instant,
-    pub(crate) rows: Option<u64>,
-    pub(crate) end: End,
-}
-
-/// How an event ended.
-#[derive(Clone, Debug)]
-pub(crate) enum End {
-    Done,
-    Failed(Failure),
-    Skipped(Skip),
-}
-
-/// Why an event was not sent. The words appear in reports and in the run's files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Skip {
-    CopyData,
-    CallArguments,
-    UnknownParameters,
-    TruncatedParameter,
-    PortalNotOpen,
-    TransactionLost,
-    NothingToCancel,
-    TooFarBehind,
-    Interrupted,
-    Cancelled,
-    Abandoned,
-}
-
-impl Skip {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::CopyData => "rows of COPY FROM STDIN not captured",
-            Self::CallArguments => "arguments of function call not captured",
-            Self::UnknownParameters => "parameter values not captured",
-            Self::TruncatedParameter => "parameter value truncated in capture",
-            Self::PortalNotOpen => "portal was not opened",
-            Self::TransactionLost => "its transaction was lost with the connection",
-            Self::NothingToCancel => "nothing left to cancel",
-            Self::TooFarBehind => "session too far behind, queue limit reached",
-            Self::Interrupted => "interrupted",
-            Self::Cancelled => "in flight when interrupted, cancelled on the target",
-            Self::Abandoned => "in flight when interrupted, not answered in time",
-        }
-    }
-}
 
 /// What a worker has to do for a player next.
 #[derive(Debug)]
@@ -146,32 +87,6 @@ pub(crate) struct Player {
     has_left: bool,
     fetch_rows: u32,
 }
-
-/// Messages on their way, up to one Sync.
-struct Flight {
-    parts: Vec<Part>,
-    sent: Instant,
-    failure: Option<Failure>,
-}
-
-struct Part {
-    item: Item,
-    /// The message whose answer completes it.
-    request: Option<RequestId>,
-    /// When that answer arrived.
-    completed: Option<Instant>,
-    rows: u64,
-}
-
-/// How far apart, in captured time, a Parse, its Bind and its Execute may be and still have come in
-/// one batch from the client. A log has no Sync, so this is a guess: drivers that send them together
-/// have them logged within microseconds of work, drivers that prepare first add a round trip.
-const BATCH_GAP: Duration = Duration::from_millis(2);
-
-/// The least time a statement gets before its cancel is sent. A server ignores a request that comes
-/// before the statement, and the times in a log may be whole seconds.
-const CANCEL_GAP_MIN: Duration = Duration::from_millis(50);
-
 impl Player {
     pub(crate) fn new(id: SessionId, now: Instant, fetch_rows: u32) -> Self {
         Self {
@@ -351,123 +266,6 @@ impl Player {
         }
     }
 
-    /// Puts the messages of one batch into the client.
-    fn queue_messages(
-        &mut self,
-        parts: &mut [Part],
-        client: &mut Client,
-    ) -> Result<(), EncodeError> {
-        for at in 0..parts.len() {
-            let (before, rest) = parts.split_at_mut(at);
-            let (this, behind) = rest.split_first_mut().expect("at is inside");
-            let mut behind = behind.iter().map(|part| &part.item.event.action);
-            let request = match &this.item.event.action {
-                Action::Simple { sql } | Action::Copy { sql, .. } => {
-                    self.forget_deallocated(sql);
-                    return client.query(sql.as_bytes()).map(drop);
-                }
-                Action::Parse { statement, sql } => self.parse(statement, sql, client)?,
-                // Its Execute binds; a Bind that nothing executes is sent for its own sake.
-                Action::Bind(bound) => match behind.next() {
-                    Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
-                    _ => self.bind(bound, client)?,
-                },
-                Action::Execute(bound) => {
-                    let bind = self.bind(bound, client)?;
-                    if let Some(last) = before.last_mut()
-                        && last.item.event.action.kind() == Kind::Bind
-                    {
-                        last.request.get_or_insert(bind);
-                    }
-                    let will_fetch = self.will_fetch(bound, behind.clone());
-                    let rows_max = if will_fetch { self.fetch_rows } else { 0 };
-                    let request = client.execute(bound.portal.as_bytes(), rows_max)?;
-                    self.forget_deallocated(&bound.sql);
-                    if behind.next().is_some() {
-                        // So that the answer comes when the statement is done, to be timed by.
-                        client.flush();
-                    }
-                    request
-                }
-                Action::Fetch(bound) => client.execute(bound.portal.as_bytes(), self.fetch_rows)?,
-                Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {
-                    unreachable!("these are not sent as messages of a session")
-                }
-            };
-            this.request = Some(request);
-        }
-        client.sync();
-        Ok(())
-    }
-
-    /// Which names DEALLOCATE and DISCARD leave is known to the server: prepare again when used.
-    fn forget_deallocated(&mut self, sql: &Text) {
-        let forgets = |one| matches!(Command::of(one), Command::Deallocate | Command::Discard);
-        let sql = sql.as_bytes().trim_ascii_end();
-        let single = !sql.strip_suffix(b";").unwrap_or(sql).contains(&b';');
-        // Most texts are spared a look beyond their first word, many even that.
-        if !self.statements.is_empty()
-            && if single { forgets(sql) } else { split_statements(sql).any(forgets) }
-        {
-            self.statements.clear();
-        }
-    }
-
-    fn parse(
-        &mut self,
-        statement: &Text,
-        sql: &Text,
-        client: &mut Client,
-    ) -> Result<RequestId, EncodeError> {
-        if !statement.is_empty() {
-            // The capture does not hold Close messages. To close what does not exist is no error.
-            client.close_statement(statement.as_bytes())?;
-        }
-        let request = client.parse(statement.as_bytes(), sql.as_bytes(), &[])?;
-        self.statements.insert(statement.clone(), sql.clone());
-        Ok(request)
-    }
-
-    /// Binds, after preparing if the server has not this text under this name.
-    fn bind(&mut self, bound: &Bound, client: &mut Client) -> Result<RequestId, EncodeError> {
-        let known = self.statements.get(&bound.statement) == Some(&bound.sql);
-        // A client that uses the unnamed statement parses it each time, unless the capture shows
-        // its Parse messages and has none here.
-        let anew = bound.statement.is_empty() && !self.parses_captured;
-        if !known || anew {
-            self.parse(&bound.statement, &bound.sql, client)?;
-        }
-        if !bound.portal.is_empty() {
-            client.close_portal(bound.portal.as_bytes())?;
-        }
-        let values = bound.parameters.as_deref().unwrap_or_default();
-        let request = client.bind(
-            bound.portal.as_bytes(),
-            bound.statement.as_bytes(),
-            values.iter().map(|value| match value {
-                Parameter::Null => None,
-                Parameter::Value(text) | Parameter::Truncated(text) => Some(text.as_bytes()),
-            }),
-        )?;
-        self.portals.insert(bound.portal.clone());
-        Ok(request)
-    }
-
-    /// Whether the client will take the rows of this portal in parts. Logs do not hold the row
-    /// limit of an Execute: a named portal inside a transaction is there to be fetched from, and
-    /// of the unnamed one the next event tells. `behind`: what is sent in the same batch.
-    fn will_fetch<'a>(&self, bound: &Bound, mut behind: impl Iterator<Item = &'a Action>) -> bool {
-        let fetches = |action: &Action| matches!(action, Action::Fetch(fetched) if fetched.portal == bound.portal);
-        if behind.any(fetches) {
-            return true;
-        }
-        if self.transaction != TransactionStatus::InTransaction {
-            return false;
-        }
-        !bound.portal.is_empty()
-            || self.queue.front().is_some_and(|next| fetches(&next.event.action))
-    }
-
     /// Takes in what the server said. `Some` when that ends what was in flight.
     pub(crate) fn heard(
         &mut self,
@@ -560,16 +358,7 @@ impl Player {
     /// The connection that the next event needed could not be had: the event fails with it.
     pub(crate) fn refuse_head(&mut self, failure: &Failure, now: Instant) -> Option<Finished> {
         let item = self.queue.pop_front()?;
-        let end = End::Failed(failure.clone());
-        Some(Finished {
-            item,
-            sent: None,
-            begun: None,
-            ended: now,
-            free: self.free,
-            rows: None,
-            end,
-        })
+        Some(Finished::unsent(item, now, self.free, End::Failed(failure.clone())))
     }
 
     /// Takes back the Connect event of a connection that could not be had, to try again.
@@ -594,15 +383,7 @@ impl Player {
     /// Gives up all that waits.
     pub(crate) fn give_up_waiting(&mut self, now: Instant) -> Vec<Finished> {
         let end = End::Skipped(Skip::Interrupted);
-        let gone = |item| Finished {
-            item,
-            sent: None,
-            begun: None,
-            ended: now,
-            free: self.free,
-            rows: None,
-            end: end.clone(),
-        };
+        let gone = |item| Finished::unsent(item, now, self.free, end.clone());
         std::mem::take(&mut self.queue).into_iter().map(gone).collect()
     }
 
@@ -623,72 +404,6 @@ impl Player {
     }
 }
 
-impl Flight {
-    /// When to send the request that cancels this: a statement that was sent late has as much time
-    /// as it had when it was captured.
-    fn cancel_at(&self, cancel: &Item, paced: bool) -> Instant {
-        let Some(Part { item: cancelled, .. }) = self.parts.first() else { return cancel.due };
-        let gap = match paced {
-            true => cancel.due.saturating_duration_since(cancelled.due),
-            false => cancel.event.time.saturating_since(cancelled.event.time),
-        };
-        cancel.due.max(self.sent + gap.max(CANCEL_GAP_MIN))
-    }
-
-    /// Takes the answer to a request, and the rows it told of.
-    fn complete(&mut self, request: Option<RequestId>, rows: u64, now: Instant) {
-        if let [Part { item, rows: sum, .. }] = &mut self.parts[..]
-            && matches!(item.event.action.kind(), Kind::Simple | Kind::Copy)
-        {
-            // One of several statements, perhaps: ReadyForQuery tells when all are done.
-            *sum += rows;
-            return;
-        }
-        let answered = |part: &&mut Part| part.request == request && request.is_some();
-        if let Some(part) = self.parts.iter_mut().find(answered) {
-            part.rows += rows;
-            part.completed = Some(now);
-        }
-    }
-
-    fn finish(self, now: Instant, free: Instant) -> Vec<Finished> {
-        let Self { parts, sent, failure } = self;
-        let executes = |part: &Part| part.item.event.action.kind().is_execution();
-        let last = parts.iter().rposition(executes);
-        let mut begun = sent;
-        let mut finished = Vec::with_capacity(parts.len());
-        for (at, part) in parts.into_iter().enumerate() {
-            let execution = executes(&part);
-            let is_done = part.completed.is_some() || failure.is_none();
-            // The answer to the last is complete when the server is ready for more.
-            let is_early = execution && last.is_some_and(|last| at < last);
-            let ended = part.completed.filter(|_| is_early).unwrap_or(now);
-            finished.push(Finished {
-                sent: Some(sent),
-                begun: Some(begun),
-                ended,
-                free,
-                rows: (execution && is_done).then_some(part.rows),
-                end: match &failure {
-                    Some(failure) if !is_done => End::Failed(failure.clone()),
-                    _ => End::Done,
-                },
-                item: part.item,
-            });
-            if is_early {
-                begun = ended;
-            }
-        }
-        finished
-    }
-}
-
-impl Part {
-    fn new(item: Item) -> Self {
-        Self { item, request: None, completed: None, rows: 0 }
-    }
-}
-
 /// Why these values cannot be bound, if so.
 fn unusable(parameters: Option<&[Parameter]>) -> Option<Skip> {
     match parameters {
@@ -698,64 +413,6 @@ fn unusable(parameters: Option<&[Parameter]>) -> Option<Skip> {
             .any(|value| matches!(value, Parameter::Truncated(_)))
             .then_some(Skip::TruncatedParameter),
     }
-}
-
-/// Whether `next` came in the same batch of messages as `last`, as far as the capture can tell.
-fn continues(last: &Event, next: &Event) -> bool {
-    if let (Some(pipeline), Some(next_pipeline)) = (last.pipeline, next.pipeline) {
-        // While it waits for the rows of a COPY, a server ignores the Sync behind it.
-        let copies = |event: &Event| {
-            event.action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Copy)
-        };
-        return pipeline == next_pipeline && !copies(last) && !copies(next);
-    }
-    let (Some(name), Some(next_name)) = (statement(&last.action), statement(&next.action)) else {
-        return false;
-    };
-    let ahead = matches!(
-        (last.action.kind(), next.action.kind()),
-        (Kind::Parse, Kind::Bind | Kind::Execute) | (Kind::Bind, Kind::Execute)
-    );
-    let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
-    let gap = next.time.saturating_since(last.time).saturating_sub(worked);
-    // A Bind has no effect of its own, so it waits for its Execute however late that comes.
-    ahead
-        && name == next_name
-        && last.action.sql() == next.action.sql()
-        && (last.action.kind() == Kind::Bind || gap <= BATCH_GAP)
-}
-
-fn statement(action: &Action) -> Option<&Text> {
-    match action {
-        Action::Parse { statement, .. } => Some(statement),
-        Action::Bind(bound) | Action::Execute(bound) => Some(&bound.statement),
-        _ => None,
-    }
-}
-
-/// Whether it begins a transaction, so that it belongs to none before.
-fn begins(action: &Action) -> bool {
-    action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Begin)
-}
-
-/// Whether no transaction that was open before it is open behind it.
-pub(crate) fn ends_transaction(action: &Action) -> bool {
-    let Some(sql) = action.sql() else { return false };
-    let mut ended = false;
-    for statement in split_statements(sql.as_bytes()) {
-        let has =
-            |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
-        // COMMIT AND CHAIN begins the next one.
-        let chains = || has(b"chain") && !has(b"no");
-        match Command::of(statement) {
-            Command::Begin => ended = false,
-            Command::Commit => ended = !chains(),
-            // ROLLBACK TO goes back to a savepoint and stays in the transaction.
-            Command::Rollback => ended = !has(b"to") && !chains(),
-            _ => {}
-        }
-    }
-    ended
 }
 
 /// The failure of an event that the protocol has no bytes for. No server said it, so it has no code.

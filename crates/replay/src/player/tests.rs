@@ -1,7 +1,9 @@
 //! Dialogues of a player with a server that is a list of bytes, on a clock that is a number.
 
+use std::time::Duration;
+
 use howdah_session::{Event as Said, Login};
-use howdah_traffic::{Outcome, Source, Timestamp};
+use howdah_traffic::{Bound, Outcome, Source, Timestamp};
 use howdah_wire::{
     Frame,
     backend::encode as say,

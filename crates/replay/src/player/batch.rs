@@ -1,0 +1,69 @@
+//! Which events came in one batch of messages, and which begin and end transactions.
+
+use std::time::Duration;
+
+use howdah_sql::{Command, Lexer, split_statements};
+use howdah_traffic::{Action, Event, Kind, Text};
+
+/// How far apart, in captured time, a Parse, its Bind and its Execute may be and still have come in
+/// one batch from the client. A log has no Sync, so this is a guess: drivers that send them together
+/// have them logged within microseconds of work, drivers that prepare first add a round trip.
+const BATCH_GAP: Duration = Duration::from_millis(2);
+
+/// Whether `next` came in the same batch of messages as `last`, as far as the capture can tell.
+pub(super) fn continues(last: &Event, next: &Event) -> bool {
+    if let (Some(pipeline), Some(next_pipeline)) = (last.pipeline, next.pipeline) {
+        // While it waits for the rows of a COPY, a server ignores the Sync behind it.
+        let copies = |event: &Event| {
+            event.action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Copy)
+        };
+        return pipeline == next_pipeline && !copies(last) && !copies(next);
+    }
+    let (Some(name), Some(next_name)) = (statement(&last.action), statement(&next.action)) else {
+        return false;
+    };
+    let ahead = matches!(
+        (last.action.kind(), next.action.kind()),
+        (Kind::Parse, Kind::Bind | Kind::Execute) | (Kind::Bind, Kind::Execute)
+    );
+    let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
+    let gap = next.time.saturating_since(last.time).saturating_sub(worked);
+    // A Bind has no effect of its own, so it waits for its Execute however late that comes.
+    ahead
+        && name == next_name
+        && last.action.sql() == next.action.sql()
+        && (last.action.kind() == Kind::Bind || gap <= BATCH_GAP)
+}
+
+fn statement(action: &Action) -> Option<&Text> {
+    match action {
+        Action::Parse { statement, .. } => Some(statement),
+        Action::Bind(bound) | Action::Execute(bound) => Some(&bound.statement),
+        _ => None,
+    }
+}
+
+/// Whether it begins a transaction, so that it belongs to none before.
+pub(super) fn begins(action: &Action) -> bool {
+    action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Begin)
+}
+
+/// Whether no transaction that was open before it is open behind it.
+pub(crate) fn ends_transaction(action: &Action) -> bool {
+    let Some(sql) = action.sql() else { return false };
+    let mut ended = false;
+    for statement in split_statements(sql.as_bytes()) {
+        let has =
+            |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
+        // COMMIT AND CHAIN begins the next one.
+        let chains = || has(b"chain") && !has(b"no");
+        match Command::of(statement) {
+            Command::Begin => ended = false,
+            Command::Commit => ended = !chains(),
+            // ROLLBACK TO goes back to a savepoint and stays in the transaction.
+            Command::Rollback => ended = !has(b"to") && !chains(),
+            _ => {}
+        }
+    }
+    ended
+}

@@ -1,0 +1,127 @@
+//! The messages of a batch: what of the extended protocol has to be said so that the target's server
+//! does what the captured one did.
+
+use howdah_session::{Client, EncodeError, RequestId, TransactionStatus};
+use howdah_sql::{Command, split_statements};
+use howdah_traffic::{Action, Bound, Kind, Parameter, Text};
+
+use super::{Player, flight::Part};
+
+impl Player {
+    /// Puts the messages of one batch into the client.
+    pub(super) fn queue_messages(
+        &mut self,
+        parts: &mut [Part],
+        client: &mut Client,
+    ) -> Result<(), EncodeError> {
+        for at in 0..parts.len() {
+            let (before, rest) = parts.split_at_mut(at);
+            let (this, behind) = rest.split_first_mut().expect("at is inside");
+            let mut behind = behind.iter().map(|part| &part.item.event.action);
+            let request = match &this.item.event.action {
+                Action::Simple { sql } | Action::Copy { sql, .. } => {
+                    self.forget_deallocated(sql);
+                    return client.query(sql.as_bytes()).map(drop);
+                }
+                Action::Parse { statement, sql } => self.parse(statement, sql, client)?,
+                // Its Execute binds; a Bind that nothing executes is sent for its own sake.
+                Action::Bind(bound) => match behind.next() {
+                    Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
+                    _ => self.bind(bound, client)?,
+                },
+                Action::Execute(bound) => {
+                    let bind = self.bind(bound, client)?;
+                    if let Some(last) = before.last_mut()
+                        && last.item.event.action.kind() == Kind::Bind
+                    {
+                        last.request.get_or_insert(bind);
+                    }
+                    let will_fetch = self.will_fetch(bound, behind.clone());
+                    let rows_max = if will_fetch { self.fetch_rows } else { 0 };
+                    let request = client.execute(bound.portal.as_bytes(), rows_max)?;
+                    self.forget_deallocated(&bound.sql);
+                    if behind.next().is_some() {
+                        // So that the answer comes when the statement is done, to be timed by.
+                        client.flush();
+                    }
+                    request
+                }
+                Action::Fetch(bound) => client.execute(bound.portal.as_bytes(), self.fetch_rows)?,
+                Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {
+                    unreachable!("these are not sent as messages of a session")
+                }
+            };
+            this.request = Some(request);
+        }
+        client.sync();
+        Ok(())
+    }
+
+    /// Which names DEALLOCATE and DISCARD leave is known to the server: prepare again when used.
+    fn forget_deallocated(&mut self, sql: &Text) {
+        let forgets = |one| matches!(Command::of(one), Command::Deallocate | Command::Discard);
+        let sql = sql.as_bytes().trim_ascii_end();
+        let single = !sql.strip_suffix(b";").unwrap_or(sql).contains(&b';');
+        // Most texts are spared a look beyond their first word, many even that.
+        if !self.statements.is_empty()
+            && if single { forgets(sql) } else { split_statements(sql).any(forgets) }
+        {
+            self.statements.clear();
+        }
+    }
+
+    fn parse(
+        &mut self,
+        statement: &Text,
+        sql: &Text,
+        client: &mut Client,
+    ) -> Result<RequestId, EncodeError> {
+        if !statement.is_empty() {
+            // The capture does not hold Close messages. To close what does not exist is no error.
+            client.close_statement(statement.as_bytes())?;
+        }
+        let request = client.parse(statement.as_bytes(), sql.as_bytes(), &[])?;
+        self.statements.insert(statement.clone(), sql.clone());
+        Ok(request)
+    }
+
+    /// Binds, after preparing if the server has not this text under this name.
+    fn bind(&mut self, bound: &Bound, client: &mut Client) -> Result<RequestId, EncodeError> {
+        let known = self.statements.get(&bound.statement) == Some(&bound.sql);
+        // A client that uses the unnamed statement parses it each time, unless the capture shows
+        // its Parse messages and has none here.
+        let anew = bound.statement.is_empty() && !self.parses_captured;
+        if !known || anew {
+            self.parse(&bound.statement, &bound.sql, client)?;
+        }
+        if !bound.portal.is_empty() {
+            client.close_portal(bound.portal.as_bytes())?;
+        }
+        let values = bound.parameters.as_deref().unwrap_or_default();
+        let request = client.bind(
+            bound.portal.as_bytes(),
+            bound.statement.as_bytes(),
+            values.iter().map(|value| match value {
+                Parameter::Null => None,
+                Parameter::Value(text) | Parameter::Truncated(text) => Some(text.as_bytes()),
+            }),
+        )?;
+        self.portals.insert(bound.portal.clone());
+        Ok(request)
+    }
+
+    /// Whether the client will take the rows of this portal in parts. Logs do not hold the row
+    /// limit of an Execute: a named portal inside a transaction is there to be fetched from, and
+    /// of the unnamed one the next event tells. `behind`: what is sent in the same batch.
+    fn will_fetch<'a>(&self, bound: &Bound, mut behind: impl Iterator<Item = &'a Action>) -> bool {
+        let fetches = |action: &Action| matches!(action, Action::Fetch(fetched) if fetched.portal == bound.portal);
+        if behind.any(fetches) {
+            return true;
+        }
+        if self.transaction != TransactionStatus::InTransaction {
+            return false;
+        }
+        !bound.portal.is_empty()
+            || self.queue.front().is_some_and(|next| fetches(&next.event.action))
+    }
+}
