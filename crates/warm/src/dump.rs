@@ -15,10 +15,11 @@ use std::{
 };
 
 use howdah_connect::{Client, ConnectError, QueryError, Target};
+use howdah_inspect::Server;
 
 use crate::image::{CacheImage, CachedFork, Fork, Origin, Page, Relation, RelationFile, Source};
 
-pub use from_memory::NotLocal;
+pub use from_memory::{NotLocal, local_server};
 use names::Named;
 
 /// Where pages are taken from.
@@ -143,6 +144,63 @@ pub fn dump(target: &Target, choice: Choice) -> Result<Dumped, DumpError> {
     let (names, unnamed) = name(target, &facts, &cached);
     let image = assemble(origin, &facts, cached, &names);
     Ok(Dumped { image, not_from_memory, unnamed, unfinished })
+}
+
+/// Takes an image of a server of this host without asking it anything: it may be stopping, or too busy to
+/// let anybody in. Names and lengths are those of `known`, an earlier image of it; what it does not hold
+/// goes by its files.
+///
+/// # Errors
+///
+/// The server ended, or its memory cannot be read.
+pub fn dump_memory(
+    server: &Server,
+    known: Option<&CacheImage>,
+) -> Result<CacheImage, howdah_inspect::Error> {
+    let taken_at_us = now_us();
+    let buffers = server.buffers()?.count();
+    let cached = from_memory::of_server(server)?;
+    let origin = Origin { taken_at_us, source: Source::Memory, buffers, ..known_origin(known) };
+    let mut relations: Vec<Relation> = Vec::new();
+    for ((file, fork), pages) in cached.forks {
+        let before = known.and_then(|image| {
+            let at = image.relations.binary_search_by_key(&file, |relation| relation.file).ok()?;
+            image.relations.get(at)
+        });
+        let same = before.and_then(|before| before.forks.iter().find(|old| old.fork == fork));
+        let fork = CachedFork {
+            fork,
+            length: same.and_then(|old| old.length),
+            pages: pages.into_iter().collect(),
+        };
+        match relations.last_mut() {
+            Some(last) if last.file == file => last.forks.push(fork),
+            _ => relations.push(Relation {
+                file,
+                name: before.and_then(|before| before.name.clone()),
+                is_logged: cached.is_logged.get(&file).copied().unwrap_or(true),
+                forks: vec![fork],
+            }),
+        }
+    }
+    let databases = known.map(|image| image.databases.clone()).unwrap_or_default();
+    Ok(CacheImage { origin, databases, relations })
+}
+
+/// What does not change while a cluster lives; the common page where nothing is known.
+fn known_origin(known: Option<&CacheImage>) -> Origin {
+    const PAGE_BYTES: u32 = 8192;
+    known.map_or(
+        Origin {
+            server_version: 0,
+            system_identifier: 0,
+            page_bytes: PAGE_BYTES,
+            buffers: 0,
+            taken_at_us: 0,
+            source: Source::Memory,
+        },
+        |image| image.origin.clone(),
+    )
 }
 
 /// The pages of each fork, as they were found.

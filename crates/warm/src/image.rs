@@ -119,6 +119,40 @@ impl CacheImage {
         self.relations.iter().map(Relation::page_count).sum()
     }
 
+    /// The `pages` hottest pages of it; among equals the first in the order of the files.
+    #[must_use]
+    pub fn hottest(&self, pages: u64) -> Self {
+        let mut counts = [0_u64; 16];
+        let all = || self.relations.iter().flat_map(|relation| &relation.forks);
+        for page in all().flat_map(|fork| fork.pages.iter()) {
+            counts[usize::from(page.usage & 0xf)] += 1;
+        }
+        // Hotter classes are taken whole, the last one in part.
+        let (mut class, mut left) = (15, pages);
+        while class > 0 && counts[class] <= left {
+            left -= counts[class];
+            class -= 1;
+        }
+        let mut take = |page: &Page| match usize::from(page.usage & 0xf).cmp(&class) {
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Equal => {
+                let is_in = left > 0;
+                left -= u64::from(is_in);
+                is_in
+            }
+        };
+        let mut relations = self.relations.clone();
+        for fork in relations.iter_mut().flat_map(|relation| &mut relation.forks) {
+            fork.pages = fork.pages.iter().filter(|page| take(page)).collect();
+        }
+        for relation in &mut relations {
+            relation.forks.retain(|fork| !fork.pages.is_empty());
+        }
+        relations.retain(|relation| !relation.forks.is_empty());
+        Self { origin: self.origin.clone(), databases: self.databases.clone(), relations }
+    }
+
     /// The name of a database, or nothing for the shared catalogs and databases that are gone.
     #[must_use]
     pub fn database_name(&self, oid: u32) -> Option<&str> {
@@ -177,4 +211,48 @@ pub enum ImageError {
         /// What is wrong with it.
         source: BodyError,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relation(filenode: u32, usage: &[u8]) -> Relation {
+        let pages = usage.iter().zip(0..);
+        let pages = pages.map(|(&usage, block)| Page { block, usage, is_dirty: false }).collect();
+        Relation {
+            file: RelationFile { database: 5, tablespace: 1663, filenode },
+            name: None,
+            is_logged: true,
+            forks: vec![CachedFork { fork: Fork::Main, length: None, pages }],
+        }
+    }
+
+    #[test]
+    fn the_hottest_pages_stay() {
+        let image = CacheImage {
+            origin: Origin {
+                server_version: 170_000,
+                system_identifier: 1,
+                page_bytes: 8192,
+                buffers: 10,
+                taken_at_us: 0,
+                source: Source::Memory,
+            },
+            databases: BTreeMap::new(),
+            relations: vec![relation(1, &[0, 5, 3]), relation(2, &[1, 1]), relation(3, &[3, 2])],
+        };
+        let left = |pages: u64| -> Vec<(u32, Vec<u32>)> {
+            let blocks = |fork: &CachedFork| fork.pages.iter().map(|page| page.block).collect();
+            let hottest = image.hottest(pages);
+            let relations = hottest.relations.iter();
+            relations.map(|relation| (relation.file.filenode, blocks(&relation.forks[0]))).collect()
+        };
+        assert_eq!(left(0), []);
+        assert_eq!(left(1), [(1, vec![1])]);
+        assert_eq!(left(2), [(1, vec![1, 2])]);
+        assert_eq!(left(5), [(1, vec![1, 2]), (2, vec![0]), (3, vec![0, 1])]);
+        assert_eq!(image.hottest(7), image);
+        assert_eq!(image.hottest(u64::MAX), image);
+    }
 }

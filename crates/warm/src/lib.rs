@@ -4,9 +4,11 @@
 //! taken by [`dump`], from the server's memory seen from outside, or by SQL; and it converts from and to
 //! the file of contrib's autoprewarm, see [`autoprewarm`].
 
+pub mod advise;
 pub mod autoprewarm;
 pub mod diff;
 pub mod dump;
 pub mod image;
+pub mod os_cache;
 
 pub use image::CacheImage;

@@ -1,5 +1,6 @@
 //! `howdah warm`: what is in a server's buffer cache, as a file.
 
+mod advise;
 mod autoprewarm;
 mod diff;
 mod dump;
@@ -38,6 +39,7 @@ enum Command {
     Diff(diff::Args),
     Import(autoprewarm::ImportArgs),
     Export(autoprewarm::ExportArgs),
+    Advise(advise::Args),
 }
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
@@ -47,6 +49,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         Command::Diff(args) => diff::run(&args, ctx),
         Command::Import(args) => autoprewarm::import(&args, ctx),
         Command::Export(args) => autoprewarm::export(&args, ctx),
+        Command::Advise(args) => advise::run(&args, ctx),
     }
 }
 
@@ -111,4 +114,13 @@ fn names(image: &CacheImage, relation: &Relation) -> (String, String) {
         None => format!("(file {} in tablespace {})", file.filenode, file.tablespace),
     };
     (database, name)
+}
+
+/// Rows to show: all of them if 0 was typed.
+fn limit(typed: Option<usize>, default: usize) -> usize {
+    match typed {
+        Some(0) => usize::MAX,
+        Some(limit) => limit,
+        None => default,
+    }
 }

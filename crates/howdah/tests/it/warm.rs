@@ -128,3 +128,46 @@ fn a_role_without_rights_is_told_which_it_needs() {
     query(&cluster, "GRANT pg_monitor TO watcher");
     assert!(dump("pg_buffercache").status.success());
 }
+
+#[test]
+fn advice_tells_what_fills_the_cache_and_what_would_fit() {
+    for major in [14, 17, 18] {
+        let builder = Cluster::builder().major(major).setting("shared_buffers", "16MB");
+        let test = format!("warm advise on {major}");
+        let Some(cluster) = or_say_why_not(&test, builder.start()) else { continue };
+        let folder = tempfile::tempdir().unwrap();
+        query(&cluster, TABLES);
+        query(&cluster, "CREATE TABLE cold AS SELECT * FROM orders");
+        query(&cluster, "VACUUM ANALYZE cold, orders");
+        query(&cluster, "SELECT count(*) FROM orders; SELECT count(*) FROM orders");
+        let uri = cluster.uri("postgres");
+        let advice = json(folder.path(), &["warm", "advise", &uri]);
+        assert_eq!(advice["buffers"], 2048, "{major}");
+        let orders = relation(&advice, "public.orders");
+        let usage = orders["usage"].as_array().unwrap();
+        let sum: u64 = usage.iter().map(|count| count.as_u64().unwrap()).sum();
+        // Its maps are pages, too.
+        let length = orders["length"].as_u64().unwrap();
+        assert!(length > 100 && orders["pages"] == sum && sum >= length, "{orders}");
+        let alternatives = advice["alternatives"].as_array().unwrap();
+        let verdicts: Vec<_> =
+            alternatives.iter().map(|size| size["verdict"].as_str().unwrap()).collect();
+        assert_eq!(verdicts[2..], ["present", "no use", "no use"], "{major}");
+        let candidates = advice["candidates"].as_array().unwrap();
+        let place = |name: &str| candidates.iter().position(|row| row["relation"] == name).unwrap();
+        assert!(place("public.orders") < candidates.len());
+        assert!(candidates[place("public.orders")]["heat"].as_f64().unwrap() > 0.0);
+        // Half a buffer of 8 kB is one touch of 4 kB; an entry of a page table has 8 bytes.
+        let memory = &advice["memory"];
+        assert_eq!(memory["first_touch_faults"], 4096);
+        let bytes = memory["bytes"].as_u64().unwrap();
+        assert_eq!(memory["table_bytes_per_session"], bytes / 4096 * 8);
+        assert!(memory["table_bytes_measured"].as_u64().unwrap() > 0);
+        assert_eq!(memory["huge_pages_in_use"].is_null(), major < 17, "{major}");
+        let told = howdah(folder.path()).args(["warm", "advise", &uri]).output().unwrap();
+        let told = text(&told.stdout);
+        for words in ["WHAT FILLS IT", "OTHER SIZES", "WOULD FIT", "MEMORY", "public.orders"] {
+            assert!(told.contains(words), "{words} is missing in\n{told}");
+        }
+    }
+}

@@ -26,7 +26,11 @@ pub enum NotLocal {
 }
 
 pub(super) fn read(client: &mut Client) -> Result<Cached, NotLocal> {
-    let server = find(client)?;
+    of_server(&local_server(client)?).map_err(NotLocal::from)
+}
+
+/// The buffers of a server that was found before. Needs no session, so it works while the server stops.
+pub(super) fn of_server(server: &Server) -> Result<Cached, Error> {
     let buffers = server.buffers()?.read()?;
     let mut cached = Cached { unfinished: buffers.unfinished(), ..Cached::default() };
     for buffer in buffers {
@@ -55,8 +59,12 @@ pub(super) fn read(client: &mut Client) -> Result<Cached, NotLocal> {
     Ok(cached)
 }
 
-/// The server behind a session, if it runs on this host.
-fn find(client: &mut Client) -> Result<Server, NotLocal> {
+/// The server behind a session, if it runs on this host and may be looked at.
+///
+/// # Errors
+///
+/// It runs elsewhere, or its processes are not ours to look at.
+pub fn local_server(client: &mut Client) -> Result<Server, NotLocal> {
     let pid =
         client.process_id().and_then(|pid| u32::try_from(pid).ok()).ok_or(NotLocal::Elsewhere)?;
     let mut ask = |what, sql: &str| {

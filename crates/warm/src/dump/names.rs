@@ -24,9 +24,7 @@ SELECT CASE WHEN c.reltablespace = 0 THEN $2::oid ELSE c.reltablespace END,
        CASE WHEN o.oid IS NULL THEN 'own' WHEN i.indexrelid IS NULL THEN 'toast' ELSE 'toast index' END,
        CASE WHEN o.oid IS NULL THEN n.nspname ELSE m.nspname END,
        CASE WHEN o.oid IS NULL THEN c.relname ELSE o.relname END,
-       c.relpersistence = 'p',
-       pg_relation_size(c.oid, 'main') / b.bytes, pg_relation_size(c.oid, 'fsm') / b.bytes,
-       pg_relation_size(c.oid, 'vm') / b.bytes, pg_relation_size(c.oid, 'init') / b.bytes
+       c.relpersistence = 'p', {lengths}
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_index i ON i.indexrelid = c.oid AND n.nspname = 'pg_toast'
@@ -35,6 +33,15 @@ LEFT JOIN pg_namespace m ON m.oid = o.relnamespace
 CROSS JOIN (SELECT current_setting('block_size')::int8 AS bytes) b
 WHERE c.relpersistence <> 't' AND c.relisshared = $3
   AND pg_relation_filenode(c.oid) = ANY ($1::oid[])";
+
+/// Sizes wait behind who has a relation locked, for instance to rewrite it.
+const LENGTHS: &str = "
+    pg_relation_size(c.oid, 'main') / b.bytes, pg_relation_size(c.oid, 'fsm') / b.bytes,
+    pg_relation_size(c.oid, 'vm') / b.bytes, pg_relation_size(c.oid, 'init') / b.bytes";
+const NO_LENGTHS: &str = "NULL, NULL, NULL, NULL";
+/// For so long. Then names go without lengths.
+const PATIENCE: &str = "SET lock_timeout = '2s'";
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// Asks the catalogs of `target` for the relations `files`, which are those of the database `oid` (0
 /// for the shared ones).
@@ -50,7 +57,13 @@ pub(super) fn ask(
     let tablespace = default_tablespace.to_string();
     let is_shared = if oid == 0 { "true" } else { "false" };
     let values = [Some(&*numbers), Some(&*tablespace), Some(is_shared)];
-    let result = client.query_with(SQL, &values)?;
+    client.query(PATIENCE)?;
+    let result = match client.query_with(&SQL.replace("{lengths}", LENGTHS), &values) {
+        Err(error) if error.sqlstate() == Some(LOCK_NOT_AVAILABLE) => {
+            client.query_with(&SQL.replace("{lengths}", NO_LENGTHS), &values)?
+        }
+        result => result?,
+    };
     let mut names = BTreeMap::new();
     for row in &result.rows {
         let text = |column: usize| row.text(column).map(Cow::into_owned);

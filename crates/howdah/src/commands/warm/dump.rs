@@ -40,7 +40,7 @@ Examples:
   howdah warm dump -h db1 -d shop -o shop.cache --source pg_buffercache --keep 3";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Source {
+pub(super) enum Source {
     /// Memory if it can be read, else pg_buffercache
     #[default]
     Best,
@@ -51,20 +51,25 @@ enum Source {
     PgBuffercache,
 }
 
+impl From<Source> for Choice {
+    fn from(source: Source) -> Self {
+        match source {
+            Source::Best => Self::Best,
+            Source::Memory => Self::Memory,
+            Source::PgBuffercache => Self::PgBuffercache,
+        }
+    }
+}
+
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let target = args.connection.target(args.server.as_deref())?;
-    let choice = match args.source {
-        Source::Best => Choice::Best,
-        Source::Memory => Choice::Memory,
-        Source::PgBuffercache => Choice::PgBuffercache,
-    };
-    let dumped = dump::dump(&target, choice).map_err(explained)?;
+    let dumped = dump::dump(&target, args.source.into()).map_err(explained)?;
     say_what_is_missing(ctx, &dumped);
     super::save(ctx, &dumped.image, &args.output, args.keep)?;
     Ok(Outcome::Done)
 }
 
-fn say_what_is_missing(ctx: &Context, dumped: &Dumped) {
+pub(super) fn say_what_is_missing(ctx: &Context, dumped: &Dumped) {
     if let Some(reason) = &dumped.not_from_memory {
         ctx.say(format_args!("pg_buffercache was asked, memory was not read: {reason}"));
     }
@@ -80,7 +85,7 @@ fn say_what_is_missing(ctx: &Context, dumped: &Dumped) {
 }
 
 /// The error, with what to do about it.
-fn explained(error: DumpError) -> anyhow::Error {
+pub(super) fn explained(error: DumpError) -> anyhow::Error {
     let hint = match &error {
         DumpError::PgBuffercache { source, not_from_memory, .. } => match source.sqlstate() {
             Some("42P01") => Some(format!(

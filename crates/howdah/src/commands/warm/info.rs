@@ -81,25 +81,17 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let mut out = ctx.stdout();
     match args.format {
         Format::Table => {
-            let limit = limit(args.limit, TABLE_RELATIONS);
+            let limit = super::limit(args.limit, TABLE_RELATIONS);
             table(&mut out, &args.image, &image, &rows, limit)?;
         }
         Format::Json => {
-            rows.truncate(limit(args.limit, usize::MAX));
+            rows.truncate(super::limit(args.limit, usize::MAX));
             serde_json::to_writer_pretty(&mut out, &document(&image, rows))
                 .map_err(io::Error::from)?;
             writeln!(out)?;
         }
     }
     Ok(Outcome::Done)
-}
-
-fn limit(typed: Option<usize>, default: usize) -> usize {
-    match typed {
-        Some(0) => usize::MAX,
-        Some(limit) => limit,
-        None => default,
-    }
 }
 
 fn row(image: &CacheImage, relation: &Relation) -> Row {

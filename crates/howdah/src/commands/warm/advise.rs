@@ -1,0 +1,334 @@
+//! `howdah warm advise`: what fills a server's cache, what would fit, what its memory costs.
+
+use std::io::{self, Write};
+
+use howdah_warm::{
+    advise::{self, Advice, Alternative, Candidate, FAULT_US, Filling},
+    image::CacheImage,
+};
+use indicatif::BinaryBytes;
+use serde::Serialize;
+
+use super::dump::{Source, explained, say_what_is_missing};
+use crate::{connection::ConnectionArgs, context::Context, outcome::Outcome};
+
+/// Say what fills a server's buffer cache, what would fit, and what its memory costs.
+///
+/// Nothing is changed. Pages and their usage are read as `howdah warm dump` does; sizes of relations that
+/// are not cached are those of the last VACUUM or ANALYZE.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The server: a URI, a keyword string, or a database's name
+    #[arg(value_name = "URI")]
+    server: Option<String>,
+    /// How to print it
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: Format,
+    /// Relations to show in each list; 0 for all [default: 15 in a table, all in JSON]
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+    /// Where the pages are read
+    #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
+    source: Source,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  howdah warm advise postgresql://localhost/shop
+  howdah warm advise -h db1 -d shop --format json";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Lines for a person
+    #[default]
+    Table,
+    /// One JSON document
+    Json,
+}
+
+const TABLE_RELATIONS: usize = 15;
+
+/// The document of `--format json`. Sizes are in pages, but where a name ends with `bytes`.
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    page_bytes: u32,
+    source: &'static str,
+    buffers: u64,
+    free: u64,
+    usage: [u64; 6],
+    hits: u64,
+    reads: u64,
+    relations: Vec<FillingRow>,
+    alternatives: Vec<AlternativeRow>,
+    candidates: Vec<CandidateRow>,
+    memory: MemoryRow,
+}
+
+#[derive(Serialize)]
+struct FillingRow {
+    database: String,
+    relation: String,
+    pages: u64,
+    length: Option<u32>,
+    dirty: u64,
+    usage: [u64; 6],
+}
+
+#[derive(Serialize)]
+struct AlternativeRow {
+    buffers: u64,
+    keeps: u64,
+    keeps_hot: u64,
+    verdict: &'static str,
+}
+
+#[derive(Serialize)]
+struct CandidateRow {
+    relation: String,
+    length: u64,
+    cached: u64,
+    heat: f64,
+    sum: u64,
+    fits: bool,
+}
+
+#[derive(Serialize)]
+struct MemoryRow {
+    bytes: u64,
+    huge_pages: String,
+    huge_pages_in_use: Option<bool>,
+    huge_page_count: Option<u64>,
+    first_touch_faults: u64,
+    first_touch_seconds: f64,
+    table_bytes_per_session: u64,
+    table_bytes_now: u64,
+    table_bytes_max: u64,
+    table_bytes_measured: Option<u64>,
+    sessions: u64,
+    max_connections: u64,
+}
+
+pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    let target = args.connection.target(args.server.as_deref())?;
+    let advice = advise::advise(&target, args.source.into()).map_err(explained)?;
+    say_what_is_missing(ctx, &advice.dumped);
+    let mut out = ctx.stdout();
+    match args.format {
+        Format::Table => {
+            let limit = super::limit(args.limit, TABLE_RELATIONS);
+            table(&mut out, &advice, target.database(), limit)?;
+        }
+        Format::Json => {
+            let document = document(&advice, super::limit(args.limit, usize::MAX));
+            serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn document(advice: &Advice, limit: usize) -> Document {
+    let image = &advice.dumped.image;
+    let (facts, memory) = (&advice.facts, &advice.memory);
+    let relations = advice.filling.iter().take(limit).map(|filling| {
+        let (database, relation) = super::names(image, &image.relations[filling.index]);
+        let &Filling { pages, length, dirty, usage, .. } = filling;
+        FillingRow { database, relation, pages, length, dirty, usage }
+    });
+    let alternatives = advice.alternatives.iter().map(|it| AlternativeRow {
+        buffers: it.buffers,
+        keeps: it.keeps,
+        keeps_hot: it.keeps_hot,
+        verdict: it.verdict.name(),
+    });
+    let candidates = advice.candidates.iter().take(limit).map(|it| {
+        let &Candidate { length, cached, heat, sum, fits, .. } = it;
+        CandidateRow { relation: it.name.to_string(), length, cached, heat, sum, fits }
+    });
+    Document {
+        version: 1,
+        page_bytes: image.origin.page_bytes,
+        source: image.origin.source.name(),
+        buffers: image.origin.buffers.into(),
+        free: advice.free,
+        usage: advice.usage,
+        hits: facts.hits_and_reads.0,
+        reads: facts.hits_and_reads.1,
+        relations: relations.collect(),
+        alternatives: alternatives.collect(),
+        candidates: candidates.collect(),
+        memory: MemoryRow {
+            bytes: memory.bytes,
+            huge_pages: facts.huge_pages.setting.clone(),
+            huge_pages_in_use: facts.huge_pages.in_use(),
+            huge_page_count: facts.huge_page_count,
+            first_touch_faults: memory.faults,
+            first_touch_seconds: memory.fault_seconds,
+            table_bytes_per_session: memory.table_bytes_per_session,
+            table_bytes_now: memory.table_bytes_now,
+            table_bytes_max: memory.table_bytes_max,
+            table_bytes_measured: memory.table_bytes_measured,
+            sessions: facts.sessions,
+            max_connections: facts.max_connections,
+        },
+    }
+}
+
+fn table(out: &mut impl Write, advice: &Advice, database: &str, limit: usize) -> io::Result<()> {
+    let image = &advice.dumped.image;
+    writeln!(out, "cache     {}", super::cached(image))?;
+    let [cold, one, two, three, four, five] = advice.usage;
+    writeln!(out, "usage     0: {cold}  1: {one}  2: {two}  3: {three}  4: {four}  5: {five}")?;
+    writeln!(out, "free      {} buffers never used, or no longer", advice.free)?;
+    let (hits, reads) = advice.facts.hits_and_reads;
+    writeln!(
+        out,
+        "reads     {} of {} found their page in the cache",
+        share(hits, hits + reads),
+        hits + reads
+    )?;
+    writeln!(out, "\nWHAT FILLS IT")?;
+    filling(out, image, &advice.filling, limit)?;
+    writeln!(out, "\nOTHER SIZES, as far as usage counts tell")?;
+    alternatives(out, image, &advice.alternatives)?;
+    writeln!(out, "\nWHAT OF DATABASE {database} WOULD FIT, most used by page first")?;
+    candidates(out, image, &advice.candidates, limit)?;
+    writeln!(out, "\nMEMORY")?;
+    memory(out, advice)
+}
+
+fn filling(
+    out: &mut impl Write,
+    image: &CacheImage,
+    rows: &[Filling],
+    limit: usize,
+) -> io::Result<()> {
+    let buffers = u64::from(image.origin.buffers);
+    let names: Vec<_> =
+        rows.iter().map(|row| super::names(image, &image.relations[row.index])).collect();
+    let width = names.iter().take(limit).map(|(name, _)| name.chars().count()).max();
+    let width = width.unwrap_or(0).max(8);
+    writeln!(
+        out,
+        "{:>12} {:>8} {:>6} {:>6}  {:>23}  {:width$}  RELATION",
+        "CACHED", "OF CACHE", "OF IT", "DIRTY", "USAGE 0 1 2 3 4 5, %", "DATABASE"
+    )?;
+    for (row, (database, relation)) in rows.iter().zip(&names).take(limit) {
+        let of_it = row
+            .length
+            .map_or("n/a".to_owned(), |length| share(row.pages.min(length.into()), length.into()));
+        let usage = row.usage.map(|pages| format!("{:>3}", pages * 100 / row.pages.max(1)));
+        writeln!(
+            out,
+            "{:>12} {:>8} {of_it:>6} {:>6}  {:>23}  {database:width$}  {relation}",
+            bytes(image, row.pages),
+            share(row.pages, buffers),
+            share(row.dirty, row.pages),
+            usage.join(" "),
+        )?;
+    }
+    more(out, rows.len(), limit)
+}
+
+fn alternatives(out: &mut impl Write, image: &CacheImage, rows: &[Alternative]) -> io::Result<()> {
+    writeln!(out, "{:>14} {:>12} {:>12}  ", "SHARED_BUFFERS", "KEEPS", "HOT OF IT")?;
+    for row in rows {
+        writeln!(
+            out,
+            "{:>14} {:>12} {:>12}  {}",
+            bytes(image, row.buffers),
+            bytes(image, row.keeps),
+            bytes(image, row.keeps_hot),
+            row.verdict.words()
+        )?;
+    }
+    writeln!(out, "Which pages a larger cache would hold, today's usage counts cannot tell.")
+}
+
+fn candidates(
+    out: &mut impl Write,
+    image: &CacheImage,
+    rows: &[Candidate],
+    limit: usize,
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:>12} {:>6} {:>5} {:>12} {:>5}  RELATION",
+        "SIZE", "CACHED", "HEAT", "SUM", "FITS"
+    )?;
+    for row in rows.iter().take(limit) {
+        writeln!(
+            out,
+            "{:>12} {:>6} {:>5.2} {:>12} {:>5}  {}",
+            bytes(image, row.length),
+            share(row.cached, row.length),
+            row.heat,
+            bytes(image, row.sum),
+            if row.fits { "yes" } else { "no" },
+            row.name
+        )?;
+    }
+    more(out, rows.len(), limit)
+}
+
+fn memory(out: &mut impl Write, advice: &Advice) -> io::Result<()> {
+    let (facts, memory) = (&advice.facts, &advice.memory);
+    let huge = &facts.huge_pages;
+    let status = match huge.in_use() {
+        Some(true) => "in use",
+        Some(false) => "not in use",
+        None => "the server does not say whether it got them",
+    };
+    writeln!(out, "huge_pages = {}: {status}", huge.setting)?;
+    writeln!(
+        out,
+        "first touch  {} page faults of 4 kB until the cache is full, about {:.1} s of processor time \
+         ({FAULT_US} µs each, as measured on one virtual machine); huge pages take 1 of 512",
+        memory.faults, memory.fault_seconds
+    )?;
+    writeln!(
+        out,
+        "page tables  {} for each session that used all of {}; {} for today's {} sessions, {} for \
+         max_connections = {}",
+        BinaryBytes(memory.table_bytes_per_session),
+        BinaryBytes(memory.bytes),
+        BinaryBytes(memory.table_bytes_now),
+        facts.sessions,
+        BinaryBytes(memory.table_bytes_max),
+        facts.max_connections
+    )?;
+    if let Some(measured) = memory.table_bytes_measured {
+        writeln!(out, "             {} at this moment, all processes", BinaryBytes(measured))?;
+    }
+    if huge.in_use() != Some(true) {
+        let count = facts.huge_page_count.filter(|&count| count > 0);
+        let count = count.map_or("enough huge pages".to_owned(), |count| format!("{count}"));
+        writeln!(
+            out,
+            "advice       set vm.nr_hugepages to {count} and huge_pages = on; it saves most of both"
+        )?;
+    }
+    Ok(())
+}
+
+fn bytes(image: &CacheImage, pages: u64) -> String {
+    BinaryBytes(pages * u64::from(image.origin.page_bytes)).to_string()
+}
+
+fn share(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "n/a".to_owned(),
+        whole => format!("{:.1}%", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+fn more(out: &mut impl Write, rows: usize, limit: usize) -> io::Result<()> {
+    match rows.saturating_sub(limit) {
+        0 => Ok(()),
+        more => writeln!(out, "{more} more: --limit 0 shows all"),
+    }
+}

@@ -1,0 +1,310 @@
+//! The operating system's cache below a server's own: files of an image's pages read ahead, before the
+//! server can be asked for anything, and files thrown out of it, for experiments.
+//!
+//! For who runs on the server's host and may open its files. Nothing is read into this process: the
+//! kernel is advised (posix_fadvise(2)), and what it makes of it is its own business. File numbers are
+//! those of the image, so reading ahead means something on the server the image is from, or on a physical
+//! copy of it.
+
+use std::{
+    fs::{self, File},
+    io,
+    num::NonZeroU64,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
+
+/// What became of reading ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadAhead {
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Files that are there.
+    pub files: u64,
+    /// Files of the image that are not, or not to be opened: dropped or rewritten since.
+    pub missing: u64,
+}
+
+/// What was thrown out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Files.
+    pub files: u64,
+}
+
+/// Why files could not be advised about.
+#[derive(Debug, thiserror::Error)]
+#[error("{} could not be {action}", path.display())]
+pub struct OsCacheError {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// What was tried.
+    pub action: &'static str,
+    /// Why not.
+    #[source]
+    pub source: io::Error,
+}
+
+/// Asks the kernel for the image's pages, those in steady use first, as long as `go_on` says so.
+///
+/// Returns when the kernel has taken the last request; a busy disk makes it wait. Segments are taken to
+/// have 1 GiB, as in every build that did not choose otherwise.
+///
+/// # Errors
+///
+/// `data_dir` is no data directory, or closed to us. Single files that are not there are counted.
+pub fn read_ahead(
+    image: &CacheImage,
+    data_dir: &Path,
+    go_on: &dyn Fn() -> bool,
+) -> Result<ReadAhead, OsCacheError> {
+    let folders = Folders::of(data_dir)?;
+    let page_bytes = u64::from(image.origin.page_bytes.max(1));
+    let mut sum = ReadAhead::default();
+    for is_hot in [true, false] {
+        for relation in &image.relations {
+            let Some(file) = folders.file(relation.file) else {
+                sum.missing += u64::from(is_hot);
+                continue;
+            };
+            for fork in &relation.forks {
+                if !go_on() {
+                    return Ok(sum);
+                }
+                fork_ahead(fork, &file, page_bytes, is_hot, &mut sum);
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// Pages of this usage count and more are asked for first.
+const HOT: u8 = 3;
+/// Pages between two wanted ones that are asked for along with them: one request instead of two.
+const GAP_PAGES: u64 = 16;
+/// What the kernel takes of one request: `force_page_cache_ra()` stops at the device's read-ahead.
+const REQUEST_BYTES: u64 = 128 << 10;
+const SEGMENT_BYTES: u64 = 1 << 30;
+
+fn fork_ahead(fork: &CachedFork, file: &Path, page_bytes: u64, is_hot: bool, sum: &mut ReadAhead) {
+    let blocks = fork.pages.iter().filter(|page| (page.usage >= HOT) == is_hot);
+    let runs = runs(blocks.map(|page| u64::from(page.block)));
+    let mut open: Option<(u64, Option<File>)> = None;
+    for (first, end) in runs {
+        let (mut at, end) = (first * page_bytes, end * page_bytes);
+        while at < end {
+            let segment = at / SEGMENT_BYTES;
+            let stop = end.min((segment + 1) * SEGMENT_BYTES).min(at + REQUEST_BYTES);
+            if open.as_ref().is_none_or(|(number, _)| *number != segment) {
+                let opened = File::open(segment_path(file, fork.fork, segment)).ok();
+                match opened {
+                    Some(_) => sum.files += 1,
+                    None => sum.missing += 1,
+                }
+                open = Some((segment, opened));
+            }
+            if let Some((_, Some(file))) = &open {
+                // Advice is not an order: what the kernel makes of it changes nothing for us.
+                let _ =
+                    fadvise(file, at % SEGMENT_BYTES, NonZeroU64::new(stop - at), Advice::WillNeed);
+                sum.bytes += stop - at;
+            }
+            at = stop;
+        }
+    }
+}
+
+/// Ascending blocks as runs, `end` excluded, over gaps that are not worth a request.
+fn runs(blocks: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for block in blocks {
+        match runs.last_mut() {
+            Some((_, end)) if block <= *end + GAP_PAGES => *end = block + 1,
+            _ => runs.push((block, block + 1)),
+        }
+    }
+    runs
+}
+
+fn segment_path(file: &Path, fork: Fork, segment: u64) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    if fork != Fork::Main {
+        name.push(format!("_{}", fork.name()));
+    }
+    if segment > 0 {
+        name.push(format!(".{segment}"));
+    }
+    PathBuf::from(name)
+}
+
+/// Writes the files below a data directory back and throws them out of the operating system's cache.
+///
+/// For a server that is stopped; what a running one has mapped or is writing stays. Needs the right to
+/// read the files, no other.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub fn evict(data_dir: &Path) -> Result<Evicted, OsCacheError> {
+    let mut sum = Evicted::default();
+    for folder in ["base", "global", "pg_tblspc"] {
+        evict_below(&data_dir.join(folder), 0, &mut sum)?;
+    }
+    Ok(sum)
+}
+
+/// `pg_tblspc/OID/PG_15_202209061/DATABASE/FILE` is the deepest.
+const DEPTH_MAX: u32 = 4;
+
+fn evict_below(path: &Path, depth: u32, sum: &mut Evicted) -> Result<(), OsCacheError> {
+    let failed = |action| {
+        let path = path.to_path_buf();
+        move |source| OsCacheError { path, action, source }
+    };
+    // Tablespaces are links, so links are followed, and depth is bounded.
+    let metadata = fs::metadata(path).map_err(failed("found"))?;
+    if metadata.is_dir() {
+        if depth > DEPTH_MAX {
+            return Ok(());
+        }
+        for entry in fs::read_dir(path).map_err(failed("listed"))? {
+            evict_below(&entry.map_err(failed("listed"))?.path(), depth + 1, sum)?;
+        }
+        return Ok(());
+    }
+    let file = File::open(path).map_err(failed("opened"))?;
+    // Pages that wait to be written are not thrown out.
+    file.sync_data().map_err(failed("written back"))?;
+    fadvise(&file, 0, None, Advice::DontNeed)
+        .map_err(|errno| failed("thrown out")(errno.into()))?;
+    sum.bytes += metadata.len();
+    sum.files += 1;
+    Ok(())
+}
+
+/// Where the files of a data directory are.
+#[derive(Debug)]
+struct Folders {
+    data_dir: PathBuf,
+    /// Beginning of the folder of this version inside a tablespace.
+    version: String,
+}
+
+/// `pg_tablespace.oid` of `pg_default` and `pg_global`.
+const DEFAULT_TABLESPACE: u32 = 1663;
+const GLOBAL_TABLESPACE: u32 = 1664;
+
+impl Folders {
+    fn of(data_dir: &Path) -> Result<Self, OsCacheError> {
+        let path = data_dir.join("PG_VERSION");
+        let version = fs::read_to_string(&path).map_err(|source| OsCacheError {
+            path,
+            action: "read",
+            source,
+        })?;
+        let version = format!("PG_{}_", version.trim());
+        Ok(Self { data_dir: data_dir.to_path_buf(), version })
+    }
+
+    /// The first segment of a relation's main fork.
+    fn file(&self, file: RelationFile) -> Option<PathBuf> {
+        let RelationFile { database, tablespace, filenode } = file;
+        let folder = match tablespace {
+            DEFAULT_TABLESPACE => self.data_dir.join(format!("base/{database}")),
+            GLOBAL_TABLESPACE => self.data_dir.join("global"),
+            other => {
+                let tablespace = self.data_dir.join(format!("pg_tblspc/{other}"));
+                let mut names = fs::read_dir(tablespace).ok()?.flatten();
+                let is_ours = |entry: &fs::DirEntry| {
+                    entry.file_name().to_string_lossy().starts_with(&self.version)
+                };
+                names.find(is_ours)?.path().join(database.to_string())
+            }
+        };
+        Some(folder.join(filenode.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::image::{Origin, Page, Relation, Source};
+
+    #[test]
+    fn small_gaps_are_read_along() {
+        assert_eq!(runs([0, 1, 2, 18, 40, 41].into_iter()), [(0, 19), (40, 42)]);
+        assert!(runs(std::iter::empty()).is_empty());
+    }
+
+    #[test]
+    fn forks_and_segments_have_names_of_their_own() {
+        let path = |fork, segment| segment_path(Path::new("base/5/7"), fork, segment);
+        assert_eq!(path(Fork::Main, 0), Path::new("base/5/7"));
+        assert_eq!(path(Fork::VisibilityMap, 0), Path::new("base/5/7_vm"));
+        assert_eq!(path(Fork::Main, 2), Path::new("base/5/7.2"));
+    }
+
+    fn image(files: &[(RelationFile, u32)]) -> CacheImage {
+        let relation = |&(file, blocks): &(RelationFile, u32)| Relation {
+            file,
+            name: None,
+            is_logged: true,
+            forks: vec![CachedFork {
+                fork: Fork::Main,
+                length: None,
+                pages: (0..blocks)
+                    .map(|block| Page { block, usage: (block % 6) as u8, is_dirty: false })
+                    .collect(),
+            }],
+        };
+        CacheImage {
+            origin: Origin {
+                server_version: 150_000,
+                system_identifier: 1,
+                page_bytes: 8192,
+                buffers: 100,
+                taken_at_us: 0,
+                source: Source::Memory,
+            },
+            databases: BTreeMap::new(),
+            relations: files.iter().map(relation).collect(),
+        }
+    }
+
+    #[test]
+    fn files_are_found_in_every_kind_of_tablespace() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = "pg_tblspc/900/PG_15_202209061/5";
+        for name in ["base/5", "global", own, "pg_tblspc/900/PG_16_202307071/5"] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        fs::write(folder.path().join("PG_VERSION"), "15\n").unwrap();
+        for file in ["base/5/10", "global/11", &format!("{own}/12")] {
+            fs::write(folder.path().join(file), vec![0; 8192 * 40]).unwrap();
+        }
+        let at = |tablespace, filenode| RelationFile { database: 5, tablespace, filenode };
+        let image =
+            image(&[(at(1663, 10), 40), (at(1664, 11), 1), (at(900, 12), 40), (at(901, 13), 4)]);
+        let done = read_ahead(&image, folder.path(), &|| true).unwrap();
+        assert_eq!((done.files, done.missing), (5, 1), "{done:?}");
+        assert!(done.bytes >= 81 * 8192, "{done:?}");
+        let evicted = evict(folder.path()).unwrap();
+        assert_eq!(evicted, Evicted { bytes: 3 * 40 * 8192, files: 3 });
+        assert_eq!(read_ahead(&image, folder.path(), &|| false).unwrap(), ReadAhead::default());
+    }
+
+    #[test]
+    fn a_folder_that_is_none_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = read_ahead(&image(&[]), folder.path(), &|| true).unwrap_err();
+        assert!(error.to_string().ends_with("PG_VERSION could not be read"), "{error}");
+        assert!(evict(folder.path()).is_err());
+    }
+}
