@@ -5,9 +5,10 @@ CARGO ?= cargo
 DEMO_OUT ?= demo-out
 TARGET ?= all
 SECONDS ?= 60
+SEEDS ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt fuzz bench compat doc receivers
+.PHONY: help setup demo test lint fmt fuzz simulate bench compat doc receivers
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -34,6 +35,9 @@ fmt: ## Format the code.
 
 fuzz: ## Fuzz the parsers, or one: make fuzz TARGET=sql SECONDS=600.
 	$(CARGO) run --quiet --package howdah-fuzz -- run $(TARGET) $(SECONDS)
+
+simulate: ## Run the pooler through invented worlds, and find planted mistakes: make simulate SEEDS=100000.
+	HOWDAH_POOL_SEEDS=$(SEEDS) $(CARGO) test --package howdah-pool --lib sim:: -- --nocapture
 
 compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18.
 	compat/run

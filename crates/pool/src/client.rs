@@ -55,6 +55,8 @@ pub(crate) struct Client {
     pub(crate) inlet: Inlet,
     /// What it is to find on its server.
     pub(crate) wishes: Arc<Wishes>,
+    /// What it asked for at its start.
+    pub(crate) startup: Arc<Wishes>,
     /// Whether its server has yet to accept that.
     pub(crate) syncing: Syncing,
     /// A cancel of its statement came while its server still worked for the pooler.
@@ -77,6 +79,7 @@ impl Client {
             state: ClientState::Welcome,
             since: Time::default(),
             inlet: Inlet::default(),
+            startup: Arc::clone(&wishes),
             wishes,
             syncing: Syncing::No,
             cancel_due: false,

@@ -8,6 +8,7 @@ mod leave;
 mod link;
 mod mutant;
 mod reply;
+mod request;
 mod rewrite;
 mod settle;
 mod upstream;

@@ -22,6 +22,22 @@ pub(crate) fn name(sql: &[u8]) -> Option<Vec<u8>> {
     plain.then(|| word.to_ascii_lowercase())
 }
 
+/// Whether a query string may end all prepared statements: it says DEALLOCATE or DISCARD somewhere.
+pub(crate) fn may_forget(sql: &[u8]) -> bool {
+    memchr::memchr2_iter(b'd', b'D', sql).any(|at| begins(&sql[at..]))
+}
+
+/// Whether a single statement may end prepared statements.
+pub(crate) fn begins(sql: &[u8]) -> bool {
+    let sql = sql.trim_ascii_start();
+    matches!(sql.first(), Some(b'd' | b'D'))
+        && (starts_with(sql, b"deallocate") || starts_with(sql, b"discard"))
+}
+
+fn starts_with(sql: &[u8], word: &[u8]) -> bool {
+    sql.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word))
+}
+
 /// Longer ones are not looked at.
 const SQL_BYTES_MAX: usize = 1024;
 

@@ -71,6 +71,22 @@ impl Gather {
         backlog
     }
 
+    /// Whether there is nothing to send.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Copies everything into `to`, if it is `max` bytes or less.
+    pub(crate) fn copy(&self, input: &[u8], max: usize, to: &mut Vec<u8>) {
+        let total: usize = self.pieces.iter().map(|piece| piece.end - piece.start).sum();
+        if total <= max {
+            self.pieces
+                .iter()
+                .for_each(|piece| to.extend_from_slice(piece.bytes(input, &self.made)));
+        }
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();

@@ -13,6 +13,7 @@
 //! one [`Io::send`] to the server and one to the client, both of bytes where they were received, no
 //! allocation, no copy. A client that is idle has no buffer.
 
+mod again;
 pub mod auth;
 mod client;
 pub mod config;
@@ -28,6 +29,7 @@ mod login;
 mod owed;
 mod pool;
 mod prepared;
+mod put_back;
 mod refusal;
 mod server;
 mod settings;

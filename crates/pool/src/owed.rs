@@ -22,10 +22,11 @@ pub(crate) enum Request {
     /// A Parse by a name that the client has used already: the server is made to find that out, so
     /// that the error has its place; the name is for the words.
     ParseAgain(Box<[u8]>),
-    /// Answered by BindComplete.
-    Bind,
-    /// Answered by RowDescription or NoData, after ParameterDescription for a statement.
-    Describe,
+    /// Answered by BindComplete. With the id of the shared statement, or 0.
+    Bind(u64),
+    /// Answered by RowDescription or NoData, after ParameterDescription for a statement. With the id of
+    /// the shared statement, or 0.
+    Describe(u64),
     /// Answered by rows, then CommandComplete, EmptyQueryResponse or PortalSuspended.
     Execute,
     /// Answered by CloseComplete.
@@ -59,12 +60,35 @@ pub(crate) enum Undo {
     /// The server holds it.
     Held(u64),
     /// The client has the name no more.
-    Unnamed(Box<[u8]>, Arc<Statement>),
+    Closed(Box<[u8]>, Arc<Statement>),
     /// The server holds it no more.
     Evicted(u64),
-    /// The client has an unnamed statement. A Parse that failed has ended the one before it; of one
-    /// that was skipped that is not true, but the text of the one before it is gone.
-    NoUnnamed,
+    /// The client has another unnamed statement, or none. A Parse that failed has ended the one before
+    /// it, one that was skipped has not.
+    Unnamed(UnnamedBefore),
+}
+
+/// The unnamed statement that a client had before a request.
+#[derive(Debug)]
+pub(crate) enum UnnamedBefore {
+    /// Does not matter, because the request is the first of its batch and cannot be skipped.
+    Any,
+    /// The one of this text; none if it is empty.
+    Text(Vec<u8>),
+}
+
+impl Undo {
+    /// Whether it is not known yet if a client has a statement of this name, or the server the one of
+    /// this id.
+    fn concerns(&self, name: &[u8], id: u64) -> bool {
+        match self {
+            Self::Named(its) => **its == *name,
+            Self::NamedAndHeld(its, its_id) => **its == *name || *its_id == id,
+            Self::Closed(its, statement) => **its == *name || statement.id == id,
+            Self::Held(its_id) | Self::Evicted(its_id) => *its_id == id,
+            Self::Unnamed(_) => false,
+        }
+    }
 }
 
 /// An entry of the queue.
@@ -78,11 +102,29 @@ impl Entry {
     /// What has to be taken back if the request failed or the server never looked at it.
     fn into_undo(self) -> Option<Undo> {
         match self.request {
-            Request::Parse(None) if self.audience == Audience::Client => Some(Undo::NoUnnamed),
+            Request::Parse(None) if self.audience == Audience::Client => {
+                Some(Undo::Unnamed(UnnamedBefore::Any))
+            }
             Request::Parse(undo) | Request::Close(undo) | Request::CloseHere(undo) => {
                 undo.map(|undo| *undo)
             }
             Request::ParseHere(undo) => Some(*undo),
+            _ => None,
+        }
+    }
+
+    /// Whether ReadyForQuery answers it.
+    fn ends(&self) -> bool {
+        matches!(self.request, Request::Query(_) | Request::Function | Request::Sync)
+    }
+
+    /// What it leaves in doubt until it is answered.
+    fn doubt(&self) -> Option<&Undo> {
+        match &self.request {
+            Request::Parse(undo) | Request::Close(undo) | Request::CloseHere(undo) => {
+                undo.as_deref()
+            }
+            Request::ParseHere(undo) => Some(undo),
             _ => None,
         }
     }
@@ -98,6 +140,9 @@ pub(crate) enum Audience {
     Pooler,
     /// The pooler, which sets what the client is to find: an error is the end of the link.
     Settings,
+    /// The pooler, which gives back what the client began with, after a RESET: the client has been
+    /// told that all is well.
+    PutBack,
     /// The pooler, which cleans up: an error is the end of the server.
     Cleaning,
 }
@@ -106,6 +151,11 @@ pub(crate) enum Audience {
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     entries: VecDeque<Entry>,
+    /// How many entries leave something in doubt that matters to what is sent now: those of batches
+    /// that have ended. In its own batch, what comes behind a request that fails is skipped anyway.
+    doubts: usize,
+    /// The same of the batch that is open.
+    doubts_here: usize,
 }
 
 impl Owed {
@@ -116,7 +166,44 @@ impl Owed {
 
     #[inline]
     pub(crate) fn push_for(&mut self, audience: Audience, request: Request) {
-        self.entries.push_back(Entry { request, audience });
+        let entry = Entry { request, audience };
+        self.doubts_here += usize::from(entry.doubt().is_some());
+        if matches!(entry.request, Request::Sync) {
+            self.doubts += std::mem::take(&mut self.doubts_here);
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// Whether it depends on answers to come if the client has a statement of this name, or the server
+    /// the one of this id.
+    pub(crate) fn leaves_in_doubt(&self, name: &[u8], id: u64) -> bool {
+        self.doubts().any(|undo| undo.concerns(name, id))
+    }
+
+    /// Whether it depends on answers to come which unnamed statement the client has.
+    pub(crate) fn leaves_unnamed_in_doubt(&self) -> bool {
+        self.doubts().any(|undo| matches!(undo, Undo::Unnamed(_)))
+    }
+
+    fn doubts(&self) -> impl Iterator<Item = &Undo> {
+        let entries = self.entries.iter().take(if self.doubts == 0 { 0 } else { usize::MAX });
+        entries.filter_map(Entry::doubt).take(self.doubts)
+    }
+
+    /// Whether the status of the transaction will be told, or has failed, before what is sent now is
+    /// looked at.
+    pub(crate) fn awaits_status(&self) -> bool {
+        self.entries.iter().any(|entry| entry.ends() && entry.audience != Audience::Settings)
+    }
+
+    /// Whether the batch or query that is being answered is the last.
+    pub(crate) fn is_at_last(&self) -> bool {
+        self.entries.iter().filter(|entry| entry.ends()).count() <= 1
+    }
+
+    /// Whether there is one request only.
+    pub(crate) fn is_single(&self) -> bool {
+        self.entries.len() == 1
     }
 
     #[inline]
@@ -133,6 +220,10 @@ impl Owed {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front();
+        if entry.as_ref().is_some_and(|entry| entry.doubt().is_some()) {
+            let doubts = if self.doubts > 0 { &mut self.doubts } else { &mut self.doubts_here };
+            *doubts -= 1;
+        }
         while self.front().is_some_and(|entry| matches!(entry.request, Request::CopyEnd)) {
             self.entries.pop_front();
         }
@@ -147,28 +238,89 @@ impl Owed {
         Some(reply)
     }
 
-    /// Takes back what a server in a failed batch does not look at, all before the next Sync, and
-    /// gives what to undo, the latest first, to `undo`. Gives whether there is a Sync.
-    pub(crate) fn skip_to_sync(&mut self, undo: impl FnMut(Undo)) -> bool {
+    /// Takes back the oldest, which has failed, and what a server does not look at after that, all
+    /// before the next Sync; gives what to undo to `undo`, the latest first, and whether it is of the
+    /// one that failed. Gives whether there is a Sync.
+    pub(crate) fn skip_to_sync(&mut self, mut undo: impl FnMut(Undo, bool)) -> bool {
         let is_sync = |entry: &Entry| matches!(entry.request, Request::Sync);
         let sync = self.entries.iter().position(is_sync);
-        let skipped = self.entries.drain(..sync.unwrap_or(self.entries.len()));
-        skipped.rev().filter_map(Entry::into_undo).for_each(undo);
+        let skipped = self.entries.drain(..sync.unwrap_or(self.entries.len())).enumerate().rev();
+        for (at, entry) in skipped {
+            if let Some(found) = entry.into_undo() {
+                undo(found, at == 0);
+            }
+        }
+        self.count_doubts();
         sync.is_some()
+    }
+
+    /// Tells the next request that changes the unnamed statement what that was before it, if there is
+    /// one still to be answered; else gives the text back, for the client to have it.
+    pub(crate) fn unnamed_is(&mut self, text: Vec<u8>) -> Option<Vec<u8>> {
+        for entry in self.entries.iter_mut().filter(|entry| entry.audience == Audience::Client) {
+            match &mut entry.request {
+                Request::Parse(None) | Request::Query(_) => return None,
+                Request::Parse(Some(undo)) | Request::Close(Some(undo)) => {
+                    if let Undo::Unnamed(before) = &mut **undo {
+                        *before = UnnamedBefore::Text(text);
+                        return None;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(text)
+    }
+
+    /// Whether anything of it is asked for by the client.
+    pub(crate) fn is_for_client(&self) -> bool {
+        let is = |audience| matches!(audience, Audience::Client | Audience::Pooler);
+        self.entries.iter().any(|entry| is(entry.audience))
+    }
+
+    /// How many messages of the batch that is being answered the server has yet to look at behind the
+    /// one it looks at now, up to Sync; `None` if the batch has none or is not the last.
+    pub(crate) fn behind_in_last_batch(&self) -> Option<usize> {
+        let end = self.entries.iter().position(Entry::ends)?;
+        let is_asked = |entry: &&Entry| entry.request.reply_here().is_none();
+        let is_last =
+            end + 1 == self.entries.len() && matches!(self.entries[end].request, Request::Sync);
+        is_last.then(|| self.entries.iter().take(end).skip(1).filter(is_asked).count())
+    }
+
+    /// The batch that is being answered is sent again, behind these requests of the pooler's.
+    pub(crate) fn again_behind<const N: usize>(&mut self, requests: [Request; N]) {
+        for request in requests.into_iter().rev() {
+            self.entries.push_front(Entry { request, audience: Audience::Pooler });
+        }
+        self.count_doubts();
+    }
+
+    fn count_doubts(&mut self) {
+        let sync = self.entries.iter().rposition(|entry| matches!(entry.request, Request::Sync));
+        let count = |entries: &mut dyn Iterator<Item = &Entry>| {
+            entries.filter(|entry| entry.doubt().is_some()).count()
+        };
+        let ended = sync.map_or(0, |at| at + 1);
+        self.doubts = count(&mut self.entries.iter().take(ended));
+        self.doubts_here = count(&mut self.entries.iter().skip(ended));
     }
 
     /// Takes back the Syncs that a server swallows because it waits for COPY data: those behind the
     /// oldest request, up to the end of the COPY. Gives whether that end was sent already.
     pub(crate) fn drop_syncs_in_copy(&mut self) -> bool {
+        let mut has_ended = false;
         while let Some(entry) = self.entries.get(1) {
             match entry.request {
-                Request::CopyEnd => return true,
-                Request::Sync => {
-                    self.entries.remove(1);
+                Request::Sync => drop(self.entries.remove(1)),
+                Request::CopyEnd => {
+                    has_ended = true;
+                    break;
                 }
-                _ => return false,
+                _ => break,
             }
         }
-        false
+        self.count_doubts();
+        has_ended
     }
 }

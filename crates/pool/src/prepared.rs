@@ -53,6 +53,11 @@ impl ServerStatements {
         true
     }
 
+    /// Whether the server holds it.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        self.used.contains_key(&id)
+    }
+
     /// Counts it among those the server holds.
     pub(crate) fn insert(&mut self, id: u64) {
         self.clock += 1;
@@ -74,28 +79,29 @@ impl ServerStatements {
         self.batch_began = self.clock;
     }
 
-    /// Takes out the one not used for longest, if there are `max` or more. What the batch that is
-    /// under way has used stays: a portal of it, or a Bind still to come, may need it.
-    pub(crate) fn evict(&mut self, max: usize) -> Option<u64> {
+    /// The one not used for longest, if there are `max` or more. What the batch that is under way has
+    /// used is never that: a portal of it, or a Bind still to come, may need it.
+    pub(crate) fn oldest(&self, max: usize) -> Option<u64> {
         if self.used.len() < max {
             return None;
         }
         let (id, used) = self.used.iter().min_by_key(|(_, used)| **used)?;
-        let (id, used) = (*id, *used);
-        (used <= self.batch_began && self.used.remove(&id).is_some()).then_some(id)
+        (*used <= self.batch_began).then_some(*id)
     }
 }
 
 #[test]
-fn what_the_batch_uses_is_not_evicted() {
+fn what_the_batch_uses_is_not_given_up() {
     let mut statements = ServerStatements::default();
     (1..=3).for_each(|id| statements.insert(id));
-    assert_eq!(statements.evict(3), None, "all three are of this batch");
+    assert_eq!(statements.oldest(3), None, "all three are of this batch");
     statements.batch_begins();
     assert!(statements.touch(1));
-    assert_eq!(statements.evict(4), None, "there is room");
-    assert_eq!(statements.evict(3), Some(2));
-    assert_eq!(statements.evict(2), Some(3));
-    assert_eq!(statements.evict(1), None);
+    assert_eq!(statements.oldest(4), None, "there is room");
+    assert_eq!(statements.oldest(3), Some(2));
+    statements.remove(2);
+    assert_eq!(statements.oldest(2), Some(3));
+    statements.remove(3);
+    assert_eq!(statements.oldest(1), None);
     assert!(!statements.touch(2));
 }

@@ -3,13 +3,15 @@
 use howdah_wire::{backend::TransactionStatus, startup::CancelKey};
 
 use crate::{
+    again::Again,
     dirt::{Dirt, SetKind},
     ids::{ClientId, PoolId},
     inlet::Inlet,
     limits::Permits,
     owed::Owed,
     prepared::ServerStatements,
-    settings::ServerSettings,
+    put_back,
+    settings::{ServerSettings, Setting, Wishes},
     time::Time,
 };
 
@@ -48,6 +50,9 @@ pub(crate) struct Server {
     pub(crate) batch_open: bool,
     /// A batch failed and its Sync was not sent yet: the server looks at nothing before it.
     pub(crate) skipping: bool,
+    /// It was asked what may end prepared statements, and has not answered; looked at again when
+    /// nothing is owed.
+    pub(crate) forgets: bool,
     /// The server waits for COPY data, and answers no Sync.
     pub(crate) copying_in: bool,
     /// CancelRequests under way to it.
@@ -59,6 +64,16 @@ pub(crate) struct Server {
     pub(crate) dirt: Dirt,
     /// The worst SET that was bound since it was linked.
     pub(crate) set_kind: SetKind,
+    /// The batch that it works on, should it have to be sent again.
+    pub(crate) again: Again,
+    /// Of the settings that its client began with, those that the last statement about settings puts
+    /// back; whether it has succeeded, so that they have to be given again.
+    pub(crate) put_back: Vec<Setting>,
+    pub(crate) put_back_due: bool,
+    /// Such a statement may be under way: what comes behind it has to wait.
+    pub(crate) holds_back: bool,
+    /// The name, its client's, that a prepared DEALLOCATE is about.
+    pub(crate) deallocates: Option<Box<[u8]>>,
     /// It has not taken all that was sent to it.
     pub(crate) backlogged: bool,
     /// The worker was told to read nothing from it.
@@ -79,6 +94,7 @@ impl Server {
             status: TransactionStatus::Idle,
             batch_open: false,
             skipping: false,
+            forgets: false,
             copying_in: false,
             cancels: 0,
             cancel_key: None,
@@ -86,10 +102,43 @@ impl Server {
             statements: ServerStatements::default(),
             dirt: Dirt::NONE,
             set_kind: SetKind::NotSet,
+            again: Again::default(),
+            put_back: Vec::new(),
+            put_back_due: false,
+            holds_back: false,
+            deallocates: None,
             backlogged: false,
             paused: false,
             _permits: permits,
         }
+    }
+
+    /// It begins to work for a client.
+    pub(crate) fn link(&mut self, client: ClientId, now: Time) {
+        self.state = ServerState::Linked(client);
+        self.since = now;
+        self.statements.unnamed_is_ours = false;
+        self.set_kind = SetKind::NotSet;
+        self.put_back.clear();
+        self.put_back_due = false;
+        self.holds_back = false;
+        self.deallocates = None;
+    }
+
+    /// Notes which of the settings that its client began with a text puts back.
+    #[inline]
+    pub(crate) fn note_put_back(&mut self, sql: &[u8], startup: &Wishes) {
+        if !startup.list().is_empty()
+            && let Some(back) = put_back::put_back(sql, startup.list())
+        {
+            self.put_back = back;
+        }
+    }
+
+    /// A statement has done something to settings. The one that puts them back is the last that was
+    /// sent.
+    pub(crate) fn has_put_back(&mut self) {
+        self.put_back_due |= !self.put_back.is_empty() && self.owed.is_at_last();
     }
 
     /// Whether everything it was asked is answered, and nothing of a transaction or a batch is open:

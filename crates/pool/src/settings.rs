@@ -60,6 +60,11 @@ impl Wishes {
         self.proven.load(Ordering::Relaxed) || self.list.is_empty()
     }
 
+    /// Them, by name.
+    pub(crate) fn list(&self) -> &[Setting] {
+        &self.list
+    }
+
     pub(crate) fn value(&self, name: &[u8]) -> Option<&[u8]> {
         let setting = self.list.iter().find(|setting| same_name(&setting.name, name))?;
         Some(&setting.value)
@@ -214,6 +219,18 @@ impl ServerSettings {
         missing
     }
 
+    /// What has to be set for these to be as they are wished. Of one that is not reported nobody knows
+    /// what it is.
+    pub(crate) fn missing_of(&self, wished: &[Setting]) -> Vec<Missing> {
+        let missing = |wish: &Setting| {
+            let known = self.reported.iter().find(|known| same_name(&known.name, &wish.name));
+            let name = known.map_or(&wish.name, |known| &known.name).clone();
+            let is_so = known.is_some_and(|known| known.now == wish.value) || !is_settable(&name);
+            (!is_so).then(|| Missing { name, value: Some(wish.value.clone()) })
+        };
+        wished.iter().filter_map(missing).collect()
+    }
+
     /// What was set is set.
     pub(crate) fn fulfil(&mut self, wishes: Arc<Wishes>) {
         let unreported = wishes.list.iter().filter(|wish| self.value(&wish.name).is_none());
@@ -253,7 +270,8 @@ pub(crate) fn is_settable(name: &[u8]) -> bool {
     !FIXED.contains(&name)
 }
 
-fn same_name(a: &[u8], b: &[u8]) -> bool {
+/// Whether two names mean the same setting.
+pub(crate) fn same_name(a: &[u8], b: &[u8]) -> bool {
     a.eq_ignore_ascii_case(b)
 }
 

@@ -7,8 +7,8 @@
 //! of others. So a run fails if anybody sees another's rows, if a request is answered twice or never,
 //! if a server is used dirty, if a cancel hits another's statement, or if there are too many servers.
 //!
-//! `HOWDAH_POOL_SEEDS=100000 cargo test -p howdah-pool sim` runs that many worlds;
-//! `HOWDAH_POOL_SEED=17` runs one.
+//! `make simulate` runs 100,000 worlds, `HOWDAH_POOL_SEEDS=500 cargo test -p howdah-pool sim` runs 500,
+//! and `HOWDAH_POOL_SEED=17` one, with the whole dialogue in its output.
 
 mod backend;
 mod random;
@@ -23,6 +23,9 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
     world::World::new(seed, mutant).run()
 }
 
+/// Worlds that are shown before the search for more ends.
+const BROKEN_SHOWN: usize = 5;
+
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
@@ -33,11 +36,11 @@ fn no_world_breaks_a_promise() {
         Some(seed) => seed..seed + 1,
         None => 0..number("HOWDAH_POOL_SEEDS").unwrap_or(2000),
     };
-    for seed in seeds {
-        if let Err(violation) = run(seed, None) {
-            panic!("seed {seed}: {violation}");
-        }
-    }
+    let broken: Vec<_> = seeds
+        .filter_map(|seed| Some(format!("seed {seed}: {}", run(seed, None).err()?)))
+        .take(BROKEN_SHOWN)
+        .collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
 /// A test that finds nothing is worth nothing: each of these mistakes has to be found.

@@ -69,6 +69,17 @@ impl Statements {
     }
 }
 
+impl Statements {
+    /// A server has found a statement to be outdated: who prepares its text from now on gets another,
+    /// and who has prepared it keeps it, with whatever the servers say to that.
+    pub(crate) fn retire(&self, statement: &Statement) {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if table.by_text.get(&*statement.text).is_some_and(|known| known.0.id == statement.id) {
+            table.by_text.remove(&*statement.text);
+        }
+    }
+}
+
 /// A statement, found by its text.
 #[derive(Debug)]
 struct ByText(Arc<Statement>);

@@ -65,7 +65,8 @@ impl Core {
             _ => None,
         };
         let client = linked.and_then(|client| self.clients.get_mut(client));
-        let mut listener = Listener { server, client, wishes: &mut self.wishes };
+        let Self { wishes, statements, to_server, .. } = self;
+        let mut listener = Listener { server, client, wishes, statements, to_server };
         if twice
             && let Some(entry) = listener.server.owed.front()
             && let Some(reply) = entry.request.reply_here()
@@ -79,6 +80,9 @@ impl Core {
         match linked {
             Some(client) => self.flush_client(client, input, io),
             None => self.to_client.clear(),
+        }
+        if !self.to_server.is_empty() {
+            self.flush_server(id, &[], io);
         }
         match end {
             End::Starved => self.after_replies(id, io),
@@ -94,7 +98,7 @@ impl Core {
             && let Some(client) = self.clients.get_mut(client_id)
         {
             let quiet = server.owed.is_empty() && !server.inlet.is_inside_forwarded();
-            let behind = client.syncing == Syncing::Behind && quiet;
+            let behind = client.syncing == Syncing::Behind && (quiet || server.copying_in);
             if client.syncing == Syncing::Done || behind {
                 client.syncing = Syncing::No;
                 self.update_pause(Peer::Client(client_id), io);

@@ -21,12 +21,25 @@ impl Core {
     /// A client is gone: what it leaves behind on its server is ended.
     pub(super) fn client_left(&mut self, id: ClientId, io: &mut dyn Io) {
         let Some(client) = self.clients.remove(id) else { return };
+        if let Some(id) = client.server() {
+            let runs = self.servers.get(id).is_some_and(|server| server.owed.is_for_client());
+            if runs && client.inlet.at_boundary() {
+                self.order_cancel(id, io); // Nobody waits for the answer.
+            }
+            self.clean_up(id, client.inlet.at_boundary(), io);
+        }
+    }
+
+    /// A client says goodbye. What it asked for before that is done, as a server would do it.
+    pub(super) fn say_goodbye(&mut self, id: ClientId, io: &mut dyn Io) {
+        let Some(client) = self.clients.remove(id) else { return };
+        io.close(Peer::Client(id));
         if let Some(server) = client.server() {
             self.clean_up(server, client.inlet.at_boundary(), io);
         }
     }
 
-    /// Ends what a client left behind on its server: cancels what runs, rolls back what is open. If
+    /// Ends what a client left behind on its server: waits for what runs, rolls back what is open. If
     /// the client stopped in the middle of a message, only closing helps.
     fn clean_up(&mut self, id: ServerId, at_boundary: bool, io: &mut dyn Io) {
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -38,9 +51,6 @@ impl Core {
         }
         if !at_boundary || spec.servers_once {
             return self.close_server(id, io);
-        }
-        if !server.owed.is_empty() {
-            self.order_cancel(id, io);
         }
         self.update_pause(Peer::Server(id), io);
         self.go_on_cleaning(id, io);

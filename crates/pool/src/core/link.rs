@@ -8,7 +8,6 @@ use super::{Core, Mutant, settle};
 use crate::{
     Io,
     client::{Client, ClientState},
-    dirt::SetKind,
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     limits::Permits,
     login::{ServerFailure, ServerLogin},
@@ -43,10 +42,7 @@ impl Core {
         }
         let server_id = pool.idle.pop()?;
         let server = self.servers.get_mut(server_id).expect("idle servers exist");
-        server.state = ServerState::Linked(id);
-        server.since = self.now;
-        server.statements.unnamed_is_ours = false;
-        server.set_kind = SetKind::NotSet;
+        server.link(id, self.now);
         client.state = ClientState::Linked(server_id);
         client.since = self.now;
         client.cancel_due = false;

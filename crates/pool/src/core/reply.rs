@@ -3,15 +3,20 @@
 use howdah_wire::{
     Backend, Frame,
     backend::{Message, Severity, TransactionStatus, encode},
+    frontend::{self, Target},
 };
 
+use super::{rewrite, settle};
 use crate::{
     client::{Client, Syncing},
     dirt::{Dirt, SetKind},
-    owed::{Audience, Request, Undo},
+    gather::Gather,
+    owed::{Audience, Request, Undo, UnnamedBefore},
+    prepared::{ClientStatements, ServerStatements},
     refusal::Refusal,
     server::{Server, ServerState},
-    settings::{WishTable, is_settable},
+    settings::{Setting, WishTable, is_settable, same_name},
+    statements::Statements,
 };
 
 /// What becomes of a message.
@@ -47,6 +52,8 @@ pub(super) struct Listener<'a> {
     pub(super) server: &'a mut Server,
     pub(super) client: Option<&'a mut Client>,
     pub(super) wishes: &'a mut WishTable,
+    pub(super) statements: &'a Statements,
+    pub(super) to_server: &'a mut Gather,
 }
 
 impl Listener<'_> {
@@ -64,6 +71,9 @@ impl Listener<'_> {
                 self.server.copying_in = false;
                 if audience == Audience::Settings {
                     self.settings_done();
+                } else if !self.server.put_back.is_empty() && audience == Audience::Client {
+                    self.server.owed.pop();
+                    return self.put_back();
                 }
                 true
             }
@@ -86,14 +96,15 @@ impl Listener<'_> {
             (_, Request::Query(_)) => false,
             (Backend::FunctionCallResponse, Request::Function) => false,
             (Backend::ParseComplete, Request::Parse(_) | Request::ParseAgain(_)) => {
-                self.server.settings.setter_prepared |= audience == Audience::Settings;
+                self.server.settings.setter_prepared |=
+                    matches!(audience, Audience::Settings | Audience::PutBack);
                 true
             }
-            (Backend::BindComplete, Request::Bind)
+            (Backend::BindComplete, Request::Bind(_))
             | (Backend::CloseComplete, Request::Close(_))
-            | (Backend::RowDescription | Backend::NoData, Request::Describe)
+            | (Backend::RowDescription | Backend::NoData, Request::Describe(_))
             | (Backend::EmptyQueryResponse | Backend::PortalSuspended, Request::Execute) => true,
-            (Backend::ParameterDescription, Request::Describe) => false,
+            (Backend::ParameterDescription, Request::Describe(_)) => false,
             (Backend::CopyOutResponse | Backend::CopyBothResponse, Request::Execute) => false,
             _ => return Reply::Unexpected,
         };
@@ -124,34 +135,78 @@ impl Listener<'_> {
     /// A statement has ended well: what it left behind is noted.
     fn completed(&mut self, body: &[u8]) {
         let tag = body.strip_suffix(b"\0").unwrap_or(body);
-        let Some(front) = self.server.owed.front() else { return };
-        if front.audience != Audience::Client {
+        let server = &mut *self.server;
+        let Some(front) = server.owed.front() else { return };
+        if !matches!(front.audience, Audience::Client | Audience::Cleaning) {
             return;
         }
         match tag {
             b"SET" => {
                 let kind = match front.request {
                     Request::Query(kind) => kind,
-                    _ => self.server.set_kind,
+                    _ => server.set_kind,
                 };
-                if kind != SetKind::Harmless {
-                    self.server.dirt |= Dirt::SETTINGS;
+                if kind != SetKind::Harmless && front.audience == Audience::Client {
+                    server.dirt |= Dirt::SETTINGS;
                 }
+                server.has_put_back();
+            }
+            b"RESET" => {
+                if front.audience == Audience::Cleaning {
+                    server.settings.was_reset();
+                }
+                server.has_put_back();
             }
             b"DISCARD ALL" | b"DEALLOCATE ALL" => {
-                self.server.statements.clear();
-                self.server.settings.setter_prepared = false;
+                server.statements.clear();
+                server.settings.setter_prepared = false;
+                if tag == b"DISCARD ALL" {
+                    if server.owed.is_single() {
+                        server.dirt = Dirt::NONE; // Else it is known of what comes behind already.
+                    }
+                    server.settings.was_reset();
+                    server.has_put_back();
+                }
                 if let Some(client) = self.client.as_deref_mut() {
                     client.statements.named.clear();
-                    client.statements.drop_unnamed();
-                }
-                if tag == b"DISCARD ALL" {
-                    self.server.dirt = Dirt::NONE;
-                    self.server.settings.was_reset();
                 }
             }
-            _ => self.server.dirt |= Dirt::of_tag(tag),
+            b"DEALLOCATE" if matches!(front.request, Request::Execute) => self.deallocated(),
+            _ => server.dirt |= Dirt::of_tag(tag),
         }
+    }
+
+    /// A prepared DEALLOCATE has run: if it was about a statement that the client prepared by
+    /// protocol, neither client nor server has that now.
+    fn deallocated(&mut self) {
+        let Some(name) = self.server.deallocates.take() else { return };
+        let Some(client) = self.client.as_deref_mut() else { return };
+        if let Some(statement) = client.statements.named.remove(&name) {
+            self.server.statements.remove(statement.id);
+        }
+    }
+
+    /// The client has put settings back to what it began with, and the server to what it began with:
+    /// the difference is set. If nothing was sent after that, the client gets its ReadyForQuery when
+    /// that is done, and of all of it hears the last only.
+    fn put_back(&mut self) -> Reply {
+        let server = &mut *self.server;
+        let is_inside = |client: &&mut Client| client.inlet.is_inside_forwarded();
+        let is_inside = server.batch_open || self.client.as_ref().is_some_and(is_inside);
+        if is_inside || !server.put_back_due && !server.owed.is_empty() {
+            return Reply::Forward; // More comes, and it may be that which puts back.
+        }
+        let settings = std::mem::take(&mut server.put_back);
+        let is_due = std::mem::take(&mut server.put_back_due);
+        let missing = server.settings.missing_of(&settings);
+        if !is_due || missing.is_empty() || server.status == TransactionStatus::Failed {
+            return Reply::Forward;
+        }
+        let is_last = server.owed.is_empty();
+        settle::set(server, &missing, Audience::PutBack, self.to_server);
+        let ends_for = if is_last { Audience::Client } else { Audience::PutBack };
+        server.owed.push_for(ends_for, Request::Sync);
+        if is_last { Reply::Swallow } else { Reply::Forward }
     }
 
     fn parameter(&mut self, body: &[u8], audience: Audience) -> Reply {
@@ -166,6 +221,15 @@ impl Listener<'_> {
         if audience == Audience::Settings {
             return Reply::Swallow;
         }
+        let goes_back = |setting: &Setting| same_name(&setting.name, name);
+        if self.server.put_back_due
+            && audience == Audience::Client
+            && let Some(setting) = self.server.put_back.iter().find(|it| goes_back(it))
+            && *setting.value != *value
+        {
+            return Reply::Swallow; // It will be what the client began with before this is told.
+        }
+        let settings = &mut self.server.settings;
         if is_settable(name) {
             let changed = self.wishes.with(&client.wishes, name, value);
             if fulfilled.is_some_and(|fulfilled| std::sync::Arc::ptr_eq(&fulfilled, &client.wishes))
@@ -194,14 +258,18 @@ impl Listener<'_> {
         match audience {
             Audience::Settings => return Reply::Break(setting_refused(body)),
             Audience::Cleaning => return Reply::Break(Refusal::ServerLost),
-            Audience::Client | Audience::Pooler => {}
+            Audience::Client | Audience::Pooler | Audience::PutBack => {}
         }
         if self.server.status == TransactionStatus::InTransaction {
             // ReadyForQuery will say so too; what a client sends before that is judged by it already.
             self.server.status = TransactionStatus::Failed;
         }
-        let Server { owed, statements, .. } = &mut *self.server;
-        let again = match owed.front().map(|entry| &entry.request) {
+        self.server.put_back_due = false;
+        self.server.deallocates = None;
+        if let Some(reply) = self.outdated(body) {
+            return reply;
+        }
+        let instead = match self.server.owed.front().map(|entry| &entry.request) {
             Some(Request::Query(_) | Request::Function | Request::Sync) | None => {
                 return Reply::Forward;
             }
@@ -212,31 +280,95 @@ impl Listener<'_> {
             }
             Some(_) => None,
         };
+        self.skip();
+        match instead {
+            _ if audience == Audience::PutBack => Reply::Swallow,
+            Some(error) => Reply::Replace(error),
+            None => Reply::Forward,
+        }
+    }
+
+    /// Takes back what the server skips after an error.
+    fn skip(&mut self) {
+        let Server { owed, statements, .. } = &mut *self.server;
         let client = &mut self.client;
-        let mut unnamed_lost = false;
-        let has_sync = owed.skip_to_sync(|undo| {
-            let named = client.as_deref_mut().map(|client| &mut client.statements.named);
-            match undo {
-                Undo::Named(name) => drop(named.and_then(|named| named.remove(&name))),
-                Undo::NamedAndHeld(name, id) => {
-                    named.and_then(|named| named.remove(&name));
-                    statements.remove(id);
-                }
-                Undo::Held(id) => statements.remove(id),
-                Undo::Unnamed(name, statement) => {
-                    drop(named.and_then(|named| named.insert(name, statement)));
-                }
-                Undo::Evicted(id) => statements.insert(id),
-                Undo::NoUnnamed => unnamed_lost = true,
+        let mut unnamed = None;
+        let has_sync = owed.skip_to_sync(|undo, is_failed| match undo {
+            // A Parse that fails has ended the statement before it all the same.
+            Undo::Unnamed(_) if is_failed => unnamed = Some(Vec::new()),
+            Undo::Unnamed(UnnamedBefore::Text(text)) => unnamed = Some(text),
+            Undo::Unnamed(UnnamedBefore::Any) => {}
+            undo => {
+                let client = client.as_deref_mut().map(|client| &mut client.statements);
+                take_back(undo, client, statements);
             }
         });
-        if unnamed_lost && let Some(client) = self.client.as_deref_mut() {
-            client.statements.drop_unnamed();
+        if let Some(text) = unnamed.and_then(|text| owed.unnamed_is(text))
+            && let Some(client) = client
+        {
+            client.statements.unnamed = text;
         }
         self.server.statements.unnamed_is_ours = false;
         self.server.copying_in = false;
         self.server.skipping = !has_sync;
-        again.map_or(Reply::Forward, Reply::Replace)
+    }
+
+    /// What to do about an error that says that the server has another idea of a shared statement than
+    /// the pooler has: if nothing has come of it yet, it is prepared anew and the batch sent again.
+    fn outdated(&mut self, body: &[u8]) -> Option<Reply> {
+        let server = &mut *self.server;
+        let front = server.owed.front()?;
+        let (Request::Bind(id @ 1..) | Request::Describe(id @ 1..)) = front.request else {
+            return None;
+        };
+        let is_lost = memchr::memmem::find(body, b"\0C26000\0").is_some();
+        if !is_lost && memchr::memmem::find(body, b"\0C0A000\0").is_none() {
+            return None;
+        }
+        let client = self.client.as_deref()?;
+        let mut named = client.statements.named.iter();
+        let (name, statement) = named.find(|(_, statement)| statement.id == id)?;
+        let behind = server.owed.behind_in_last_batch();
+        let is_alone =
+            server.status == TransactionStatus::Idle && !client.inlet.is_inside_forwarded();
+        let sent = behind.filter(|_| is_alone).and_then(|behind| server.again.take(behind));
+        let Some(sent) = sent else {
+            if is_lost {
+                server.statements.remove(id);
+                let error = no_such_statement(name);
+                self.skip();
+                return Some(Reply::Replace(error));
+            }
+            self.statements.retire(statement);
+            return None;
+        };
+        server.statements.insert(id);
+        // The server skips up to the Sync that it has, and then hears this.
+        let parse = Request::Parse(Some(Box::new(Undo::Held(id))));
+        server.owed.again_behind([Request::Sync, Request::Close(None), parse]);
+        self.to_server.make(|buf| {
+            frontend::encode::close(buf, Target::Statement(&statement.name)).expect(NO_ZERO_BYTE);
+            rewrite::parse(buf, statement);
+            buf.extend_from_slice(&sent);
+            frontend::encode::sync(buf);
+        });
+        Some(Reply::Swallow)
+    }
+}
+
+/// Takes back what was assumed of a request that has failed, or that the server skips because of one
+/// that has.
+fn take_back(undo: Undo, client: Option<&mut ClientStatements>, server: &mut ServerStatements) {
+    match &undo {
+        Undo::NamedAndHeld(_, id) | Undo::Held(id) => server.remove(*id),
+        Undo::Evicted(id) => server.insert(*id),
+        _ => {}
+    }
+    let Some(client) = client else { return };
+    match undo {
+        Undo::Named(name) | Undo::NamedAndHeld(name, _) => drop(client.named.remove(&name)),
+        Undo::Closed(name, statement) => drop(client.named.insert(name, statement)),
+        Undo::Unnamed(_) | Undo::Held(_) | Undo::Evicted(_) => {}
     }
 }
 
@@ -245,9 +377,20 @@ fn already_exists(name: &[u8]) -> Vec<u8> {
     let message = [b"prepared statement \"", name, b"\" already exists"].concat();
     let mut buf = Vec::new();
     let fields = encode::essentials(Severity::Error, b"42P05", &message);
-    encode::error_response(&mut buf, fields).expect("a name on the wire holds no zero byte");
+    encode::error_response(&mut buf, fields).expect(NO_ZERO_BYTE);
     buf
 }
+
+/// The error that PostgreSQL has for a statement that is not there, with the client's name in it.
+fn no_such_statement(name: &[u8]) -> Vec<u8> {
+    let message = [b"prepared statement \"", name, b"\" does not exist"].concat();
+    let mut buf = Vec::new();
+    let fields = encode::essentials(Severity::Error, b"26000", &message);
+    encode::error_response(&mut buf, fields).expect(NO_ZERO_BYTE);
+    buf
+}
+
+const NO_ZERO_BYTE: &str = "a name on the wire holds no zero byte";
 
 /// Why a setting could not be set, in the server's words if they are there.
 fn setting_refused(body: &[u8]) -> Refusal {

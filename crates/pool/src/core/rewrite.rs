@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use howdah_wire::{Frontend, Header, backend::TransactionStatus};
 
+use super::upstream::Stop;
 use crate::{
     client::Client,
+    deallocate,
     dirt::{Dirt, SetKind},
     gather::Gather,
-    owed::{Audience, Request, Undo},
+    owed::{Audience, Request, Undo, UnnamedBefore},
     refusal::Refusal,
     server::Server,
     settings::is_settable,
@@ -31,10 +33,8 @@ pub(super) enum Rewritten {
     Whole,
     /// The message is to go on as it is.
     AsIs,
-    /// More of it is needed.
-    Starved,
-    /// It cannot be followed.
-    Fault(Refusal),
+    /// Nothing can be done with it now.
+    Stop(Stop),
 }
 
 /// A client and its server, and what goes to the latter.
@@ -66,84 +66,190 @@ impl<'a> Message<'a> {
         Some((&rest[..end], start + end + 1))
     }
 
+    fn too_long(&self) -> Rewritten {
+        let bytes = self.header.body_bytes as usize;
+        Rewritten::Stop(Stop::Fault(Refusal::TooLong { bytes }))
+    }
+
     /// What to say if a field was not found: wait, or that it will never come.
     fn missing(&self) -> Rewritten {
         if self.is_whole() {
             let kind = Frontend::from_tag(self.header.tag).map_or("message", Frontend::name);
-            Rewritten::Fault(Refusal::Protocol(format!("{kind} ends inside its names")))
+            let what = format!("{kind} ends inside its names");
+            Rewritten::Stop(Stop::Fault(Refusal::Protocol(what)))
         } else if self.body.len() > HELD_BYTES_MAX {
-            Rewritten::Fault(Refusal::TooLong { bytes: self.header.body_bytes as usize })
+            self.too_long()
         } else {
-            Rewritten::Starved
+            Rewritten::Stop(Stop::Starved)
         }
     }
 }
 
 impl Rewriter<'_> {
+    /// The first message of a batch is here.
+    #[inline]
+    pub(super) fn begin_batch(&mut self) {
+        let server = &mut *self.server;
+        server.statements.batch_begins();
+        let is_first = server.owed.is_empty() && self.to_server.is_empty();
+        server.again.begin(is_first && server.status == TransactionStatus::Idle);
+    }
+
+    /// The Sync of a batch is here.
+    #[inline]
+    pub(super) fn end_batch(&mut self, input: &[u8]) {
+        self.server.again.end(self.to_server, input);
+        self.server.holds_back = !self.server.put_back.is_empty();
+        self.server.batch_open = false;
+        self.server.skipping = false;
+    }
+
     /// A Parse: under a client's name it is shared, without one it goes as it is.
     pub(super) fn parse(&mut self, message: Message<'_>) -> Rewritten {
         let Some((name, text_at)) = message.string(0) else { return message.missing() };
-        if !message.is_whole() {
-            if message.header.body_bytes as usize <= HELD_BYTES_MAX {
-                return Rewritten::Starved;
-            }
-            if name.is_empty() {
-                self.client.statements.drop_unnamed();
-                self.server.statements.unnamed_is_ours = true;
-                self.server.dirt = Dirt::UNKNOWN;
-                self.server.owed.push(Request::Parse(None));
-                return Rewritten::AsIs;
-            }
-            return Rewritten::Fault(Refusal::TooLong {
-                bytes: message.header.body_bytes as usize,
-            });
-        }
-        let text = &message.body[text_at..];
         if name.is_empty() {
-            self.client.statements.set_unnamed(text);
-            self.server.statements.unnamed_is_ours = true;
-            self.notes(sql_of(text), Dirt::of_text(sql_of(text)));
-            self.server.owed.push(Request::Parse(None));
-            return Rewritten::AsIs;
+            return self.parse_unnamed(message, text_at);
         }
-        if let Some(existing) = self.client.statements.named.get(name) {
-            let existing = Arc::clone(existing);
-            // In a failed transaction the server has another error for it, whether or not it is there.
-            if self.server.status != TransactionStatus::Failed {
-                self.hold(&existing);
+        if !message.is_whole() {
+            let is_short = message.header.body_bytes as usize <= HELD_BYTES_MAX;
+            return if is_short { Rewritten::Stop(Stop::Starved) } else { message.too_long() };
+        }
+        match self.client.statements.named.get(name).cloned() {
+            Some(existing) => self.parse_again(message, text_at, &existing),
+            None => {
+                let statement = self.statements.intern(&message.body[text_at..]);
+                self.parse_shared(message, text_at, &statement)
             }
-            self.server.owed.push(Request::ParseAgain(name.into()));
-            self.front(message.header, text_at, &[&existing.name, b"\0"]);
+        }
+    }
+
+    fn parse_unnamed(&mut self, message: Message<'_>, text_at: usize) -> Rewritten {
+        let is_short = message.header.body_bytes as usize <= HELD_BYTES_MAX;
+        if !message.is_whole() && is_short {
+            return Rewritten::Stop(Stop::Starved);
+        }
+        let deallocated = match self.deallocated(message, text_at) {
+            Some(name) if self.is_doubtful(&name, 0) => return Rewritten::Stop(Stop::Doubtful),
+            Some(name) => {
+                self.client.statements.named.get(name.as_slice()).cloned().map(|s| (name, s))
+            }
+            None => None,
+        };
+        let undo = self.before_unnamed();
+        if message.is_whole() {
+            let text = &message.body[text_at..];
+            self.client.statements.set_unnamed(text);
+            self.notes(sql_of(text), Dirt::of_text(sql_of(text)));
+        } else {
+            self.client.statements.drop_unnamed();
+            self.server.dirt = Dirt::UNKNOWN;
+        }
+        self.server.statements.unnamed_is_ours = true;
+        let Some((name, statement)) = deallocated else {
+            self.server.owed.push(Request::Parse(undo));
+            return Rewritten::AsIs;
+        };
+        // It is about a statement that has another name there.
+        self.hold(&statement);
+        self.server.owed.push(Request::Parse(undo));
+        self.server.deallocates = Some(name.into());
+        let sql_end = text_at + sql_of(&message.body[text_at..]).len();
+        self.front(message.header, sql_end, &[b"\0DEALLOCATE ", &statement.name]);
+        Rewritten::Front(sql_end)
+    }
+
+    /// The client's name of the statement that a Parse without a name is to deallocate, if that is all
+    /// it does.
+    fn deallocated(&self, message: Message<'_>, text_at: usize) -> Option<Vec<u8>> {
+        if self.client.statements.named.is_empty() || !message.is_whole() {
+            return None;
+        }
+        deallocate::name(sql_of(&message.body[text_at..]))
+    }
+
+    /// What the unnamed statement goes back to if the request that changes it is skipped.
+    fn before_unnamed(&mut self) -> Option<Box<Undo>> {
+        self.server.batch_open.then(|| {
+            let text = std::mem::take(&mut self.client.statements.unnamed);
+            Box::new(Undo::Unnamed(UnnamedBefore::Text(text)))
+        })
+    }
+
+    /// A Parse by a name that the client has used already: the server is to refuse it, in its place.
+    fn parse_again(
+        &mut self,
+        message: Message<'_>,
+        text_at: usize,
+        existing: &Statement,
+    ) -> Rewritten {
+        let (name, _) = message.string(0).unwrap_or_default();
+        let server = &*self.server;
+        let may_fail = !server.copying_in
+            && !server.statements.has(existing.id)
+            && server.owed.awaits_status();
+        if may_fail || self.is_doubtful(name, existing.id) {
+            return Rewritten::Stop(Stop::Doubtful);
+        }
+        // In a failed transaction the server has another error for it, whether or not it is there.
+        if self.server.status != TransactionStatus::Failed {
+            self.hold(existing);
+        }
+        self.server.owed.push(Request::ParseAgain(name.into()));
+        self.front(message.header, text_at, &[&existing.name, b"\0"]);
+        Rewritten::Front(text_at)
+    }
+
+    fn parse_shared(
+        &mut self,
+        message: Message<'_>,
+        text_at: usize,
+        statement: &Arc<Statement>,
+    ) -> Rewritten {
+        let (name, _) = message.string(0).unwrap_or_default();
+        if self.is_doubtful(name, statement.id) {
+            return Rewritten::Stop(Stop::Doubtful);
+        }
+        let id = statement.id;
+        self.client.statements.named.insert(name.into(), Arc::clone(statement));
+        if !self.server.statements.touch(id) {
+            self.make_room();
+            self.server.statements.insert(id);
+            let undo = Undo::NamedAndHeld(name.into(), id);
+            self.server.owed.push(Request::Parse(Some(Box::new(undo))));
+            self.front(message.header, text_at, &[&statement.name, b"\0"]);
             return Rewritten::Front(text_at);
         }
-        let statement = self.statements.intern(text);
-        self.client.statements.named.insert(name.into(), Arc::clone(&statement));
-        if self.server.statements.touch(statement.id) {
-            if self.server.status == TransactionStatus::Failed {
-                // The server is to judge whether it takes this now; under no name, for it has it.
-                let undo = Box::new(Undo::Named(name.into()));
-                self.server.owed.push(Request::Parse(Some(undo)));
-                self.server.statements.unnamed_is_ours = false;
-                self.front(message.header, text_at, &[b"\0"]);
-                return Rewritten::Front(text_at);
-            }
-            self.server.owed.push(Request::ParseHere(Box::new(Undo::Named(name.into()))));
+        let undo = Box::new(Undo::Named(name.into()));
+        if self.server.status != TransactionStatus::Failed && !self.server.owed.awaits_status() {
+            self.server.owed.push(Request::ParseHere(undo));
+            self.server.again.parses();
             return Rewritten::Whole;
         }
-        self.make_room();
-        self.server.statements.insert(statement.id);
-        let undo = Undo::NamedAndHeld(name.into(), statement.id);
-        self.server.owed.push(Request::Parse(Some(Box::new(undo))));
-        self.front(message.header, text_at, &[&statement.name, b"\0"]);
+        // The server is to judge whether it takes this now; under no name, for it has it.
+        self.server.owed.push(Request::Parse(Some(undo)));
+        self.server.statements.unnamed_is_ours = false;
+        self.front(message.header, text_at, &[b"\0"]);
         Rewritten::Front(text_at)
+    }
+
+    /// Whether answers that are still to come decide what a name, or the server's copy of a statement,
+    /// is when the server gets to what is sent now. Names that mean nothing have no id, which is 0.
+    fn is_doubtful(&mut self, name: &[u8], id: u64) -> bool {
+        let server = &mut *self.server;
+        if server.forgets && server.owed.is_empty() {
+            server.forgets = false;
+        }
+        !server.copying_in && (server.forgets || server.owed.leaves_in_doubt(name, id))
     }
 
     /// A Bind: the portal's name stays, the statement's is rewritten.
     pub(super) fn bind(&mut self, message: Message<'_>) -> Rewritten {
         let Some((portal, statement_at)) = message.string(0) else { return message.missing() };
         let Some((name, rest_at)) = message.string(statement_at) else { return message.missing() };
-        let rewritten = self.refer(message.header, name, rest_at, &[portal, b"\0"]);
-        self.server.owed.push(Request::Bind);
+        let (rewritten, id) = self.refer(message.header, name, rest_at, &[portal, b"\0"]);
+        if !matches!(rewritten, Rewritten::Stop(_)) {
+            self.server.owed.push(Request::Bind(id));
+        }
         rewritten
     }
 
@@ -153,11 +259,13 @@ impl Rewriter<'_> {
             return message.missing();
         }
         let Some((name, end)) = message.string(1) else { return message.missing() };
-        let rewritten = match message.body[0] {
+        let (rewritten, id) = match message.body[0] {
             b'S' => self.refer(message.header, name, end, &[b"S"]),
-            _ => Rewritten::AsIs,
+            _ => (Rewritten::AsIs, 0),
         };
-        self.server.owed.push(Request::Describe);
+        if !matches!(rewritten, Rewritten::Stop(_)) {
+            self.server.owed.push(Request::Describe(id));
+        }
         rewritten
     }
 
@@ -168,50 +276,66 @@ impl Rewriter<'_> {
         }
         let Some((name, _)) = message.string(1) else { return message.missing() };
         if message.body[0] != b'S' || name.is_empty() {
+            let mut undo = None;
             if message.body[0] == b'S' {
+                undo = self.before_unnamed();
                 self.client.statements.drop_unnamed();
+                self.server.statements.unnamed_is_ours = true;
             }
-            self.server.owed.push(Request::Close(None));
+            self.server.owed.push(Request::Close(undo));
             return Rewritten::AsIs;
         }
+        if self.is_doubtful(name, 0) {
+            return Rewritten::Stop(Stop::Doubtful);
+        }
         let removed = self.client.statements.named.remove_entry(name);
-        let undo = removed.map(|(name, statement)| Box::new(Undo::Unnamed(name, statement)));
+        let undo = removed.map(|(name, statement)| Box::new(Undo::Closed(name, statement)));
         self.server.owed.push(Request::CloseHere(undo));
         Rewritten::Whole
     }
 
     /// Rewrites the reference to the statement `name` in a message that has `before` in front of it
-    /// and whose next field is at `rest_at`.
+    /// and whose next field is at `rest_at`. Gives the statement's id, too.
+    #[inline]
     fn refer(
         &mut self,
         header: Header,
         name: &[u8],
         rest_at: usize,
         before: &[&[u8]],
-    ) -> Rewritten {
+    ) -> (Rewritten, u64) {
         if name.is_empty() {
+            if !self.server.copying_in && self.server.owed.leaves_unnamed_in_doubt() {
+                return (Rewritten::Stop(Stop::Doubtful), 0);
+            }
             self.hold_unnamed();
-            return Rewritten::AsIs;
+            return (Rewritten::AsIs, 0);
         }
-        if let Some(statement) = self.client.statements.named.get(name) {
-            let statement = Arc::clone(statement);
+        let statement = self.client.statements.named.get(name).cloned();
+        if self.is_doubtful(name, statement.as_ref().map_or(0, |statement| statement.id)) {
+            return (Rewritten::Stop(Stop::Doubtful), 0);
+        }
+        if let Some(statement) = statement {
+            self.server.again.refers();
             self.hold(&statement);
             self.notes(sql_of(&statement.text), statement.dirt);
             self.front_of(header, rest_at, before, &[&statement.name, b"\0"]);
-            return Rewritten::Front(rest_at);
+            return (Rewritten::Front(rest_at), statement.id);
         }
         if name.starts_with(NAME_PREFIX) {
             // Somebody else's, perhaps. The server is to say that there is none of that name.
             self.front_of(header, rest_at, before, &[name, b"?\0"]);
-            return Rewritten::Front(rest_at);
+            return (Rewritten::Front(rest_at), 0);
         }
-        Rewritten::AsIs
+        (Rewritten::AsIs, 0)
     }
 
     /// Notes what running a text may leave behind.
     fn notes(&mut self, sql: &[u8], dirt: Dirt) {
         let server = &mut *self.server;
         server.dirt |= dirt;
+        server.forgets |= deallocate::begins(sql);
+        server.note_put_back(sql, &self.client.startup);
         let settings = &server.settings;
         let reported = |name: &[u8]| is_settable(name) && settings.value(name).is_some();
         server.set_kind = server.set_kind.max(SetKind::of_text(sql, reported));
@@ -226,13 +350,7 @@ impl Rewriter<'_> {
         self.server.statements.insert(statement.id);
         let undo = Box::new(Undo::Held(statement.id));
         self.server.owed.push_for(Audience::Pooler, Request::Parse(Some(undo)));
-        let bytes = statement.name.len() + 1 + statement.text.len();
-        self.to_server.make(|buf| {
-            write_header(buf, Frontend::Parse, bytes);
-            buf.extend_from_slice(&statement.name);
-            buf.push(0);
-            buf.extend_from_slice(&statement.text);
-        });
+        self.to_server.make(|buf| parse(buf, statement));
     }
 
     /// Sees to it that the server's unnamed statement is this client's, or that there is none.
@@ -258,12 +376,17 @@ impl Rewriter<'_> {
         self.client.statements.unnamed = text;
     }
 
-    /// Has the server give up the statement that was not used for longest, if it holds enough.
+    /// Has the server give up the statement that was not used for longest, if it holds enough. One whose
+    /// Parse may yet turn out to have failed is not looked for: then the server holds one more.
     fn make_room(&mut self) {
-        let Some(id) = self.server.statements.evict(self.statements_max) else { return };
-        self.server
-            .owed
-            .push_for(Audience::Pooler, Request::Close(Some(Box::new(Undo::Evicted(id)))));
+        let server = &mut *self.server;
+        let Some(id) = server.statements.oldest(self.statements_max) else { return };
+        if server.owed.leaves_in_doubt(b"", id) {
+            return;
+        }
+        server.statements.remove(id);
+        let undo = Some(Box::new(Undo::Evicted(id)));
+        server.owed.push_for(Audience::Pooler, Request::Close(undo));
         let id = id.to_string();
         self.to_server.make(|buf| {
             write_header(buf, Frontend::Close, 1 + NAME_PREFIX.len() + id.len() + 1);
@@ -289,6 +412,14 @@ impl Rewriter<'_> {
             parts.for_each(|part| buf.extend_from_slice(part));
         });
     }
+}
+
+/// Appends what prepares a statement under its shared name.
+pub(super) fn parse(buf: &mut Vec<u8>, statement: &Statement) {
+    write_header(buf, Frontend::Parse, statement.name.len() + 1 + statement.text.len());
+    buf.extend_from_slice(&statement.name);
+    buf.push(0);
+    buf.extend_from_slice(&statement.text);
 }
 
 fn write_header(buf: &mut Vec<u8>, kind: Frontend, body_bytes: usize) {

@@ -35,27 +35,32 @@ pub(super) fn sync_settings(client: &mut Client, server: &mut Server, to: &mut G
         server.settings.fulfil(Arc::clone(&client.wishes));
         return true;
     }
-    let owed = &mut server.owed;
-    to.make(|buf| {
-        if !server.settings.setter_prepared {
-            owed.push_for(Audience::Settings, Request::Parse(None));
-            parse(buf, SETTER, SETTER_SQL, &[TEXT, TEXT]).expect(NO_ZERO_BYTE);
-        }
-        for Missing { name, value } in &missing {
-            owed.push_for(Audience::Settings, Request::Bind);
-            owed.push_for(Audience::Settings, Request::Execute);
-            let values = [Some(&name[..]), value.as_deref()];
-            bind(buf, b"", SETTER, &[Format::Text], values, &[]).expect(NO_ZERO_BYTE);
-            execute(buf, b"", 0).expect(NO_ZERO_BYTE);
-        }
-        owed.push_for(Audience::Settings, Request::Sync);
-        sync(buf);
-    });
+    set(server, &missing, Audience::Settings, to);
+    server.owed.push_for(Audience::Settings, Request::Sync);
     if client.wishes.are_proven() {
         return true;
     }
     client.syncing = Syncing::Waiting;
     false
+}
+
+/// Queues what sets settings, with a Sync behind it whose entry is for the caller to queue.
+pub(super) fn set(server: &mut Server, missing: &[Missing], audience: Audience, to: &mut Gather) {
+    let owed = &mut server.owed;
+    to.make(|buf| {
+        if !server.settings.setter_prepared {
+            owed.push_for(audience, Request::Parse(None));
+            parse(buf, SETTER, SETTER_SQL, &[TEXT, TEXT]).expect(NO_ZERO_BYTE);
+        }
+        for Missing { name, value } in missing {
+            owed.push_for(audience, Request::Bind(0));
+            owed.push_for(audience, Request::Execute);
+            let values = [Some(&name[..]), value.as_deref()];
+            bind(buf, b"", SETTER, &[Format::Text], values, &[]).expect(NO_ZERO_BYTE);
+            execute(buf, b"", 0).expect(NO_ZERO_BYTE);
+        }
+        sync(buf);
+    });
 }
 
 /// Names are the pooler's own, and values may hold any byte.

@@ -1,6 +1,8 @@
 //! Dialogues: a recording [`Io`] in the place of a worker.
 
 mod cancel;
+mod doubts;
+mod outdated;
 mod settings;
 mod statements;
 mod transaction_mode;

@@ -4,7 +4,7 @@
 //! Every text and every parameter of a client carries its owner, as `c7.12`: client 7, token 12. So a
 //! backend can tell when it is used by somebody while it still holds another's state.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use howdah_wire::{
     Format, Frame,
@@ -27,6 +27,8 @@ pub(super) struct Backend {
     copying: Option<Copying>,
     statements: HashMap<Vec<u8>, Vec<u8>>,
     portals: HashMap<Vec<u8>, String>,
+    /// Statements whose results have other columns now.
+    outdated: HashSet<Vec<u8>>,
     settings: BTreeMap<String, String>,
     at_login: BTreeMap<String, String>,
     /// Values as of the last ReadyForQuery, for those that are reported.
@@ -110,6 +112,20 @@ impl Backend {
         }
     }
 
+    /// Tables that its statements read are altered.
+    pub(super) fn outdate(&mut self) {
+        let prepared = self.statements.keys().filter(|name| name.as_slice() != b"howdah_set");
+        self.outdated = prepared.cloned().collect();
+    }
+
+    fn is_outdated(&mut self, name: &[u8]) -> bool {
+        let is = !self.failed && self.outdated.contains(name);
+        if is {
+            self.fail_extended("0A000", "cached plan must not change result type");
+        }
+        is
+    }
+
     fn work(&mut self) {
         while self.sleeping.is_none() && !self.terminated {
             let input = std::mem::take(&mut self.input);
@@ -117,7 +133,8 @@ impl Backend {
                 self.input = input;
                 return;
             };
-            let message = Message::parse(frame).expect("a good message");
+            let message = Message::parse(frame)
+                .unwrap_or_else(|error| panic!("{error}: {}", frame.body.escape_ascii()));
             self.message(message);
             self.input = [rest, &self.input].concat();
         }
@@ -143,6 +160,7 @@ impl Backend {
             Message::Describe(Target::Statement(name)) => {
                 if self.failed && self.statements.contains_key(name) {
                     self.fail_extended("25P02", "current transaction is aborted");
+                } else if self.is_outdated(name) {
                 } else if self.statements.contains_key(name) {
                     encode::parameter_description(&mut self.output, &[25]).unwrap();
                     encode::bare(&mut self.output, Bare::NoData);
@@ -157,7 +175,10 @@ impl Backend {
             },
             Message::Close(target) => {
                 match target {
-                    Target::Statement(name) => drop(self.statements.remove(name)),
+                    Target::Statement(name) => {
+                        self.statements.remove(name);
+                        self.outdated.remove(name);
+                    }
                     Target::Portal(name) => drop(self.portals.remove(name)),
                 }
                 encode::bare(&mut self.output, Bare::CloseComplete);
@@ -167,6 +188,15 @@ impl Backend {
                 self.ready();
             }
             Message::Terminate => self.terminated = true,
+            Message::FunctionCall(call) => {
+                let argument = call.arguments.flatten().next().unwrap_or_default();
+                if self.failed {
+                    self.fail("25P02", "current transaction is aborted");
+                } else {
+                    encode::function_call_response(&mut self.output, Some(argument)).unwrap();
+                }
+                self.ready();
+            }
             // Flush: all is said at once. COPY messages outside of a COPY are not looked at.
             _ => {}
         }
@@ -174,6 +204,7 @@ impl Backend {
 
     fn query(&mut self, sql: &str) {
         self.statements.remove(&b""[..]);
+        self.outdated.remove(&b""[..]);
         for part in sql.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             self.execute(part, false);
             if self.sleeping.is_some() || self.copying.is_some() {
@@ -189,6 +220,7 @@ impl Backend {
     fn parse(&mut self, name: &[u8], sql: &[u8]) {
         if name.is_empty() {
             self.statements.remove(name);
+            self.outdated.remove(name);
         }
         if sql.starts_with(b"wrong") {
             self.fail_extended("42601", "syntax error");
@@ -209,6 +241,9 @@ impl Backend {
         let mut sql = String::from_utf8_lossy(sql).into_owned();
         if self.failed {
             return self.fail_extended("25P02", "current transaction is aborted");
+        }
+        if self.is_outdated(statement) {
+            return;
         }
         for (at, value) in values.iter().enumerate() {
             sql = sql.replace(&format!("${}", at + 1), value);
@@ -263,6 +298,24 @@ impl Backend {
                 self.complete("SET");
             }
             "SELECT" if rest.contains("set_config") => self.set_config(rest),
+            "RESET" if rest == "TimeZone" => {
+                let value = self.at_login[rest].clone();
+                self.settings.insert(rest.to_owned(), value);
+                self.complete("RESET");
+            }
+            "DISCARD" if rest == "ALL" && self.in_block => {
+                self.fail_as(
+                    extended,
+                    "25001",
+                    "DISCARD ALL cannot run inside a transaction block",
+                );
+            }
+            "DISCARD" if rest == "ALL" => {
+                self.settings = self.at_login.clone();
+                self.statements.clear();
+                self.leftovers.clear();
+                self.complete("DISCARD ALL");
+            }
             "RESET" => {
                 self.settings = self.at_login.clone();
                 self.clean("setting");

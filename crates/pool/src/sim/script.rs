@@ -31,10 +31,10 @@ pub(super) struct SimClient {
     /// The batch has been flushed and needs its Sync.
     batch_open: bool,
     pub(super) sleeps: bool,
-    /// What it said last fails. What it prepared behind that it does not speak of before the answer
-    /// is there: the pooler takes it for prepared until then.
-    fails: bool,
     pub(super) terminated: bool,
+    /// It was told that a statement is outdated, which its own server would not have said. That is
+    /// right where it is too late to do anything about it; it knows no further.
+    pub(super) gives_up: bool,
 }
 
 struct Promise {
@@ -59,8 +59,8 @@ impl SimClient {
             copying: None,
             batch_open: false,
             sleeps: false,
-            fails: false,
             terminated: false,
+            gives_up: false,
         }
     }
 
@@ -108,6 +108,10 @@ impl SimClient {
             format!("c{} was told {}, and promised {promised:?}", self.number, show(message))
         };
         let Some(promise) = self.promised.front_mut() else { return Err(unexpected(None)) };
+        if memchr::memmem::find(message, b"C0A000\0").is_some() {
+            (self.dismissed, self.gives_up) = (true, true);
+            return Ok(());
+        }
         if promise.cancellable && memchr::memmem::find(message, b"C57014\0").is_some() {
             self.has_unnamed = false;
             promise.bytes = b"Z\0\0\0\x05I".to_vec();
@@ -135,7 +139,7 @@ impl SimClient {
         if self.terminated || !self.greeted || self.sleeps {
             return buf;
         }
-        let pipelines = !self.fails && self.promised.len() < 3 && random.percent(30);
+        let pipelines = self.promised.len() < 3 && random.percent(30);
         if self.waits() && !pipelines {
             return buf;
         }
@@ -165,7 +169,6 @@ impl SimClient {
 
     /// Has the shadow hear it too, whose answer is the promise.
     fn promise(&mut self, said: &[u8]) {
-        self.fails &= self.waits();
         self.shadow.feed(said);
         self.sleeps = self.shadow.sleeping.is_some();
         self.shadow.wake();
@@ -174,7 +177,6 @@ impl SimClient {
         while let Ok(Some(header)) = Header::parse(rest) {
             let (message, later) = rest.split_at(Header::BYTES + header.body_bytes as usize);
             self.has_unnamed &= message[0] != b'E';
-            self.fails |= message[0] == b'E';
             if !is_chatter(message[0]) {
                 bytes.extend_from_slice(message);
             }
@@ -208,7 +210,7 @@ impl SimClient {
 
     fn step(&mut self, buf: &mut Vec<u8>, random: &mut Random) {
         let token = self.token();
-        match random.below(22) {
+        match random.below(26) {
             0..=2 => self.say(buf, &format!("echo {token}")),
             3 => self.say(buf, &format!("state {token}")),
             4 if !self.in_block => {
@@ -254,6 +256,21 @@ impl SimClient {
                 if self.shadow_failed() {
                     self.copying = None;
                 }
+            }
+            14 => {
+                let sql = ["RESET ALL", "RESET TimeZone", "DISCARD ALL", "DEALLOCATE ALL"];
+                self.say(buf, random.pick::<&str>(&sql));
+            }
+            15 => {
+                encode::function_call(buf, 7, &[], [Some(token.as_bytes())], Format::Text).unwrap();
+            }
+            16 => {
+                self.has_unnamed = false; // What it is now is for this only.
+                encode::parse(buf, b"", b"echo $1", &[25]).unwrap();
+                bind_portal(buf, b"held", b"", &[&token]);
+                encode::sync(buf);
+                encode::execute(buf, b"held", 0).unwrap();
+                encode::sync(buf);
             }
             13 => {
                 let name = random.pick(&["s1", "s2", "s3"]);
@@ -319,6 +336,10 @@ fn is_chatter(tag: u8) -> bool {
 }
 
 fn bind(buf: &mut Vec<u8>, statement: &[u8], values: &[&str]) {
+    bind_portal(buf, b"", statement, values);
+}
+
+fn bind_portal(buf: &mut Vec<u8>, portal: &[u8], statement: &[u8], values: &[&str]) {
     let values = values.iter().map(|value| Some(value.as_bytes()));
-    encode::bind(buf, b"", statement, &[Format::Text], values, &[]).unwrap();
+    encode::bind(buf, portal, statement, &[Format::Text], values, &[]).unwrap();
 }

@@ -137,3 +137,89 @@ proptest! {
         prop_assert_eq!(rest, b"");
     }
 }
+
+/// A client that began with a zone of its own, on a server that is not in that zone by itself.
+fn zoned() -> (Stage, ClientId, ServerId) {
+    let mut stage = Stage::new(PoolSpec::new(1));
+    let client = stage.client_with(vec![Setting::new("TimeZone", "CET")]);
+    let server = stage.server();
+    query(&mut stage, client, server);
+    stage.server_says(server, &[message(b'1', b""), accepted("TimeZone", "CET")].concat());
+    stage.server_says(server, &message(b'Z', b"I"));
+    stage.client_gets(client);
+    stage.server_gets(server);
+    (stage, client, server)
+}
+
+fn report(value: &str) -> Vec<u8> {
+    message(b'S', &[b"TimeZone\0", value.as_bytes(), b"\0"].concat())
+}
+
+#[test]
+fn reset_leads_to_what_the_client_began_with() {
+    for (sql, tag) in [("reset all", "RESET"), ("set timezone to default", "SET")] {
+        let (mut stage, client, server) = zoned();
+        stage.client_says(client, &message(b'Q', format!("{sql}\0").as_bytes()));
+        stage.server_gets(server);
+        let done = message(b'C', format!("{tag}\0").as_bytes());
+        let ready = message(b'Z', b"I");
+        stage.server_says(server, &[done.clone(), report("UTC"), ready.clone()].concat());
+        let sent = stage.server_gets(server);
+        let (found, rest) = settings(&sent);
+        assert_eq!(found, [(b"TimeZone".to_vec(), b"CET".to_vec())]);
+        assert_eq!(rest, b"");
+        assert_eq!(stage.client_gets(client), done, "it is not ready yet, and not in UTC");
+        stage.server_says(server, &accepted("TimeZone", "CET"));
+        assert_eq!(stage.client_gets(client), [report("CET"), ready].concat());
+    }
+}
+
+#[test]
+fn a_reset_that_failed_changes_nothing() {
+    let (mut stage, client, server) = zoned();
+    stage.client_says(client, &message(b'Q', b"reset all; boom\0"));
+    stage.server_gets(server);
+    let error = message(b'E', b"SERROR\0VERROR\0C42601\0Mno\0\0");
+    stage.server_says(server, &message(b'C', b"RESET\0"));
+    stage.server_says(server, &[error, message(b'Z', b"I")].concat());
+    assert!(stage.client_gets(client).ends_with(&message(b'Z', b"I")));
+    assert_eq!(stage.server_gets(server), b"");
+}
+
+#[test]
+fn what_comes_behind_a_reset_finds_it_done() {
+    let (mut stage, client, server) = zoned();
+    let (reset, next) = (message(b'Q', b"reset all\0"), message(b'Q', b"select 1\0"));
+    stage.client_says(client, &[reset.clone(), next.clone()].concat());
+    assert_eq!(stage.server_gets(server), reset);
+    let done = [message(b'C', b"RESET\0"), report("UTC"), message(b'Z', b"I")].concat();
+    stage.server_says(server, &done);
+    assert!(settings(&stage.server_gets(server)).1.is_empty());
+    stage.server_says(server, &accepted("TimeZone", "CET"));
+    assert_eq!(stage.server_gets(server), next);
+}
+
+#[test]
+fn what_comes_behind_a_discard_is_still_reset() {
+    let mut stage = Stage::new(PoolSpec::new(1));
+    let client = stage.client();
+    let server = stage.server();
+    let lock = message(b'Q', b"select pg_advisory_lock(1)\0");
+    stage.client_says(client, &[message(b'Q', b"discard all\0"), lock].concat());
+    stage.server_gets(server);
+    let ready = message(b'Z', b"I");
+    stage.server_says(server, &[message(b'C', b"DISCARD ALL\0"), ready.clone()].concat());
+    stage.server_says(server, &[message(b'C', b"SELECT 1\0"), ready].concat());
+    let reset = message(b'Q', b"SELECT pg_catalog.pg_advisory_unlock_all();\0");
+    assert_eq!(stage.server_gets(server), reset);
+}
+
+#[test]
+fn discard_all_prepares_the_setter_again() {
+    let (mut stage, client, server) = zoned();
+    stage.client_says(client, &message(b'Q', b"discard all\0"));
+    stage.server_gets(server);
+    let done = [message(b'C', b"DISCARD ALL\0"), report("UTC"), message(b'Z', b"I")].concat();
+    stage.server_says(server, &done);
+    assert_eq!(stage.server_gets(server)[0], b'P');
+}

@@ -3,21 +3,21 @@
 use super::{Stage, message};
 use crate::{PoolSpec, ServerId};
 
-fn parse(name: &str, sql: &str) -> Vec<u8> {
+pub(super) fn parse(name: &str, sql: &str) -> Vec<u8> {
     message(b'P', format!("{name}\0{sql}\0\0\0").as_bytes())
 }
 
-fn bind(name: &str, value: &str) -> Vec<u8> {
+pub(super) fn bind(name: &str, value: &str) -> Vec<u8> {
     let length = u8::try_from(value.len()).unwrap();
     let values = [&[0, 0, 0, 1, 0, 0, 0, length][..], value.as_bytes(), &[0, 0]].concat();
     message(b'B', &[b"\0", name.as_bytes(), b"\0", &values].concat())
 }
 
-fn sync() -> Vec<u8> {
+pub(super) fn sync() -> Vec<u8> {
     message(b'S', b"")
 }
 
-fn says(stage: &mut Stage, server: ServerId, tags: &str) {
+pub(super) fn says(stage: &mut Stage, server: ServerId, tags: &str) {
     for tag in tags.bytes() {
         stage.server_says(server, &message(tag, if tag == b'Z' { b"I" } else { b"" }));
     }

@@ -1,0 +1,318 @@
+//! What a client's message means while it has a server: a request to count, a name to rewrite, or
+//! something that the pooler answers.
+//!
+//! What a message means may depend on answers that have not come: whether a Parse in an earlier batch
+//! failed, whether a batch is being skipped. Where a guess could be wrong, the client's bytes are held
+//! until the answers are there ([`Upstream::stall`]); so errors come in the order, and with the codes,
+//! that the server alone would give.
+
+use std::ops::Range;
+
+use howdah_wire::{
+    Frontend,
+    backend::{TransactionStatus, encode},
+    frontend,
+};
+
+use super::{
+    rewrite::{Message, Rewriter, Rewritten},
+    upstream::{Judge, SHORT_BYTES_MAX, Stop, misplaced},
+};
+use crate::{
+    client::{Client, Syncing},
+    deallocate,
+    dirt::{Dirt, SetKind},
+    gather::Gather,
+    inlet::Inlet,
+    owed::Request,
+    settings::is_settable,
+    statements::sql_of,
+};
+
+/// A client that has a server.
+pub(super) struct Upstream<'a> {
+    pub(super) rewriter: Rewriter<'a>,
+    pub(super) to_client: &'a mut Gather,
+    /// Whether others will use the server after this transaction.
+    pub(super) shares: bool,
+    /// What the client sent.
+    pub(super) input: &'a [u8],
+}
+
+impl Judge for Upstream<'_> {
+    #[inline]
+    fn inlet(&mut self) -> &mut Inlet {
+        &mut self.rewriter.client.inlet
+    }
+
+    #[inline]
+    fn forward(&mut self, range: Range<usize>) {
+        self.rewriter.to_server.input(range);
+    }
+
+    #[inline]
+    fn judge(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        if self.rewriter.server.holds_back
+            && let Some(stalled) = self.hold_back(kind)
+        {
+            return stalled;
+        }
+        let server = &mut *self.rewriter.server;
+        match kind {
+            Frontend::Query | Frontend::FunctionCall if server.skipping => {}
+            Frontend::Query => return self.query(message),
+            Frontend::FunctionCall => return self.function_call(),
+            Frontend::Sync if server.copying_in => {}
+            Frontend::Sync => {
+                self.rewriter.end_batch(self.input);
+                self.rewriter.server.owed.push(Request::Sync);
+            }
+            Frontend::Flush => self.answer_here(),
+            // Of a COPY that has failed already: a server would not look at it.
+            Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail
+                if server.owed.is_empty() =>
+            {
+                return Rewritten::Whole;
+            }
+            Frontend::CopyData => {}
+            Frontend::CopyDone | Frontend::CopyFail => {
+                server.copying_in = false;
+                server.owed.push(Request::CopyEnd);
+            }
+            Frontend::Terminate => return Rewritten::Stop(Stop::Goodbye),
+            Frontend::Authentication => return misplaced(kind),
+            _ if server.skipping => {}
+            Frontend::Parse
+            | Frontend::Bind
+            | Frontend::Describe
+            | Frontend::Execute
+            | Frontend::Close => return self.extended(kind, message),
+        }
+        Rewritten::AsIs
+    }
+}
+
+impl Upstream<'_> {
+    /// Gives the replies that are the pooler's to give and whose turn has come. In the middle of a
+    /// notice, say, they follow when that has ended.
+    fn answer_here(&mut self) {
+        let server = &mut *self.rewriter.server;
+        if server.inlet.is_inside_forwarded() {
+            return;
+        }
+        while let Some(reply) = server.owed.answer_here() {
+            self.to_client.make(|buf| buf.extend_from_slice(&reply));
+        }
+    }
+
+    /// Has the client wait until everything it asked for is answered; `None` if it is. A server that
+    /// waits for COPY data answers nothing more: there the server is to judge what comes.
+    fn stall(&mut self) -> Option<Rewritten> {
+        self.answer_here();
+        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        let quiet = server.owed.is_empty() && !server.inlet.is_inside_forwarded();
+        if quiet || server.copying_in {
+            return None;
+        }
+        if server.batch_open {
+            to_server.make(frontend::encode::flush); // Else the server keeps its answers to itself.
+        }
+        client.syncing = Syncing::Behind;
+        Some(Rewritten::Stop(Stop::Starved))
+    }
+
+    /// Has what comes behind a statement that puts settings back wait until they are back.
+    fn hold_back(&mut self, kind: Frontend) -> Option<Rewritten> {
+        if matches!(kind, Frontend::Terminate | Frontend::Flush) {
+            return None;
+        }
+        let stalled = self.stall();
+        self.rewriter.server.holds_back = stalled.is_some();
+        stalled
+    }
+
+    /// A message of the extended protocol that is part of a batch.
+    #[inline]
+    fn extended(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        let rewriter = &mut self.rewriter;
+        if !rewriter.server.batch_open {
+            rewriter.begin_batch();
+        }
+        let rewritten = if kind == Frontend::Execute {
+            rewriter.server.owed.push(Request::Execute);
+            Rewritten::AsIs
+        } else if rewriter.statements_max == 0 {
+            self.passed_on(kind, message)
+        } else {
+            self.rewritten(kind, message)
+        };
+        if !matches!(rewritten, Rewritten::Stop(_)) {
+            self.rewriter.server.batch_open = true;
+        }
+        rewritten
+    }
+
+    /// Whether more of a text has to be there: it may leave something behind for others, or put
+    /// settings back that the client began with.
+    fn needs_text(&self, message: Message<'_>) -> bool {
+        let matters = self.shares || !self.rewriter.client.startup.list().is_empty();
+        matters && !message.is_whole() && message.header.body_bytes <= SHORT_BYTES_MAX
+    }
+
+    /// Names stay as they are.
+    fn passed_on(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        if kind == Frontend::Parse && self.needs_text(message) {
+            return Rewritten::Stop(Stop::Starved);
+        }
+        let server = &mut *self.rewriter.server;
+        if kind == Frontend::Parse {
+            if self.shares {
+                server.dirt |= dirt_of(message);
+                server.set_kind = SetKind::Lasting;
+            }
+            if let Some(name_end) = memchr::memchr(0, message.body) {
+                let sql = sql_of(&message.body[name_end + 1..]);
+                server.note_put_back(sql, &self.rewriter.client.startup);
+            }
+        }
+        server.owed.push(match kind {
+            Frontend::Parse => Request::Parse(None),
+            Frontend::Bind => Request::Bind(0),
+            Frontend::Describe => Request::Describe(0),
+            _ => Request::Close(None),
+        });
+        Rewritten::AsIs
+    }
+
+    /// Names of statements are the client's, and become those that are shared.
+    #[inline]
+    fn rewritten(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        loop {
+            let rewriter = &mut self.rewriter;
+            let rewritten = match kind {
+                Frontend::Parse => rewriter.parse(message),
+                Frontend::Bind => rewriter.bind(message),
+                Frontend::Describe => rewriter.describe(message),
+                _ => rewriter.close(message),
+            };
+            if !matches!(rewritten, Rewritten::Stop(Stop::Doubtful)) {
+                return rewritten;
+            }
+            if let Some(stalled) = self.stall() {
+                return stalled;
+            }
+        }
+    }
+
+    fn function_call(&mut self) -> Rewritten {
+        if self.rewriter.server.batch_open
+            && let Some(stalled) = self.stall()
+        {
+            return stalled; // The batch may have failed, and then the server skips this.
+        }
+        let server = &mut *self.rewriter.server;
+        server.batch_open = false; // ReadyForQuery ends it as Sync would.
+        server.owed.push(Request::Function);
+        Rewritten::AsIs
+    }
+
+    fn query(&mut self, message: Message<'_>) -> Rewritten {
+        if self.rewriter.server.batch_open
+            && let Some(stalled) = self.stall()
+        {
+            return stalled; // The batch may have failed, and then the server skips this.
+        }
+        if self.needs_text(message) {
+            return Rewritten::Stop(Stop::Starved);
+        }
+        if self.shares
+            && let Some(rewritten) = self.deallocated(message)
+        {
+            return rewritten;
+        }
+        let set_kind = self.note_query(message);
+        let server = &mut *self.rewriter.server;
+        server.batch_open = false; // ReadyForQuery ends it as Sync would.
+        server.holds_back = !server.put_back.is_empty();
+        server.owed.push(Request::Query(set_kind));
+        Rewritten::AsIs
+    }
+
+    /// What becomes of a query string that deallocates what the client prepared by protocol; `None` if
+    /// it does not, or if that is for the server to refuse.
+    fn deallocated(&mut self, message: Message<'_>) -> Option<Rewritten> {
+        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let name = deallocated_name(message).filter(|_| !server.copying_in)?;
+        let knows = |client: &Client| client.statements.named.contains_key(name.as_slice());
+        if knows(client) || server.owed.leaves_in_doubt(&name, 0) {
+            if let Some(stalled) = self.stall() {
+                return Some(stalled);
+            }
+            let Rewriter { client, server, .. } = &mut self.rewriter;
+            if knows(client) && server.status != TransactionStatus::Failed {
+                return Some(self.deallocate(&name));
+            }
+        }
+        None
+    }
+
+    /// Notes what a query string may leave behind.
+    fn note_query(&mut self, message: Message<'_>) -> SetKind {
+        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
+        server.note_put_back(sql, &client.startup);
+        if !self.shares {
+            return SetKind::Lasting;
+        }
+        let dirt = dirt_of(message);
+        server.dirt |= dirt;
+        // A query string ends the unnamed statement: the server has nobody's now.
+        client.statements.drop_unnamed();
+        server.statements.unnamed_is_ours = true;
+        server.forgets |= match client.statements.named.is_empty() {
+            true => deallocate::begins(sql),
+            false => deallocate::may_forget(sql),
+        };
+        if dirt == Dirt::UNKNOWN {
+            return SetKind::Lasting;
+        }
+        let settings = &server.settings;
+        let reported = |name: &[u8]| is_settable(name) && settings.value(name).is_some();
+        SetKind::of_text(sql, reported)
+    }
+
+    /// Takes a statement from the client, in the server's place. A batch that is open ends with the
+    /// server's own ReadyForQuery.
+    fn deallocate(&mut self, name: &[u8]) -> Rewritten {
+        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        deallocate(client, name, self.to_client);
+        server.statements.unnamed_is_ours = false; // The server still has what this string ended.
+        if std::mem::take(&mut server.batch_open) {
+            server.owed.push(Request::Sync);
+            to_server.make(frontend::encode::sync);
+        } else {
+            let status = server.status;
+            self.to_client.make(|buf| encode::ready_for_query(buf, status));
+        }
+        Rewritten::Whole
+    }
+}
+
+/// What the text in a message may leave behind; of a text that is not all there, anything.
+fn dirt_of(message: Message<'_>) -> Dirt {
+    if message.is_whole() { Dirt::of_text(message.body) } else { Dirt::UNKNOWN }
+}
+
+/// The name that a query string deallocates, if that is all it does.
+pub(super) fn deallocated_name(message: Message<'_>) -> Option<Vec<u8>> {
+    deallocate::name(message.body.strip_suffix(b"\0")?).filter(|_| message.is_whole())
+}
+
+/// Takes a statement from a client, and says so as the server would, up to ReadyForQuery.
+pub(super) fn deallocate(client: &mut Client, name: &[u8], to: &mut Gather) {
+    client.statements.named.remove(name);
+    client.statements.drop_unnamed();
+    to.make(|buf| {
+        encode::command_complete(buf, b"DEALLOCATE").expect("it holds no zero byte");
+    });
+}

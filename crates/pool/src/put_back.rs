@@ -1,0 +1,114 @@
+//! Which settings a text puts back to what the session began with.
+//!
+//! For a client, RESET leads to what it asked for at its start. A server knows nothing of that: its
+//! session began with the pooler's login. So the pooler sets what the client asked for, after a
+//! statement that reset it.
+
+use crate::{
+    dirt::strip_word,
+    settings::{Setting, same_name},
+};
+
+/// Of the settings that a client began with, those that a query string puts back; `None` if it does
+/// nothing to settings. A statement that sets one of them again after that leaves it out. Statements
+/// are told apart by semicolons, wherever those stand.
+pub(crate) fn put_back(sql: &[u8], startup: &[Setting]) -> Option<Vec<Setting>> {
+    let mut is_back = vec![false; startup.len()];
+    let mut is_any = false;
+    for statement in sql.split(|byte| *byte == b';') {
+        let Some(change) = Change::of(statement.trim_ascii()) else { continue };
+        is_any = true;
+        for (setting, is_back) in startup.iter().zip(&mut is_back) {
+            match change {
+                Change::AllBack => *is_back = true,
+                Change::Back(name) if same_name(name, &setting.name) => *is_back = true,
+                Change::Set(name) if same_name(name, &setting.name) => *is_back = false,
+                _ => {}
+            }
+        }
+    }
+    let back = || startup.iter().zip(&is_back).filter(|(_, is_back)| **is_back);
+    is_any.then(|| back().map(|(setting, _)| setting.clone()).collect())
+}
+
+/// What a statement does to settings.
+enum Change<'a> {
+    AllBack,
+    Back(&'a [u8]),
+    Set(&'a [u8]),
+}
+
+impl<'a> Change<'a> {
+    fn of(statement: &'a [u8]) -> Option<Self> {
+        match statement.first()? | 0x20 {
+            b'r' => Some(match strip_word(statement, b"reset")? {
+                name if name.eq_ignore_ascii_case(b"all") => Self::AllBack,
+                name if is_words(name, &[b"time", b"zone"]) => Self::Back(b"TimeZone"),
+                name => Self::Back(unquoted(name)),
+            }),
+            b'd' => is_words(statement, &[b"discard", b"all"]).then_some(Self::AllBack),
+            b's' => Self::of_set(strip_word(statement, b"set")?),
+            _ => None,
+        }
+    }
+
+    /// What follows SET.
+    fn of_set(rest: &'a [u8]) -> Option<Self> {
+        if strip_word(rest, b"local").is_some() {
+            return None; // It ends with the transaction, and what was before comes back.
+        }
+        let rest = strip_word(rest, b"session").unwrap_or(rest);
+        let (name, value) = if let Some(zone) = strip_word(rest, b"time") {
+            (&b"TimeZone"[..], strip_word(zone, b"zone")?)
+        } else if let Some(value) = strip_word(rest, b"names") {
+            (&b"client_encoding"[..], value)
+        } else {
+            let is_end = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'=';
+            let (name, value) = rest.split_at(rest.iter().position(is_end)?);
+            let value = value.trim_ascii_start();
+            let value = value.strip_prefix(b"=").or_else(|| strip_word(value, b"to"))?;
+            (unquoted(name), value.trim_ascii_start())
+        };
+        let is_local = value.eq_ignore_ascii_case(b"local") && same_name(name, b"TimeZone");
+        let is_default = value.eq_ignore_ascii_case(b"default") || is_local;
+        Some(if is_default { Self::Back(name) } else { Self::Set(name) })
+    }
+}
+
+fn is_words(text: &[u8], words: &[&[u8]]) -> bool {
+    let found = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    found.map(<[u8]>::to_ascii_lowercase).eq(words.iter().map(|word| word.to_vec()))
+}
+
+fn unquoted(name: &[u8]) -> &[u8] {
+    name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(name)
+}
+
+#[test]
+fn what_goes_back_is_told_by_the_text() {
+    let startup = ["TimeZone", "application_name", "work_mem"].map(|name| Setting::new(name, "x"));
+    let names = |sql: &str| {
+        let back = put_back(sql.as_bytes(), &startup)?;
+        let name = |setting: &Setting| String::from_utf8_lossy(&setting.name).into_owned();
+        Some(back.iter().map(name).collect::<Vec<_>>().join(","))
+    };
+    for (sql, back) in [
+        ("RESET ALL", Some("TimeZone,application_name,work_mem")),
+        (" discard  All ; ", Some("TimeZone,application_name,work_mem")),
+        ("select 1; close all; reset all;", Some("TimeZone,application_name,work_mem")),
+        ("reset all; set work_mem = 5", Some("TimeZone,application_name")),
+        ("reset TIMEZONE", Some("TimeZone")),
+        ("reset time zone", Some("TimeZone")),
+        ("set time zone local", Some("TimeZone")),
+        ("set session work_mem to default", Some("work_mem")),
+        ("set work_mem=DEFAULT", Some("work_mem")),
+        ("set \"work_mem\" = 1", Some("")),
+        ("set local work_mem to default", None),
+        ("reset statement_timeout", Some("")),
+        ("select 'reset all'", None),
+        ("discard temp", None),
+        ("settle", None),
+    ] {
+        assert_eq!(names(sql).as_deref(), back, "{sql}");
+    }
+}
