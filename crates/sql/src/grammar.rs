@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use pg_query::protobuf::ParseResult;
 
-use crate::{Fingerprint, Fingerprinter, Lexer, split_statements};
+use crate::{Fingerprint, Fingerprinter, Lexer, TokenKind, split_statements};
 
 mod statement;
 mod tree;
@@ -122,7 +122,7 @@ impl Judge {
         if shape.normal.contains("explain") || shape.normal.contains("deallocate") {
             return Arc::new(judge(sql));
         }
-        if !is_whole(sql) {
+        if !is_whole(sql) || has_junk(sql) {
             return Arc::new(judge(sql));
         }
         if let Some(known) = self.known.get(&shape.fingerprint) {
@@ -143,6 +143,18 @@ fn is_whole(sql: &[u8]) -> bool {
     let last = Lexer::new(sql).last().map_or(&b""[..], |token| token.text);
     let ended = [last, b"\n;"].concat();
     Lexer::new(&ended).last().is_some_and(|token| token.text == b";")
+}
+
+/// Whether a letter follows a number or a placeholder at once, as in `select 1from t`, which the scanner
+/// refuses (`integer_junk`, `param_junk` in scan.l) though its shape is that of `select 1 from t`.
+fn has_junk(sql: &[u8]) -> bool {
+    let mut before = None;
+    Lexer::new(sql).any(|token| {
+        let ends_in_digit = matches!(before, Some(TokenKind::Number | TokenKind::Placeholder));
+        before = Some(token.kind);
+        let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_' || *byte >= 0x80;
+        ends_in_digit && token.text.first().is_some_and(is_letter)
+    })
 }
 
 /// Whether a function of this name, in lower case and of `pg_catalog`, changes nothing.

@@ -185,7 +185,9 @@ fn value_is_gone(value: &[u8], after: &[u8]) {
     if value.is_ascii() {
         assert_eq!(value.len(), after.len(), "{}", after.escape_ascii());
     }
-    for run in long_runs(value).filter(|run| run.iter().any(|byte| *byte != b'0')) {
+    // Zeros may stay, also those of an exponent that no type has.
+    let tells = |run: &&[u8]| run.iter().filter(|byte| !b"0eE".contains(byte)).count() >= 6;
+    for run in long_runs(value).filter(tells) {
         let is_there = after.windows(run.len()).any(|part| part == run);
         assert!(!is_there, "{} is in {}", run.escape_ascii(), after.escape_ascii());
     }

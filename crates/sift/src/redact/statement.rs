@@ -2,7 +2,7 @@
 
 use howdah_sql::{Lexer, Token, TokenKind};
 
-use super::value::Values;
+use super::value::{Values, hide_exponent};
 
 /// The text with its constants replaced and its comments gone; `None` if it is not sure which parts of it
 /// are constants.
@@ -165,7 +165,8 @@ fn write_plain(prefix: &[u8], content: &[u8], out: &mut Vec<u8>) {
     out.push(b'\'');
 }
 
-/// A number: digits for digits. What makes it hexadecimal, a fraction or a power of ten stays.
+/// A number: digits for digits. What makes it hexadecimal, a fraction or a power of ten stays, as long as
+/// that power is one that a type has.
 fn number(text: &[u8], values: &Values, out: &mut Vec<u8>) {
     if let [b'0', radix @ (b'x' | b'X' | b'o' | b'O' | b'b' | b'B'), digits @ ..] = text {
         // A digit that is right in every radix, as often as there are digits.
@@ -177,4 +178,9 @@ fn number(text: &[u8], values: &Values, out: &mut Vec<u8>) {
     let mantissa = text.iter().position(|byte| matches!(byte, b'e' | b'E')).unwrap_or(text.len());
     out.extend(values.redact(&text[..mantissa]));
     out.extend(&text[mantissa..]);
+    if let [b'e' | b'E', digits @ ..] = &text[mantissa..] {
+        let sign = usize::from(matches!(digits.first(), Some(b'+' | b'-')));
+        let from = out.len() - digits.len() + sign;
+        hide_exponent(&mut out[from..]);
+    }
 }

@@ -139,6 +139,23 @@ fn shapes_stay() {
 }
 
 #[test]
+fn what_only_looks_like_an_exponent_goes() {
+    for text in ["[1e4718152345", "[1E+4718152345]", "[0.00e4718152345]", "{\"a\": 2e-4718152345}"]
+    {
+        let out = value(text);
+        assert!(!out.contains("4718152345"), "{text} became {out}");
+        assert_eq!(out.len(), text.len(), "{text} became {out}");
+        let is_json = |text: &str| serde_json::from_str::<serde_json::Value>(text).is_ok();
+        assert!(!is_json(text) || is_json(&out), "{text} became {out}");
+    }
+    for sql in ["select 1e4718152345", "select 1.5E-4718152345", "select .5e+47_18_15_23_45"] {
+        let out = redacted(sql);
+        assert!(!out.contains("4718152345") && !out.contains("47_18"), "{sql} became {out}");
+    }
+    assert!(redacted("select 12.5e-308").ends_with("e-308"));
+}
+
+#[test]
 fn keys_are_long_enough() {
     assert!(matches!(RedactionKey::from_secret(b"short\n"), Err(KeyError::TooShort { bytes: 5 })));
     assert!(RedactionKey::random().is_ok());

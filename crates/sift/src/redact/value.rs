@@ -91,6 +91,17 @@ fn date_len(value: &[u8]) -> usize {
         .map_or(0, <[u8]>::len)
 }
 
+/// An exponent stays, as long as it is one that a type has (`1e308`, `1e-324`). What has more digits is
+/// somebody's number with an `e` in it, and zeros take its place, because whatever stood in front is a number
+/// with them too.
+pub(super) fn hide_exponent(digits: &mut [u8]) {
+    if digits.len() > EXPONENT_DIGITS_MAX {
+        digits.iter_mut().filter(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b'0');
+    }
+}
+
+const EXPONENT_DIGITS_MAX: usize = 3;
+
 /// Whether an `e` between these bytes is that of a number.
 fn is_exponent(before: &[u8], after: &[u8]) -> bool {
     let is_number = before.last().is_some_and(u8::is_ascii_digit);
@@ -150,10 +161,13 @@ impl Stream {
                     self.number(&mut out[at..at + len]);
                     len
                 }
-                // The exponent of a number keeps its size.
+                // The exponent of a number keeps its size, if it is one.
                 b'e' | b'E' if json && is_exponent(&out[..at], &out[at + 1..]) => {
-                    let digits = out[at + 2..].iter().take_while(|byte| is_digit(byte)).count();
-                    2 + digits
+                    let sign = usize::from(matches!(out[at + 1], b'+' | b'-'));
+                    let digits = &mut out[at + 1 + sign..];
+                    let len = digits.iter().take_while(|byte| is_digit(byte)).count();
+                    hide_exponent(&mut digits[..len]);
+                    1 + sign + len
                 }
                 byte if is_letter(&byte) => {
                     let len = run(&is_letter);

@@ -171,6 +171,22 @@ fn a_text_without_its_end_is_not_taken_for_one_with() {
 }
 
 #[test]
+fn a_number_with_a_word_at_its_end_is_not_taken_for_two() {
+    let mut judge = Judge::default();
+    for (two, one) in [
+        ("select 1 from t--", "select 1from t--"),
+        ("select $1 from t", "select $1from t"),
+        ("select 1 x'ff'", "select 1x'ff'"),
+        ("select 1 \u{e9}", "select 1\u{e9}"),
+    ] {
+        for _ in 0..2 {
+            assert_eq!(judge.judge(two.as_bytes()), super::judge(two.as_bytes()).into(), "{two}");
+            assert_eq!(judge.judge(one.as_bytes()), super::judge(one.as_bytes()).into(), "{one}");
+        }
+    }
+}
+
+#[test]
 fn a_literal_of_explain_is_not_forgotten() {
     let mut judge = Judge::default();
     assert_eq!(judge.judge(b"explain (analyze 0) delete from t").effect, ReadOnly);
