@@ -26,6 +26,10 @@ pub struct Origin {
     /// The time zone that was assumed where lines named none that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
+    /// The encoding of each captured database, where somebody said it; under the empty name, of all
+    /// others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub encodings: BTreeMap<String, String>,
 }
 
 /// `capture.json`.

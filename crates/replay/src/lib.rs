@@ -21,6 +21,7 @@
 
 mod cancel;
 mod capacity;
+mod encoding;
 mod identity;
 mod inbox;
 mod link;
@@ -38,6 +39,7 @@ mod target;
 mod worker;
 
 pub use capacity::Capacity;
+pub use encoding::{DatabaseEncoding, Encodings, ParseEncodingError};
 pub use identity::{Identities, ParseRenamingError, Renaming};
 pub use metrics::{METRICS, Progress, Standing};
 pub use notice::{Notice, Notices};

@@ -141,7 +141,12 @@ impl Replay {
             Some(Ok(event)) => event,
         };
         let schedule = Schedule::new(opening.time, Instant::now() + LEAD, self.settings.rate);
-        let logins = Logins::new(self.target, self.endpoint, self.settings.identities.clone());
+        let logins = Logins::new(
+            self.target,
+            self.endpoint,
+            self.settings.identities.clone(),
+            self.settings.encodings.clone(),
+        );
         let metrics = Metrics::new(&self.registry);
         let recorder = Recorder::new(self.writer, schedule, metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);

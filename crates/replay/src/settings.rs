@@ -1,6 +1,6 @@
 //! What a replay can be told.
 
-use crate::{identity::Identities, pace::Rate};
+use crate::{encoding::Encodings, identity::Identities, pace::Rate};
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -9,6 +9,8 @@ pub struct Settings {
     pub rate: Rate,
     /// Who sessions are on the target.
     pub identities: Identities,
+    /// Which encodings their texts are in.
+    pub encodings: Encodings,
     /// Bounds on what it may take.
     pub limits: Limits,
     /// Threads that hold sessions. One is enough for some tens of thousands of statements a second.
@@ -20,6 +22,7 @@ impl Default for Settings {
         Self {
             rate: Rate::default(),
             identities: Identities::default(),
+            encodings: Encodings::default(),
             limits: Limits::default(),
             workers: 1,
         }

@@ -8,7 +8,7 @@ use howdah_net::Dialer;
 use howdah_session::{Client, Login, ScramKeys};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::{identity::Identities, run::StartError};
+use crate::{encoding::Encodings, identity::Identities, run::StartError};
 
 /// Makes the login of each session.
 #[derive(Debug)]
@@ -16,15 +16,21 @@ pub(crate) struct Logins {
     target: Target,
     endpoint: Endpoint,
     identities: Identities,
+    encodings: Encodings,
     /// A role logs in once per session, and its keys are the same each time.
     scram_keys: ScramKeys,
     random: SystemRandom,
 }
 
 impl Logins {
-    pub(crate) fn new(target: Target, endpoint: Endpoint, identities: Identities) -> Self {
+    pub(crate) fn new(
+        target: Target,
+        endpoint: Endpoint,
+        identities: Identities,
+        encodings: Encodings,
+    ) -> Self {
         let (scram_keys, random) = (ScramKeys::default(), SystemRandom::new());
-        Self { target, endpoint, identities, scram_keys, random }
+        Self { target, endpoint, identities, encodings, scram_keys, random }
     }
 
     /// Begins a login on a connection where the server has shown this certificate, under the same
@@ -44,23 +50,35 @@ impl Logins {
         (client, GuardedInput::new(guard))
     }
 
-    /// The login of a session captured with these names.
+    /// The login of a session captured with these names. It speaks the encoding of what was captured,
+    /// unless the target was named with another.
     pub(crate) fn login(&self, user: &str, database: &str, application: &str) -> Login {
         let mut target = self.target.clone();
         let user = self.identities.user(user);
         if !user.is_empty() {
             target = target.with_user(user);
         }
-        let database = self.identities.database(database);
+        let captured_database = database;
+        let database = self.identities.database(captured_database);
         if !database.is_empty() {
             target = target.with_database(database);
         }
         if !application.is_empty() {
             target = target.with_application_name(application);
         }
-        target.login(&self.endpoint)
+        let mut login = target.login(&self.endpoint);
+        let is_chosen = login.parameters.iter().any(|(name, _)| name == CLIENT_ENCODING);
+        if let Some(encoding) = self.encodings.of(captured_database, target.database())
+            && !is_chosen
+        {
+            login.parameters.push((CLIENT_ENCODING.to_owned(), encoding.to_owned()));
+        }
+        login
     }
 }
+
+/// The setting that says what encoding a client speaks.
+pub(crate) const CLIENT_ENCODING: &str = "client_encoding";
 
 /// A dialer for `endpoint`, with TLS if the first connection had it.
 pub(crate) fn dialer(

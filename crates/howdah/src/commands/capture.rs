@@ -12,6 +12,7 @@ mod select;
 mod split;
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -19,6 +20,7 @@ use std::{
 use anyhow::Context as _;
 use howdah_dataset::{Capture, CaptureManifest, ReadError};
 use howdah_logs::Options;
+use howdah_replay::DatabaseEncoding;
 use serde_json::Value;
 
 pub(crate) use self::{
@@ -78,9 +80,18 @@ pub(crate) struct LogArgs {
     /// log_timezone, such as Europe/Vienna or +05:30, if the log's own words for it are ambiguous
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
     timezone: Option<String>,
+    /// Encoding of the databases, or of one, where a target's own would not do; repeat for more
+    #[arg(long, value_name = "[DATABASE=]ENCODING", value_delimiter = ',')]
+    encoding: Vec<DatabaseEncoding>,
 }
 
 impl LogArgs {
+    /// Encodings by captured database, as given; of all others under the empty name.
+    pub(crate) fn encodings(&self) -> BTreeMap<String, String> {
+        let pairs = self.encoding.iter().cloned();
+        pairs.map(|DatabaseEncoding { database, encoding }| (database, encoding)).collect()
+    }
+
     /// The importer's options; everything that is not said is guessed.
     ///
     /// # Errors

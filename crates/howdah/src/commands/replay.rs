@@ -1,6 +1,7 @@
 //! `howdah replay`: a capture or a log against a server.
 
 use std::{
+    collections::BTreeMap,
     io::Write as _,
     iter::Peekable,
     path::{Path, PathBuf},
@@ -16,8 +17,8 @@ use howdah_connect::{Client, Target};
 use howdah_dataset::{Events, RunSettings, RunWriter, WriteError};
 use howdah_logs::{LogStream, NotTaken, ReadFilesError};
 use howdah_replay::{
-    Capacity, FeedError, Identities, Limits, Notice, Notices, Rate, Renaming, Replay, Report,
-    Settings, ShutOut, StartError, Survey, shut_out,
+    Capacity, Encodings, FeedError, Identities, Limits, Notice, Notices, Rate, Renaming, Replay,
+    Report, Settings, ShutOut, StartError, Survey, shut_out,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -118,7 +119,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let mut source = Source::open(&args)?;
     let mut client = connection::connect(&target)?;
     allow_many_connections();
-    let settings = settings(&args);
+    let settings = settings(&args, source.encodings(), &mut client);
     let capacity = check_logins(&args, ctx, &mut client, &target, &settings.identities)?;
     // What cannot be read replaces no run, and Ctrl-C while a pipe is silent ends us at once.
     source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
@@ -265,7 +266,12 @@ fn allow_many_connections() {
     }
 }
 
-fn settings(args: &Args) -> Settings {
+fn settings(args: &Args, captured: BTreeMap<String, String>, client: &mut Client) -> Settings {
+    let mut encodings = Encodings { captured, ..Encodings::default() };
+    encodings.captured.extend(args.log.encodings());
+    if let Err(error) = encodings.ask(client) {
+        tracing::debug!(%error, "the target does not say what encodings its databases have");
+    }
     let pairs = |renamings: &[Renaming]| {
         renamings.iter().map(|renaming| (renaming.from.clone(), renaming.to.clone())).collect()
     };
@@ -277,6 +283,7 @@ fn settings(args: &Args) -> Settings {
             as_user: args.as_user.clone(),
             as_database: args.as_database.clone(),
         },
+        encodings,
         limits: Limits {
             fetch_rows: args.fetch_rows,
             backlog_bytes: (args.backlog as usize) << 20,
@@ -312,8 +319,17 @@ fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWri
 /// Where the events come from.
 #[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
 enum Source {
-    Capture { events: Peekable<Sifted<Events>>, left: LeftOut, total: Option<u64>, connects: u64 },
-    Log { events: Peekable<Sifted<LogStream>>, left: LeftOut },
+    Capture {
+        events: Peekable<Sifted<Events>>,
+        left: LeftOut,
+        total: Option<u64>,
+        connects: u64,
+        encodings: BTreeMap<String, String>,
+    },
+    Log {
+        events: Peekable<Sifted<LogStream>>,
+        left: LeftOut,
+    },
 }
 
 impl Source {
@@ -326,7 +342,8 @@ impl Source {
                 let events = Sifted::new(capture.events(), args.select.sieve());
                 let total = events.is_whole().then_some(manifest.events);
                 let left = events.left();
-                Ok(Self::Capture { events: events.peekable(), left, total, connects })
+                let encodings = manifest.origin.encodings.clone();
+                Ok(Self::Capture { events: events.peekable(), left, total, connects, encodings })
             }
             inputs
                 if inputs.iter().any(|path| path.is_dir() && !capture::holds_no_dataset(path)) =>
@@ -347,6 +364,14 @@ impl Source {
                 let events = Sifted::new(stream, args.select.sieve());
                 Ok(Self::Log { left: events.left(), events: events.peekable() })
             }
+        }
+    }
+
+    /// What the capture says of its databases' encodings.
+    fn encodings(&self) -> BTreeMap<String, String> {
+        match self {
+            Self::Capture { encodings, .. } => encodings.clone(),
+            Self::Log { .. } => BTreeMap::new(),
         }
     }
 

@@ -6,6 +6,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+mod encoding;
 mod faults;
 mod interrupt;
 mod logs;

@@ -6,6 +6,7 @@ use howdah_sql::{Command, split_statements};
 use howdah_traffic::{Action, Bound, Kind, Parameter, Text};
 
 use super::{Player, flight::Part};
+use crate::{encoding, target::CLIENT_ENCODING};
 
 impl Player {
     /// Puts the messages of one batch into the client.
@@ -21,7 +22,8 @@ impl Player {
             let request = match &this.item.event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.forget_deallocated(sql);
-                    return client.query(sql.as_bytes()).map(drop);
+                    let sql = encoding::keep(sql.as_bytes(), client.parameter(CLIENT_ENCODING));
+                    return client.query(&sql).map(drop);
                 }
                 Action::Parse { statement, sql } => self.parse(statement, sql, client)?,
                 // Its Execute binds; a Bind that nothing executes is sent for its own sake.
@@ -80,7 +82,8 @@ impl Player {
             // The capture does not hold Close messages. To close what does not exist is no error.
             client.close_statement(statement.as_bytes())?;
         }
-        let request = client.parse(statement.as_bytes(), sql.as_bytes(), &[])?;
+        let text = encoding::keep(sql.as_bytes(), client.parameter(CLIENT_ENCODING));
+        let request = client.parse(statement.as_bytes(), &text, &[])?;
         self.statements.insert(statement.clone(), sql.clone());
         Ok(request)
     }

@@ -610,3 +610,19 @@ fn a_copy_is_never_pipelined_with_others() {
     scene.at(0);
     assert_eq!(scene.sent(), "parse(:select 1) bind(/:) execute(:0) sync");
 }
+
+#[test]
+fn a_session_goes_on_to_speak_the_encoding_of_what_was_captured() {
+    let mut scene = Scene::connected();
+    scene.server(b"S\0\0\0\x19client_encoding\0UTF8\0");
+    let ready = b"Z\0\0\0\x05I";
+    scene.event(0, simple("set client_encoding = 'LATIN1'"));
+    scene.event(1, Action::Execute(bound("", "", "set names 'win1252'", &[])));
+    scene.at(0);
+    assert_eq!(scene.sent(), "query(set client_encoding = 'UTF8')");
+    let finished = scene.server(ready);
+    let sql = finished[0].item.event.action.sql().map(Text::to_string);
+    assert_eq!(sql.as_deref(), Some("set client_encoding = 'LATIN1'"), "as captured");
+    scene.at(1);
+    assert_eq!(scene.sent(), "parse(:set names 'UTF8') bind(/:) execute(:0) sync");
+}

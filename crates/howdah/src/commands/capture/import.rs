@@ -129,6 +129,7 @@ fn output(args: &Args, options: &Options) -> anyhow::Result<Output> {
         format: options.format.map(|format| format.as_str().to_owned()),
         prefix: options.prefix.clone(),
         timezone: options.timezone.clone(),
+        encodings: args.log.encodings(),
     };
     let settings = CaptureSettings { origin, overwrite: args.force };
     Ok(Output::capture(dir, settings, sieve, redactor))
@@ -163,6 +164,7 @@ fn conclude(
                 format: summary.format.map(|format| format.as_str().to_owned()),
                 prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
                 timezone,
+                encodings: args.log.encodings(),
             };
             if let Some(manifest) = written(dir, output.finish(origin, report))? {
                 output::tell(ctx, dir, &manifest);

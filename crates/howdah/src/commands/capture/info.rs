@@ -132,5 +132,9 @@ fn origin(manifest: &CaptureManifest) -> String {
             text = format!("{text}; {name}{value}");
         }
     }
+    for (database, encoding) in &origin.encodings {
+        let of = if database.is_empty() { "databases" } else { database };
+        text = format!("{text}; {of} in {encoding}");
+    }
     text
 }

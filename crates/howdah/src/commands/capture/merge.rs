@@ -56,6 +56,16 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         let capture = super::open(dir)?;
         let manifest = capture.manifest();
         origin.files.extend(manifest.origin.files.iter().cloned());
+        for (database, encoding) in &manifest.origin.encodings {
+            let known = origin.encodings.insert(database.clone(), encoding.clone());
+            if let Some(other) = known.filter(|known| known != encoding) {
+                return Err(errors::wrong_usage(format!(
+                    "{} has database {database:?} in {encoding}, a capture before it in {other}: they \
+                     cannot be one",
+                    dir.display()
+                )));
+            }
+        }
         total += manifest.events;
         let report = super::inherited(manifest);
         sources.push(json!({ "capture": dir.display().to_string(), "report": report }));
