@@ -5,7 +5,7 @@
 //! | `{"log":"…\n","stream":"stderr","time":"…"}` | Docker's json-file, Fluent Bit | `log` |
 //! | `{"textPayload":"…","timestamp":"…","logName":"…"}` | Google Cloud Logging | `textPayload`, or an object at `jsonPayload` |
 //! | `{"message":"…","ingestionTime":…}` | CloudWatch: `filter-log-events`, subscriptions | `message` |
-//! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties.message` |
+//! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties.message`, behind `prefix` and `errorLevel` where these are apart |
 //! | `{"logger":"postgres","msg":"record","record":{…}}` | CloudNativePG | `record`: csvlog's columns by name |
 //!
 //! Envelopes may be in lines, in an array, or in an array of a document, and may be mixed.
@@ -15,7 +15,7 @@ use super::{
     layer::{Found, Layer, push_entry},
     turn::Turn,
 };
-use crate::summary::Reason;
+use crate::{record::Label, summary::Reason};
 
 /// Takes envelopes off.
 #[derive(Debug)]
@@ -145,11 +145,35 @@ pub(super) fn open<'a>(object: &'a [u8], depth: u32, inside: &mut Vec<u8>) -> Op
         let is_log = category == b"\"PostgreSQLLogs\"";
         let properties = properties.filter(|_| is_log);
         let Some(properties) = properties else { return Some(Opened::Other) };
-        let message = members(properties).find(|(name, _)| *name == b"message")?.1;
-        push_entry(&json::string(message)?, inside);
+        push_properties(properties, inside)?;
         return Some(Opened::Log { time: b"" });
     }
     None
+}
+
+/// Appends a record of Azure's. Its single servers take the line prefix off and have a member for each
+/// part of the record; the others leave the line whole.
+///
+/// Source: "Logs in Azure Database for PostgreSQL - Single Server", table "Schema".
+fn push_properties(properties: &[u8], inside: &mut Vec<u8>) -> Option<()> {
+    let text = |name: &[u8]| {
+        let value = members(properties).find(|(known, _)| *known == name)?.1;
+        json::string(value).filter(|text| !text.is_empty())
+    };
+    let message = text(b"message")?;
+    let Some(prefix) = text(b"prefix").filter(|prefix| !message.starts_with(prefix)) else {
+        push_entry(&message, inside);
+        return Some(());
+    };
+    let level = match Label::parse(&message) {
+        Some(_) => Vec::new(),
+        None => [&text(b"errorLevel")?[..], b":  "].concat(),
+    };
+    push_entry(&[&prefix[..], &level, &message].concat(), inside);
+    if let Some(detail) = text(b"detail") {
+        push_entry(&[&prefix[..], b"DETAIL:  ", &detail].concat(), inside);
+    }
+    Some(())
 }
 
 /// Members that tell what an envelope is, and what is in it.
@@ -277,6 +301,28 @@ mod tests {
         }
         let nested = r#"{"jsonPayload":{"logger":"postgres","record":{"a":"b"}},"logName":"x"}"#;
         assert_eq!(unwrap(nested).0, "{\"a\":\"b\"}\n");
+    }
+
+    #[test]
+    fn a_prefix_that_azure_took_off_is_put_back() {
+        let record = |more: &str| {
+            let at = "2026-11-20 12:43:19 UTC-6b004067.7-";
+            format!(r#"{{"category":"PostgreSQLLogs","properties":{{"prefix":"{at}",{more}}}}}"#)
+        };
+        for (more, lines) in [
+            (
+                r#""message":"execute s: select $1\nfrom t","detail":"parameters: $1 = '7'","errorLevel":"LOG""#,
+                "LOG:  execute s: select $1\n\tfrom t\n@DETAIL:  parameters: $1 = '7'\n",
+            ),
+            (
+                r#""message":"LOG:  statement: select 1","detail":"","errorLevel":"LOG""#,
+                "LOG:  statement: select 1\n",
+            ),
+            (r#""message":"2026-11-20 12:43:19 UTC-6b004067.7-LOG:  a""#, "LOG:  a\n"),
+        ] {
+            let expected = format!("@{lines}").replace('@', "2026-11-20 12:43:19 UTC-6b004067.7-");
+            assert_eq!(unwrap(&record(more)), (expected, vec![]), "{more}");
+        }
     }
 
     #[test]

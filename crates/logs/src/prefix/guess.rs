@@ -116,6 +116,9 @@ const WHOLE: &[&str] = &[
     "%m [%p] %q%u@%d ",
     "%m|%u|%d|%c|",
     "%m|%u|%d|%c| ",
+    // What `capture doctor` advises, with and without what PostgreSQL 14 brought.
+    "%m|%u|%d|%a|%c|%v|%x|%e|%Q|",
+    "%m|%u|%d|%a|%c|%v|%x|%e|",
     "%t:%r:%u@%d:[%p]:",
     "%m:%r:%u@%d:[%p]:",
     "%m:%r:%u@%d:[%p]:%l:%e:%s:%v:%x:%c:%q%a:",
