@@ -30,6 +30,8 @@ struct Second {
     /// `YYYY-MM-DD HH:MM:SS`.
     text: [u8; SECONDS_LEN],
     zone: [u8; ZONE_LEN_MAX],
+    /// Its bytes as a number, the first one lowest.
+    zone_word: u64,
     zone_len: usize,
     /// Seconds since the Unix epoch.
     epoch: i64,
@@ -72,22 +74,28 @@ impl Clock {
     #[inline]
     pub(crate) fn read_next(&mut self, text: &[u8]) -> Option<(Timestamp, usize)> {
         let second = self.cached[0].as_ref()?;
-        let rest = text.strip_prefix(&second.text)?;
-        let (micros, after) = match *rest {
-            [b'.', a, b, c, b' ', ref after @ ..] => {
-                let [a, b, c] = [a, b, c].map(|digit| digit.wrapping_sub(b'0'));
-                if a > 9 || b > 9 || c > 9 {
-                    return None;
-                }
-                ((i64::from(a) * 100 + i64::from(b) * 10 + i64::from(c)) * 1000, after)
-            }
-            _ => return None,
-        };
-        let end = *after.strip_prefix(&second.zone[..second.zone_len])?.first()?;
-        if second.zone_len == 0 || end.is_ascii_alphanumeric() {
+        // The second, `.`, three digits, a space; a zone and what follows it, in eight bytes.
+        let (stamp, rest) = text.split_first_chunk::<{ SECONDS_LEN + 5 }>()?;
+        let (seconds, millis) = stamp.split_first_chunk::<SECONDS_LEN>()?;
+        let &[b'.', a, b, c, b' '] = millis else { return None };
+        if *seconds != second.text {
+            return None;
+        }
+        let [a, b, c] = [a, b, c].map(|digit| digit.wrapping_sub(b'0'));
+        if a > 9 || b > 9 || c > 9 {
+            return None;
+        }
+        let behind = u64::from_le_bytes(*rest.first_chunk()?) ^ second.zone_word;
+        let zone_bits = 8 * second.zone_len as u32;
+        let end = u64::from_le_bytes(*rest.first_chunk()?).checked_shr(zone_bits)? as u8;
+        if second.zone_len == 0
+            || behind & ((1_u64 << zone_bits) - 1) != 0
+            || end.is_ascii_alphanumeric()
+        {
             return None;
         }
         self.assumed = self.assumed.or(second.assumed);
+        let micros = (i64::from(a) * 100 + i64::from(b) * 10 + i64::from(c)) * 1000;
         let epoch = second.epoch.checked_mul(1_000_000)?;
         let len = SECONDS_LEN + ".000 ".len() + second.zone_len;
         Some((Timestamp::from_micros(epoch.checked_add(micros)?), len))
@@ -120,7 +128,8 @@ impl Clock {
         self.cached[slot] = (civil.zone.len() <= ZONE_LEN_MAX).then(|| {
             let mut zone = [0; ZONE_LEN_MAX];
             zone[..civil.zone.len()].copy_from_slice(civil.zone);
-            Second { text: *civil.text, zone, zone_len: civil.zone.len(), epoch, assumed }
+            let (zone_word, zone_len) = (u64::from_le_bytes(zone), civil.zone.len());
+            Second { text: *civil.text, zone, zone_word, zone_len, epoch, assumed }
         });
         Some((epoch, civil.micros))
     }

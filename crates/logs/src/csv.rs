@@ -13,7 +13,7 @@ use howdah_traffic::{SqlState, Timestamp};
 pub(crate) use self::framer::CsvFramer;
 use crate::{
     clock::{Clock, stamp_len},
-    frame::Frame,
+    frame::{Frame, Owner},
     pieces::{Span, function, number, process, session_id, signed},
     reader::{Closing, Step},
     record::Severity,
@@ -247,7 +247,7 @@ impl Csv {
         input: &[u8],
         clock: &mut Clock,
         scratch: &[u8],
-    ) -> Result<Frame, Reason> {
+    ) -> Result<(Frame, Owner), Reason> {
         let time = self.row.columns[column::TIME].text(input, scratch);
         decode(&self.row, clock.read(time), input, clock, scratch)
     }
@@ -284,15 +284,14 @@ fn decode(
     input: &[u8],
     clock: &mut Clock,
     scratch: &[u8],
-) -> Result<Frame, Reason> {
+) -> Result<(Frame, Owner), Reason> {
     let span = |column: usize| row.columns[column];
     let text = |column: usize| span(column).text(input, scratch);
     let name = |column: usize| known(span(column), input, scratch);
     let id = session_id(text(column::SESSION_ID));
     let line = number(text(column::LINE));
     let location = span(column::LOCATION);
-    Ok(Frame {
-        time: time.ok_or(Reason::BadTime)?,
+    let owner = Owner {
         session_id: span(column::SESSION_ID),
         session_start: id.map(|(start, _)| start),
         pid: process(text(column::PID)).or(id.map(|(_, pid)| pid)),
@@ -302,6 +301,9 @@ fn decode(
         application: name(column::APPLICATION),
         backend_type: span(column::BACKEND_TYPE),
         has_leader: !text(column::LEADER).is_empty(),
+    };
+    let frame = Frame {
+        time: time.ok_or(Reason::BadTime)?,
         vxid: span(column::VXID),
         query_id: signed(text(column::QUERY_ID)),
         tag: span(column::TAG),
@@ -315,7 +317,8 @@ fn decode(
         function: location.shortened(function(location.text(input, scratch)).len()),
         assumption: clock.take_assumption(),
         ..Frame::EMPTY
-    })
+    };
+    Ok((frame, owner))
 }
 
 /// Where a row ends.

@@ -23,25 +23,18 @@ use crate::{clock::Assumption, pieces::Span, record::Severity};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     /// Where it begins and ends in its piece.
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
     /// Newlines before it in its piece.
-    pub(crate) newlines: u64,
-    pub(crate) assumption: Option<Assumption>,
+    pub(crate) newlines: u32,
+    /// Whose it is: the number of its owner in [`Frames`].
+    pub(crate) owner: u32,
     pub(crate) time: Timestamp,
-    pub(crate) session_start: Option<i64>,
-    pub(crate) pid: Option<u32>,
     pub(crate) query_id: Option<i64>,
     pub(crate) lines: Option<(u64, u64)>,
+    pub(crate) assumption: Option<Assumption>,
     pub(crate) severity: Severity,
     pub(crate) sqlstate: Option<SqlState>,
-    pub(crate) has_leader: bool,
-    pub(crate) session_id: Span,
-    pub(crate) remote: Span,
-    pub(crate) user: Span,
-    pub(crate) database: Span,
-    pub(crate) application: Span,
-    pub(crate) backend_type: Span,
     pub(crate) vxid: Span,
     pub(crate) tag: Span,
     pub(crate) message: Span,
@@ -57,21 +50,13 @@ impl Frame {
         start: 0,
         end: 0,
         newlines: 0,
-        assumption: None,
+        owner: 0,
         time: Timestamp::from_micros(0),
-        session_start: None,
-        pid: None,
         query_id: None,
         lines: None,
+        assumption: None,
         severity: Severity::Log,
         sqlstate: None,
-        has_leader: false,
-        session_id: Span::ABSENT,
-        remote: Span::ABSENT,
-        user: Span::ABSENT,
-        database: Span::ABSENT,
-        application: Span::ABSENT,
-        backend_type: Span::ABSENT,
         vxid: Span::ABSENT,
         tag: Span::ABSENT,
         message: Span::ABSENT,
@@ -82,9 +67,35 @@ impl Frame {
     };
 }
 
-impl Frame {
-    /// The same fields of a prefix that is `by` bytes farther on. What is behind the prefix is not known
-    /// yet.
+/// What a record says of whose it is: mostly what the session's records before said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    pub(crate) session_start: Option<i64>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) has_leader: bool,
+    pub(crate) session_id: Span,
+    pub(crate) remote: Span,
+    pub(crate) user: Span,
+    pub(crate) database: Span,
+    pub(crate) application: Span,
+    pub(crate) backend_type: Span,
+}
+
+impl Owner {
+    /// Nothing yet.
+    pub(crate) const EMPTY: Self = Self {
+        session_start: None,
+        pid: None,
+        has_leader: false,
+        session_id: Span::ABSENT,
+        remote: Span::ABSENT,
+        user: Span::ABSENT,
+        database: Span::ABSENT,
+        application: Span::ABSENT,
+        backend_type: Span::ABSENT,
+    };
+
+    /// The same fields of a prefix that is `by` bytes farther on.
     #[inline]
     pub(crate) fn moved(&self, by: usize) -> Self {
         self.with_spans(|span| span.moved(by))
@@ -107,12 +118,31 @@ impl Frame {
             ..*self
         }
     }
+
+    fn spans(&self) -> [Span; 6] {
+        let Self { session_id, remote, user, database, application, backend_type, .. } = *self;
+        [session_id, remote, user, database, application, backend_type]
+    }
+
+    /// Whether two owners in the same bytes say the same.
+    #[inline]
+    fn is_same(&self, other: &Self, input: &[u8], scratch: &[u8]) -> bool {
+        (self.pid, self.session_start, self.has_leader)
+            == (other.pid, other.session_start, other.has_leader)
+            && self.spans().into_iter().zip(other.spans()).all(|(one, other)| {
+                one == other || one.get(input, scratch) == other.get(input, scratch)
+            })
+    }
 }
 
 /// The frames of one piece, in its order.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     pub(crate) frames: Vec<Frame>,
+    /// Whose they are. Few pieces have more than some dozens.
+    pub(crate) owners: Vec<Owner>,
+    /// Where the owner of a process is among them: one more than its number, or 0.
+    by_process: Vec<u32>,
     /// Texts that had to be unescaped.
     pub(crate) scratch: Vec<u8>,
     /// The [version](crate::reader::Reader::version) of the reader they were made for.
@@ -128,12 +158,38 @@ impl Frames {
     pub(crate) fn clear(&mut self) {
         (self.version, self.with_names, self.is_ascii) = (0, false, false);
         self.frames.clear();
+        self.owners.clear();
+        self.by_process.fill(0);
         self.scratch.clear();
         if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
             self.scratch = Vec::new();
         }
     }
+
+    /// Adds an owner, and gives its number.
+    #[inline]
+    pub(crate) fn add_owner(&mut self, owner: Owner) -> u32 {
+        self.owners.push(owner);
+        self.owners.len() as u32 - 1
+    }
+
+    /// The number of an owner in `piece`, which is added unless one that says the same is there.
+    #[inline]
+    pub(crate) fn owner(&mut self, owner: &Owner, piece: &[u8]) -> u32 {
+        self.by_process.resize(PROCESSES, 0);
+        let place = owner.pid.unwrap_or(0) as usize % PROCESSES;
+        let known = self.by_process[place].wrapping_sub(1);
+        if self.owners.get(known as usize).is_some_and(|k| k.is_same(owner, piece, &self.scratch)) {
+            return known;
+        }
+        let number = self.add_owner(*owner);
+        self.by_process[place] = number + 1;
+        number
+    }
 }
+
+/// Processes whose owners are looked for among those that are there.
+const PROCESSES: usize = 256;
 
 /// A scratch buffer that grew beyond this for a huge piece is given back afterwards.
 const SCRATCH_BYTES_KEPT: usize = 4 << 20;

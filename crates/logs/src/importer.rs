@@ -17,7 +17,7 @@ use crate::{
     reader::{Closing, Framer, Reader, Step},
     record::Record,
     summary::{Origin, Place, Prefix, Reason, Summary, shorten},
-    tracker::{Taken, Tracker, Visit},
+    tracker::{Memo, Taken, Tracker, Visit},
 };
 
 /// Turns a PostgreSQL server log into events.
@@ -55,6 +55,8 @@ pub struct Importer {
     framed_for: u32,
     /// Of the piece that was fed last: kept for its memory.
     frames: Frames,
+    /// What is known of the owners of its records.
+    memos: Vec<Memo>,
     /// Texts that the reader had to unescape.
     scratch: Vec<u8>,
     /// The reader of the file before, for a file that is too short to tell by itself.
@@ -101,6 +103,7 @@ impl Importer {
             framer_number: 0,
             framed_for: 0,
             frames: Frames::default(),
+            memos: Vec::new(),
             scratch: Vec::new(),
             before: None,
             tracker: Tracker::new(emit),
@@ -184,15 +187,36 @@ impl Importer {
         visit: &mut dyn Visit,
     ) -> Result<(), ImportError> {
         self.summary.bytes += piece.len() as u64;
+        let mut memos = std::mem::take(&mut self.memos);
+        memos.clear();
+        memos.resize(frames.owners.len(), Memo::default());
+        let result = self.take_frames(piece, frames, &mut memos, visit);
+        self.memos = memos;
+        result
+    }
+
+    /// The same, with what there is to know of the frames' owners.
+    fn take_frames(
+        &mut self,
+        piece: &[u8],
+        frames: &Frames,
+        memos: &mut [Memo],
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
         let mut at = 0;
         // The buffer's line number is that of the byte `lined`, before which are `newlines`.
         let (mut lined, mut newlines) = (0, 0);
         for frame in &frames.frames {
-            if frame.start > at || !self.buffer.bytes().is_empty() {
+            let (start, end) = (frame.start as usize, frame.end as usize);
+            let owner = frame.owner as usize;
+            let (Some(of), Some(memo)) = (frames.owners.get(owner), memos.get_mut(owner)) else {
+                continue;
+            };
+            if start > at || !self.buffer.bytes().is_empty() {
                 self.pass_lines(&piece[lined..at]);
-                self.buffer.push(&piece[at..frame.start]);
+                self.buffer.push(&piece[at..start]);
                 self.advance(Closing::Idle, visit)?;
-                (at, lined, newlines) = (frame.start, frame.start, frame.newlines);
+                (at, lined, newlines) = (start, start, frame.newlines);
             }
             let is_fit = self.buffer.bytes().is_empty()
                 && self.failed.is_none()
@@ -200,21 +224,21 @@ impl Importer {
             if !is_fit {
                 break;
             }
-            self.buffer.pass(frame.newlines - newlines);
-            (lined, newlines) = (frame.start, frame.newlines);
-            let record = Record::of(frame, piece, &frames.scratch, frames.is_ascii);
+            self.buffer.pass(u64::from(frame.newlines - newlines));
+            (lined, newlines) = (start, frame.newlines);
+            let record = Record::of((frame, of), piece, &frames.scratch, frames.is_ascii);
             let place = Place { file: &self.file, line: self.buffer.line() };
-            let taken =
-                self.tracker.take(&record, frames.with_names, &mut self.summary, place, visit);
+            let doubtful = frames.with_names;
+            let taken = self.tracker.take(&record, doubtful, memo, &mut self.summary, place, visit);
             if taken == Taken::Doubted {
                 continue;
             }
-            let excerpt = &piece[frame.start..frame.end];
+            let excerpt = &piece[start..end];
             if self.translated.is_none() && self.tracker.seems_translated() {
                 self.translated = Some((place.line, shorten(excerpt)));
             }
             note_assumption(frame.assumption, place, excerpt, &mut self.summary);
-            at = frame.end;
+            at = end;
             self.check_language(LANGUAGE_RECORDS)?;
         }
         self.pass_lines(&piece[lined..at]);
@@ -376,9 +400,10 @@ impl Importer {
             self.summary.note_more(Reason::NotARecord, intruders.count - 1);
         }
         match reader.frame(input, &mut self.clock, &mut self.scratch) {
-            Ok(frame) => {
-                let record = Record::of(&frame, input, &self.scratch, false);
-                self.tracker.take(&record, false, &mut self.summary, place, visit);
+            Ok((frame, owner)) => {
+                let record = Record::of((&frame, &owner), input, &self.scratch, false);
+                let memo = &mut Memo::default();
+                self.tracker.take(&record, false, memo, &mut self.summary, place, visit);
                 if self.translated.is_none() && self.tracker.seems_translated() {
                     self.translated = Some((place.line, shorten(input)));
                 }

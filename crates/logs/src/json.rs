@@ -13,7 +13,7 @@ use howdah_traffic::SqlState;
 pub(crate) use self::framer::JsonFramer;
 use crate::{
     clock::Clock,
-    frame::Frame,
+    frame::{Frame, Owner},
     pieces::{Span, function, number, process, session_id, signed},
     reader::{Closing, Step},
     record::Severity,
@@ -157,7 +157,7 @@ impl Json {
         input: &[u8],
         clock: &mut Clock,
         scratch: &[u8],
-    ) -> Result<Frame, Reason> {
+    ) -> Result<(Frame, Owner), Reason> {
         decode(&self.keys, input, clock, scratch)
     }
 }
@@ -171,7 +171,12 @@ fn parse(line: &[u8], at: usize, keys: &mut Keys, scratch: &mut Vec<u8>) -> Opti
 }
 
 /// Reads the fields of a record.
-fn decode(keys: &Keys, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Result<Frame, Reason> {
+fn decode(
+    keys: &Keys,
+    input: &[u8],
+    clock: &mut Clock,
+    scratch: &[u8],
+) -> Result<(Frame, Owner), Reason> {
     let span = |key: Key| keys[key as usize];
     let text = |key: Key| span(key).text(input, scratch);
     let name = |key: Key| known(span(key), input, scratch);
@@ -179,8 +184,7 @@ fn decode(keys: &Keys, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Resul
     let line = number(text(Key::Line));
     let time = span(Key::Time).get(input, scratch).ok_or(Reason::BadObject)?;
     let location = span(Key::Location);
-    Ok(Frame {
-        time: clock.read(time).ok_or(Reason::BadTime)?,
+    let owner = Owner {
         session_id: span(Key::SessionId),
         session_start: id.map(|(start, _)| start),
         pid: process(text(Key::Pid)).or(id.map(|(_, pid)| pid)),
@@ -190,6 +194,9 @@ fn decode(keys: &Keys, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Resul
         application: name(Key::Application),
         backend_type: span(Key::BackendType),
         has_leader: !text(Key::Leader).is_empty(),
+    };
+    let frame = Frame {
+        time: clock.read(time).ok_or(Reason::BadTime)?,
         vxid: span(Key::Vxid),
         query_id: signed(text(Key::QueryId)),
         tag: span(Key::Tag),
@@ -206,7 +213,8 @@ fn decode(keys: &Keys, input: &[u8], clock: &mut Clock, scratch: &[u8]) -> Resul
         },
         assumption: clock.take_assumption(),
         ..Frame::EMPTY
-    })
+    };
+    Ok((frame, owner))
 }
 
 /// A pass over one object that keeps the wanted values of the outermost level.

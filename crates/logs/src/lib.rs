@@ -49,6 +49,7 @@ mod input;
 mod intern;
 mod json;
 mod language;
+mod marks;
 mod message;
 mod names;
 mod options;

@@ -98,18 +98,30 @@ fn split<'a>(
     is_known: impl Fn(&[u8], &[u8]) -> bool,
 ) -> Option<(&'a [u8], &'a [u8])> {
     let at = |colon: usize| (&text[..colon], &text[colon + 2..]);
+    if !known.has_colons
+        && let Some(plain) = plain_name(text)
+    {
+        return Some(at(plain));
+    }
     // A name is at most as long as a client cares to make it; the search is bounded all the same.
     let window = &text[..text.len().min(NAME_BYTES_MAX)];
     let first = colons(window).next().map(at)?;
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-<>/".contains(byte);
-    if !known.has_colons && first.0.iter().all(is_plain) && begins_like_sql(first.1) {
-        return Some(first);
-    }
     let all = || colons(window).map(at);
     all()
         .find(|(name, sql)| is_known(name, sql))
         .or_else(|| all().find(|(_, sql)| begins_like_sql(sql)))
         .or(Some(first))
+}
+
+/// Length of the name in front of a text that can be read in one way only: its letters are plain, and
+/// behind it stands what begins like SQL.
+#[inline]
+fn plain_name(text: &[u8]) -> Option<usize> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-<>/".contains(byte);
+    let window = &text[..text.len().min(NAME_BYTES_MAX)];
+    let len = window.iter().position(|byte| !is_plain(byte))?;
+    let sql = text[len..].strip_prefix(b": ")?;
+    begins_like_sql(sql).then_some(len)
 }
 
 /// Where `: ` stands in a text. Names are short, so that a searcher for it is dearer than the search.

@@ -11,6 +11,8 @@
 
 use howdah_traffic::{Parameters, Slot};
 
+use crate::pieces::find_soon;
+
 /// What one log has shown about the limit of its values.
 #[derive(Debug, Default)]
 pub(crate) struct Limit {
@@ -109,7 +111,7 @@ impl Values {
             return rest.strip_prefix(b"NULL");
         };
         let start = text.len() - quoted.len();
-        let quote = memchr::memchr(b'\'', quoted)?;
+        let quote = find_soon(b'\'', quoted)?;
         if quoted.get(quote + 1) == Some(&b'\'') {
             return self.escaped(text, quoted, limit);
         }

@@ -55,6 +55,12 @@ impl Span {
         self.get(input, scratch).unwrap_or_default()
     }
 
+    /// Where it is in the input; it must be there.
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
+        debug_assert!(self.start & Self::IN_SCRATCH == 0);
+        self.start as usize..self.start as usize + self.len as usize
+    }
+
     /// The same place in the input, `by` bytes farther on.
     #[inline]
     pub(crate) fn moved(self, by: usize) -> Self {
@@ -87,6 +93,35 @@ impl Span {
         if self.len == 0 { Self::ABSENT } else { self }
     }
 }
+
+/// Where `byte` first is in a text in which it is soon: for a few bytes, a search by [`memchr`] costs more to
+/// begin than to do.
+#[inline]
+pub(crate) fn find_soon(byte: u8, text: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 255;
+    let wanted = ONES * u64::from(byte);
+    let mut at = 0;
+    while at < SOON_BYTES
+        && let Some(word) = text.get(at..).and_then(<[u8]>::first_chunk)
+    {
+        // The lowest byte that is zero borrows from the one above it: it is the first.
+        let other = u64::from_le_bytes(*word) ^ wanted;
+        let found = other.wrapping_sub(ONES) & !other & (ONES << 7);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    let rest = text.get(at..)?;
+    let found = match at {
+        SOON_BYTES => memchr::memchr(byte, rest),
+        _ => rest.iter().position(|other| *other == byte),
+    };
+    found.map(|found| at + found)
+}
+
+/// How far it is looked for eight bytes at a time.
+const SOON_BYTES: usize = 32;
 
 /// Reads decimal digits, or `None` if there is anything else, nothing, or too much.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
@@ -193,6 +228,20 @@ fn parts_of_fields() {
     assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
     for not in [&b""[..], b"-", b"1x", b"18446744073709551616"] {
         assert_eq!(number(not), None);
+    }
+}
+
+#[test]
+fn what_is_soon_is_found_where_it_is() {
+    for len in 0..80 {
+        for at in 0..len {
+            // Neighbours by one of the wanted byte, which a carry would mistake.
+            let mut text = vec![b'\'' + 1; len];
+            text[at] = b'\'';
+            assert_eq!(find_soon(b'\'', &text), Some(at), "{at} of {len}");
+            text[at] = b'\'' - 1;
+            assert_eq!(find_soon(b'\'', &text), None, "{at} of {len}");
+        }
     }
 }
 

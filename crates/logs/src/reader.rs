@@ -3,7 +3,7 @@
 use crate::{
     clock::Clock,
     csv::{Csv, CsvFramer},
-    frame::{Frame, Frames},
+    frame::{Frame, Frames, Owner},
     json::{Json, JsonFramer},
     prefix::Names,
     stderr::{Stderr, StderrFramer},
@@ -90,7 +90,7 @@ impl Reader {
         input: &[u8],
         clock: &mut Clock,
         scratch: &mut Vec<u8>,
-    ) -> Result<Frame, Reason> {
+    ) -> Result<(Frame, Owner), Reason> {
         match self {
             Self::Stderr(reader) => reader.frame(input, clock, scratch),
             Self::Csv(reader) => reader.frame(input, clock, scratch),

@@ -3,13 +3,14 @@
 use howdah_traffic::{SqlState, Timestamp};
 use serde::Serialize;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, Owner};
 
-/// A message: a [`Frame`] with the bytes that it was found in. What is asked for is looked up then,
+/// A message: a [`Frame`] and its [`Owner`] with the bytes that they were found in. What is asked for is looked up then,
 /// because most records are asked for little. Empty bytes stand for what the log does not say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     frame: &'a Frame,
+    owner: &'a Owner,
     input: &'a [u8],
     scratch: &'a [u8],
     /// Nothing in it is beyond ASCII, as far as that was looked at.
@@ -17,33 +18,33 @@ pub(crate) struct Record<'a> {
 }
 
 macro_rules! accessors {
-    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
-        $($(#[$doc])* #[inline] pub(crate) fn $name(&self) -> $type { self.frame.$name })*
+    ($of:ident: $($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+        $($(#[$doc])* #[inline] pub(crate) fn $name(&self) -> $type { self.$of.$name })*
     };
 }
 
 macro_rules! texts {
-    ($($(#[$doc:meta])* $name:ident;)*) => {
+    ($of:ident: $($(#[$doc:meta])* $name:ident;)*) => {
         $($(#[$doc])* #[inline] pub(crate) fn $name(&self) -> &'a [u8] {
-            self.frame.$name.text(self.input, self.scratch)
+            self.$of.$name.text(self.input, self.scratch)
         })*
     };
 }
 
 impl<'a> Record<'a> {
     /// The record of a frame in `input`.
-    pub(crate) fn of(frame: &'a Frame, input: &'a [u8], scratch: &'a [u8], is_ascii: bool) -> Self {
-        Self { frame, input, scratch, is_ascii }
+    pub(crate) fn of(
+        (frame, owner): (&'a Frame, &'a Owner),
+        input: &'a [u8],
+        scratch: &'a [u8],
+        is_ascii: bool,
+    ) -> Self {
+        Self { frame, owner, input, scratch, is_ascii }
     }
 
-    accessors! {
+    accessors! { frame:
         /// When the server wrote it.
         time: Timestamp;
-        /// When the server process started, in seconds since the Unix epoch.
-        session_start: Option<i64>;
-        pid: Option<u32>;
-        /// It comes from a parallel worker.
-        has_leader: bool;
         query_id: Option<i64>;
         /// Number of the message's first line within its session, and of its last.
         lines: Option<(u64, u64)>;
@@ -51,15 +52,15 @@ impl<'a> Record<'a> {
         sqlstate: Option<SqlState>;
     }
 
-    texts! {
-        /// `%c`.
-        session_id;
-        /// Client address, with the port where the log has it.
-        remote;
-        user;
-        database;
-        application;
-        backend_type;
+    accessors! { owner:
+        /// When the server process started, in seconds since the Unix epoch.
+        session_start: Option<i64>;
+        pid: Option<u32>;
+        /// It comes from a parallel worker.
+        has_leader: bool;
+    }
+
+    texts! { frame:
         vxid;
         /// The process title's command tag: of the running statement, or of the step, or `idle`.
         tag;
@@ -68,6 +69,17 @@ impl<'a> Record<'a> {
         context;
         /// The server function that wrote the message.
         function;
+    }
+
+    texts! { owner:
+        /// `%c`.
+        session_id;
+        /// Client address, with the port where the log has it.
+        remote;
+        user;
+        database;
+        application;
+        backend_type;
     }
 
     /// The statement that was running, if the server named it.
@@ -177,6 +189,9 @@ impl Label {
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         if bytes.starts_with(b"LOG:  ") {
             return Some((Self::Main(Severity::Log), 6));
+        }
+        if bytes.starts_with(b"DETAIL:  ") {
+            return Some((Self::Field(Part::Detail), 9));
         }
         if !bytes.first()?.is_ascii_uppercase() {
             return None;

@@ -16,7 +16,8 @@ pub(crate) use self::framer::StderrFramer;
 use self::seen::Seen;
 use crate::{
     clock::{Clock, read_epoch},
-    frame::Frame,
+    frame::{Frame, Owner},
+    marks::Marks,
     pieces::{Span, function, number, process, session_id, signed},
     prefix::{Field, Match, Names, Prefix, guess},
     reader::{Closing, Intruders, Sessions, Step},
@@ -114,6 +115,9 @@ impl Stderr {
             self.guessed.as_ref().is_none_or(|sample| sample.lines.len() == SAMPLE_LINES_MAX);
         is_settled.then_some(StderrFramer {
             is_plain: self.prefix.is_plain(),
+            marks: Marks::default(),
+            cold: Frame::EMPTY,
+            cold_owner: Owner::EMPTY,
             seen: self.prefix.repeats().then(Seen::default),
             prefix: self.prefix.clone(),
             with_returns: self.with_returns?,
@@ -350,7 +354,7 @@ impl Stderr {
         input: &[u8],
         clock: &mut Clock,
         scratch: &mut Vec<u8>,
-    ) -> Result<Frame, Reason> {
+    ) -> Result<(Frame, Owner), Reason> {
         let Some(group) = &self.group else { return Err(Reason::NotARecord) };
         let with_returns = *self
             .with_returns
@@ -366,13 +370,14 @@ fn decode(
     with_returns: bool,
     clock: &mut Clock,
     scratch: &mut Vec<u8>,
-) -> Result<Frame, Reason> {
-    let mut frame = prefix_fields(&group.main, group.start, &input[..group.end], clock)?;
+) -> Result<(Frame, Owner), Reason> {
+    let (mut frame, owner) = prefix_fields(&group.main, group.start, &input[..group.end], clock)?;
     frame.severity = group.severity;
     frame.lines = frame.lines.map(|(first, _)| (first, group.last_line.unwrap_or(first)));
     let main = Span::input(group.start + group.main.text, group.end);
-    texts(&mut frame, main, &group.parts, input, Folding { with_returns, is_sure: false }, scratch);
-    Ok(frame)
+    let unfold = |text: Span, scratch: &mut Vec<u8>| unfold(input, text, with_returns, scratch);
+    texts(&mut frame, main, &group.parts, input, scratch, unfold);
+    Ok((frame, owner))
 }
 
 /// What the prefix tells of the line that begins at `start` and ends where `input` does.
@@ -381,7 +386,7 @@ fn prefix_fields(
     start: usize,
     input: &[u8],
     clock: &mut Clock,
-) -> Result<Frame, Reason> {
+) -> Result<(Frame, Owner), Reason> {
     let line = &input[start..];
     let field = |field: Field| found.field(line, field);
     let span = |field: Field| {
@@ -391,8 +396,8 @@ fn prefix_fields(
     let name = |field: Field| known(span(field), input, &[]);
     let id = session_id(field(Field::SessionId));
     let began = field(Field::Start);
-    Ok(Frame {
-        time: time(found, line, clock).ok_or(Reason::BadTime)?,
+    let time = time(found, line, clock).ok_or(Reason::BadTime)?;
+    let owner = Owner {
         session_id: span(Field::SessionId),
         session_start: match id {
             Some((start, _)) => Some(start),
@@ -409,6 +414,9 @@ fn prefix_fields(
         application: name(Field::Application),
         backend_type: span(Field::BackendType),
         has_leader: !found.span(Field::LeaderPid).is_empty(),
+    };
+    let frame = Frame {
+        time,
         vxid: span(Field::Vxid),
         query_id: signed(field(Field::QueryId)),
         tag: span(Field::Tag),
@@ -416,23 +424,25 @@ fn prefix_fields(
         sqlstate: SqlState::new(field(Field::SqlState)),
         assumption: clock.take_assumption(),
         ..Frame::EMPTY
-    })
+    };
+    Ok((frame, owner))
 }
 
-/// Finds the message and what belongs to it.
+/// Finds the message and what belongs to it. `unfold` gives a text without its last line end, and with one
+/// tab dropped after each newline inside.
 #[inline]
 fn texts(
     frame: &mut Frame,
     main: Span,
     parts: &Parts,
     input: &[u8],
-    folding: Folding,
     scratch: &mut Vec<u8>,
+    unfold: impl Fn(Span, &mut Vec<u8>) -> Span,
 ) {
-    frame.message = unfold(input, main, folding, scratch);
+    frame.message = unfold(main, scratch);
     let mut part = |part: Part| match parts[part as usize] {
         Span::ABSENT => Span::ABSENT,
-        text => unfold(input, text, folding, scratch),
+        text => unfold(text, scratch),
     };
     frame.detail = part(Part::Detail);
     frame.context = part(Part::Context);
@@ -448,15 +458,6 @@ fn texts(
         frame.sqlstate = Some(code);
         frame.message = frame.message.without_first(7);
     }
-}
-
-/// How the texts of a record are folded.
-#[derive(Clone, Copy)]
-struct Folding {
-    /// Lines end in carriage return and newline.
-    with_returns: bool,
-    /// No text goes over several lines.
-    is_sure: bool,
 }
 
 /// Most bytes of foreign lines that are held while the record around them may go on.
@@ -486,14 +487,21 @@ fn time(found: &Match, line: &[u8], clock: &mut Clock) -> Option<howdah_traffic:
     None
 }
 
-/// A text without its last line end, and with one tab dropped after each newline inside.
+/// A text without its last line end, which has a carriage return in front if it is `with_returns`.
 #[inline]
-fn unfold(input: &[u8], text: Span, folding: Folding, scratch: &mut Vec<u8>) -> Span {
-    let bare = |line| if folding.with_returns { strip_return(line) } else { line };
+fn without_line_end(input: &[u8], text: Span, with_returns: bool) -> Span {
     let whole = text.text(input, &[]);
-    let inside = bare(whole.strip_suffix(b"\n").unwrap_or(whole));
-    if folding.is_sure || memchr::memchr(b'\n', inside).is_none() {
-        return text.shortened(inside.len());
+    let inside = whole.strip_suffix(b"\n").unwrap_or(whole);
+    text.shortened(if with_returns { strip_return(inside).len() } else { inside.len() })
+}
+
+/// The same, and with one tab dropped after each newline inside.
+fn unfold(input: &[u8], text: Span, with_returns: bool, scratch: &mut Vec<u8>) -> Span {
+    let bare = |line| if with_returns { strip_return(line) } else { line };
+    let text = without_line_end(input, text, with_returns);
+    let inside = text.text(input, &[]);
+    if memchr::memchr(b'\n', inside).is_none() {
+        return text;
     }
     let from = scratch.len();
     let mut rest = inside;

@@ -29,11 +29,11 @@ mod vxid;
 
 use howdah_traffic::Timestamp;
 
-pub(crate) use self::output::Visit;
 use self::{
     output::Output,
     table::{Key, Table},
 };
+pub(crate) use self::{output::Visit, table::Memo};
 use crate::{
     message::Message,
     options::Emit,
@@ -95,18 +95,20 @@ impl Tracker {
         self.foreign_messages > 0 && self.known_messages == 0
     }
 
-    /// Takes the next record of the log, unless it is `doubtful` whose it is and the names differ.
+    /// Takes the next record of the log, unless it is `doubtful` whose it is and the names differ. `memo` is
+    /// the same for all records that say the same of whose they are.
     pub(crate) fn take(
         &mut self,
         record: &Record<'_>,
         doubtful: bool,
+        memo: &mut Memo,
         summary: &mut Summary,
         place: Place<'_>,
         visit: &mut dyn Visit,
     ) -> Taken {
-        let key = Key::of(record);
-        let slot = self.table.find(&key);
-        let session = slot.and_then(|at| self.table.known(at));
+        let known = self.table.recall(memo);
+        let found = if known { None } else { self.table.find(&Key::of(record)) };
+        let session = found.and_then(|at| self.table.known(at));
         let is_named = session.is_some_and(|session| session.is_named(record));
         if doubtful && !is_named && session.is_some_and(|session| !session.agrees(record)) {
             return Taken::Doubted;
@@ -116,11 +118,14 @@ impl Tracker {
         summary.facts.verbose += u64::from(!record.function().is_empty());
         let mut output =
             Output { emit: self.emit, visit, summary, place, is_ascii: record.is_ascii() };
-        let slot = self.table.look_at(slot, is_named, record, &mut output);
+        let slot = match known {
+            true => self.table.look_at_known(memo, record, &mut output),
+            false => self.table.look_at(found, is_named, record, memo, &mut output),
+        };
         match record.severity() {
-            Severity::Log => self.take_message(&key, slot, record, &mut output),
+            Severity::Log => self.take_message(slot, record, &mut output),
             Severity::Error | Severity::Fatal | Severity::Panic => {
-                self.table.take_failure(&key, slot, record, &mut self.texts, &mut output);
+                self.table.take_failure(slot, record, &mut self.texts, &mut output);
             }
             Severity::Debug | Severity::Info | Severity::Notice | Severity::Warning => {}
         }
@@ -139,13 +144,7 @@ impl Tracker {
         self.table.close_all(&mut output);
     }
 
-    fn take_message(
-        &mut self,
-        key: &Key,
-        slot: Option<usize>,
-        record: &Record<'_>,
-        output: &mut Output<'_>,
-    ) {
+    fn take_message(&mut self, slot: Option<usize>, record: &Record<'_>, output: &mut Output<'_>) {
         let message = Message::parse(record.message());
         let facts = &mut output.summary.facts;
         match message {
@@ -162,11 +161,11 @@ impl Tracker {
         let Self { table, texts, .. } = self;
         match message {
             Message::Received => {
-                table.replace(key, slot, record, output);
+                table.replace(slot, record, output);
             }
-            Message::Authorized(names) => table.connect(key, slot, record, names, output),
+            Message::Authorized(names) => table.connect(slot, record, names, output),
             Message::ReplicationAuthorized => {
-                table.entry(key, slot, record, output).1.is_replication = true;
+                table.entry(slot, record, output).1.is_replication = true;
             }
             Message::Disconnection => table.disconnect(slot, record, output),
             Message::Restart => table.restart(record, output),
@@ -176,7 +175,7 @@ impl Tracker {
                 }
             }
             Message::Begin(step) => {
-                if let Some((_, session)) = table.acting(key, slot, record, record.time(), output) {
+                if let Some((_, session)) = table.acting(slot, record, record.time(), output) {
                     steps::begin(session, step, record, texts, output);
                 }
             }
@@ -188,7 +187,7 @@ impl Tracker {
             }
             Message::End { micros, step: Some(step) } => {
                 let start = record.time() - std::time::Duration::from_micros(micros);
-                if let Some((_, session)) = table.acting(key, slot, record, start, output) {
+                if let Some((_, session)) = table.acting(slot, record, start, output) {
                     steps::end(session, step, micros, record, texts, output);
                 }
             }

@@ -228,8 +228,9 @@ impl Part {
     /// Adds a field whose word is known.
     #[inline]
     pub(crate) fn number(&mut self, field: Field, word: u64) {
-        let product = (u128::from(word) + 1) * u128::from(MULTIPLIERS[field as usize]);
-        self.0 = self.0.wrapping_add(product);
+        let multiplier = u128::from(MULTIPLIERS[field as usize]);
+        // (word + 1) · multiplier, of which a processor multiplies no more than 64 bits by 64.
+        self.0 = self.0.wrapping_add(u128::from(word) * multiplier + multiplier);
     }
 
     #[inline]

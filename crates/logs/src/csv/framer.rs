@@ -35,7 +35,7 @@ impl CsvFramer {
         let mut newlines = 0;
         let mut start = next_row(piece, 0);
         while let Some(Start { at, time }) = start {
-            newlines += memchr::memchr_iter(b'\n', &piece[counted..at]).count() as u64;
+            newlines += memchr::memchr_iter(b'\n', &piece[counted..at]).count() as u32;
             counted = at;
             let scratch_len = out.scratch.len();
             let Some(end) = read_row(piece, at, time, &mut row, &mut out.scratch) else {
@@ -49,8 +49,10 @@ impl CsvFramer {
                 None => self.clock.read(row.columns[column::TIME].text(piece, &out.scratch)),
             };
             match decode(&row, time, piece, &mut self.clock, &out.scratch) {
-                Ok(frame) if end - at <= self.max_record_bytes => {
-                    out.frames.push(Frame { start: at, end, newlines, ..frame });
+                Ok((frame, owner)) if end - at <= self.max_record_bytes => {
+                    let owner = out.owner(&owner, piece);
+                    let (start, end) = (at as u32, end as u32);
+                    out.frames.push(Frame { start, end, newlines, owner, ..frame });
                 }
                 // The reader will find the same and say so.
                 _ => drop(self.clock.take_assumption()),

@@ -22,12 +22,12 @@ impl JsonFramer {
         let mut start = first + 1;
         let ends = memchr::memchr_iter(b'\n', &piece[start..]);
         for (number, end) in ends.map(|end| first + 1 + end).enumerate() {
-            self.line(piece, start, end, number as u64 + 1, out);
+            self.line(piece, start, end, number as u32 + 1, out);
             start = end + 1;
         }
     }
 
-    fn line(&mut self, piece: &[u8], start: usize, end: usize, newlines: u64, out: &mut Frames) {
+    fn line(&mut self, piece: &[u8], start: usize, end: usize, newlines: u32, out: &mut Frames) {
         let scratch_len = out.scratch.len();
         // Spans are offsets into the piece, so the parser gets all before the line, too.
         let line = &piece[..end];
@@ -35,7 +35,11 @@ impl JsonFramer {
         let is_short = end - start <= self.max_record_bytes;
         let found = is_short && parse(line, start, &mut keys, &mut out.scratch).is_some();
         match found.then(|| decode(&keys, line, &mut self.clock, &out.scratch)) {
-            Some(Ok(frame)) => out.frames.push(Frame { start, end: end + 1, newlines, ..frame }),
+            Some(Ok((frame, owner))) => {
+                let owner = out.owner(&owner, piece);
+                let (start, end) = (start as u32, end as u32 + 1);
+                out.frames.push(Frame { start, end, newlines, owner, ..frame });
+            }
             // The reader will find the same and say so.
             _ => {
                 out.scratch.truncate(scratch_len);

@@ -4,15 +4,16 @@
 //! line after it certainly begins another record: no names a session might have could make it read
 //! otherwise. All else is left to [`Stderr`](super::Stderr).
 
-use howdah_traffic::SqlState;
+use howdah_traffic::{SqlState, Timestamp};
 
-use super::{Folding, PARTS, Parts, Seen, known, prefix_fields, texts};
+use super::{PARTS, Parts, Seen, known, prefix_fields, texts, unfold, without_line_end};
 use crate::{
-    clock::{Clock, read_epoch},
-    frame::{Frame, Frames},
+    clock::{Assumption, Clock, read_epoch},
+    frame::{Frame, Frames, Owner},
+    marks::{Mark, Marks},
     pieces::{Span, number, process, session_id, session_id_at, signed},
     prefix::{Field, Prefix, first_length},
-    record::Label,
+    record::{Label, Part, Severity},
 };
 
 /// Frames pieces of a log with a known prefix.
@@ -27,6 +28,11 @@ pub(crate) struct StderrFramer {
     pub(super) max_record_bytes: usize,
     pub(super) version: u32,
     pub(super) clock: Clock,
+    /// Of the piece that is being framed.
+    pub(super) marks: Marks,
+    /// Of the line whose prefix was read last.
+    pub(super) cold: Frame,
+    pub(super) cold_owner: Owner,
 }
 
 /// A line: where it begins and ends, and how many newlines came before it in the piece.
@@ -34,162 +40,169 @@ pub(crate) struct StderrFramer {
 struct Line {
     start: usize,
     end: usize,
-    newlines: u64,
+    newlines: u32,
     /// It goes over several lines of the file.
     is_folded: bool,
+    /// Where its first colon with two spaces behind is: its label's, nearly always.
+    colon: Option<usize>,
+    /// There is another one.
+    has_more_colons: bool,
 }
 
-/// A record that is being put together. Its frame is the last there is, and lacks the texts.
+/// A record that is being put together, if there is one. Its frame lacks the texts.
 struct Open {
+    is_open: bool,
+    frame: Frame,
     /// The message, with its line end.
     main: Span,
     parts: Parts,
+    /// Some of the parts are there.
+    has_parts: bool,
     is_folded: bool,
-    /// Where its first line begins, and the bytes before the label of it. Further lines of it nearly
-    /// always repeat them.
-    start: usize,
+    /// The bytes before the label of its first line. Further lines of it nearly always repeat them.
     label_at: usize,
 }
 
-/// A line that was read on its own. Its fields are in a frame.
+/// A line that was read. What its prefix says beside the time and whose it is, is in the framer's
+/// [`cold`](StderrFramer::cold) frame; there is nothing of it in prefixes that repeat.
 struct Read {
-    /// The time is one.
-    is_timed: bool,
+    /// `None` if it is no time.
+    time: Option<Timestamp>,
+    assumption: Option<Assumption>,
+    /// The number of its owner.
+    owner: u32,
     label: Label,
-    /// Where the text behind the label begins in the line.
+    /// Where the label begins in the line, and the text behind it.
+    label_at: usize,
     text: usize,
+    is_cold: bool,
 }
 
 impl StderrFramer {
     pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
         (out.version, out.with_names) = (self.version, self.prefix.has_names());
-        let mut lines = Lines::after_first(piece);
-        let mut open: Option<Open> = None;
-        let doubt_bytes = self.prefix.doubt_bytes();
-        while let Some(line) = lines.next() {
-            let text = &piece[line.start..line.end];
-            if let Some(record) = &mut open
-                && record.takes_repeated(piece, text, line)
-            {
-                continue;
-            }
-            // Frames are large, so a line is read into the place where its frame would stay.
-            out.frames.push(Frame::EMPTY);
-            let read = out.frames.last_mut().and_then(|frame| self.read(piece, line, frame));
-            let is_main = read.as_ref().is_some_and(|read| matches!(read.label, Label::Main(_)));
-            if !is_main {
-                open = self.continued(open, read, piece, line, out);
-                continue;
-            }
-            let Some(read) = read else { continue };
-            let is_doubtful =
-                doubt_bytes.is_some_and(|bytes| may_read_otherwise(text, read.text, bytes));
-            if let Some(begun) = open.take()
-                && (is_doubtful || !self.finish(&begun, piece, line.start, out))
-            {
-                // The last one takes its place.
-                out.frames.swap_remove(out.frames.len() - 2);
-            }
-            if is_doubtful || !read.is_timed {
-                out.frames.pop();
-            } else if let Some(frame) = out.frames.last_mut() {
-                open = Some(Open::begin(&read, text, line, frame));
-            }
+        if let Some(seen) = &mut self.seen {
+            seen.begin_piece();
         }
-        // What it still lacks is in the next piece.
-        if open.is_some() {
-            out.frames.pop();
-        }
+        let mut marks = std::mem::take(&mut self.marks);
+        marks.find(piece);
+        self.frame_lines(piece, &marks, out);
+        self.marks = marks;
     }
 
-    /// The open record after a line that begins none. The frame of the line is dropped, and that of the
-    /// record if the line does not belong to it.
-    fn continued(
-        &self,
-        open: Option<Open>,
-        read: Option<Read>,
-        piece: &[u8],
-        line: Line,
-        out: &mut Frames,
-    ) -> Option<Open> {
-        let read_frame = out.frames.pop();
-        let mut record = open?;
-        if let (Some(Read { is_timed: true, label: Label::Field(part), text }), Some(further)) =
-            (read, read_frame)
-            && let Some(frame) = out.frames.last_mut()
-            && is_same_owner(frame, &further, piece)
-        {
-            record.take(part as usize, text, line);
-            if let (Some((_, last)), Some((further, _))) = (&mut frame.lines, further.lines) {
-                *last = further;
+    fn frame_lines(&mut self, piece: &[u8], marks: &Marks, out: &mut Frames) {
+        let mut lines = Lines::after_first(piece, marks);
+        let mut open = Open::NONE;
+        let doubt_bytes = self.prefix.doubt_bytes();
+        while let Some(line) = lines.next() {
+            if open.is_open && open.takes_repeated(piece, line) {
+                continue;
             }
-            return Some(record);
+            let Some(read) = self.read(piece, line, out) else {
+                open.is_open = false;
+                continue;
+            };
+            let Label::Main(severity) = read.label else {
+                open.is_open = open.is_open && self.continues(&mut open, &read, piece, line, out);
+                continue;
+            };
+            let text = read.text;
+            let is_doubtful = doubt_bytes.is_some_and(|bytes| {
+                let is_label = line.colon == Some(line.start + text - 3);
+                (line.has_more_colons || !is_label)
+                    && may_read_otherwise(&piece[line.start..line.end], text, bytes)
+            });
+            if open.is_open && !is_doubtful {
+                self.finish(&open, piece, marks, line.start, out);
+            }
+            open.is_open = false;
+            if let Some(time) = read.time.filter(|_| !is_doubtful) {
+                open.begin(line, &read, time, severity);
+                if read.is_cold {
+                    open.add_cold(&self.cold);
+                }
+            }
         }
-        out.frames.pop();
-        None
+        // What a record still lacks that is open now is in the next piece.
     }
 
     /// Reads prefix and label of a line.
     #[inline]
-    fn read(&mut self, piece: &[u8], line: Line, frame: &mut Frame) -> Option<Read> {
+    fn read(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
         if self.is_plain {
             let read = match self.seen.is_some() {
-                true => self.read_again(piece, line, frame),
-                false => self.read_plainly(piece, line, frame),
+                true => self.read_again(piece, line, out),
+                false => self.read_plainly(piece, line, out),
             };
-            if let Some(read) = read {
-                return Some(read);
+            if read.is_some() {
+                return read;
             }
-            *frame = Frame::EMPTY;
         }
+        self.read_somehow(piece, line, out)
+    }
+
+    #[cold]
+    fn read_somehow(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
         self.clock.take_assumption();
-        let found = self.prefix.matches_plainly(&piece[line.start..line.end])?;
+        let text = &piece[line.start..line.end];
+        let found = self.prefix.matches_plainly(text)?;
         // The reader will find the same of a time that is none, and say so.
-        let fields = prefix_fields(&found, line.start, &piece[..line.end], &mut self.clock);
-        let is_timed = fields.is_ok();
-        *frame = fields.unwrap_or(Frame::EMPTY);
-        Some(Read { is_timed, label: found.label, text: found.text })
+        let fields = prefix_fields(&found, line.start, &piece[..line.end], &mut self.clock).ok();
+        let (frame, owner) = fields.unwrap_or((Frame::EMPTY, Owner::EMPTY));
+        (self.cold, self.cold_owner) = (frame, owner);
+        Some(Read {
+            time: fields.map(|_| frame.time),
+            assumption: frame.assumption,
+            owner: out.owner(&owner, piece),
+            label: found.label,
+            label_at: label_before(text, found.text.saturating_sub(3)),
+            text: found.text,
+            is_cold: true,
+        })
     }
 
     /// The same for a line whose prefix may have been read before.
     #[inline]
-    fn read_again(&mut self, piece: &[u8], line: Line, frame: &mut Frame) -> Option<Read> {
+    fn read_again(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
         let text = &piece[line.start..line.end];
         let Some((time, len)) = self.clock.read_next(text) else {
-            return self.read_plainly(piece, line, frame);
+            return self.read_plainly(piece, line, out);
         };
-        let rest = &text[len..];
-        let place = Seen::place(rest);
-        if let (Some(seen), Some(place)) = (&self.seen, place)
-            && let Some((fields, label, prefix_len)) = seen.find(place, rest)
+        let label_at = label_before(text, line.colon? - line.start);
+        let (prefix, labelled) = (text.get(len..label_at)?, &text[label_at..]);
+        let (label, label_len) = Label::parse(labelled)?;
+        if let Some(seen) = &mut self.seen
+            && let Some(owner) = seen.find(prefix, line.start + len, out)
         {
-            *frame = fields.moved(line.start + len);
-            (frame.time, frame.assumption) = (time, self.clock.take_assumption());
-            return Some(Read { is_timed: true, label, text: len + prefix_len });
+            let (time, assumption) = (Some(time), self.clock.take_assumption());
+            let text = label_at + label_len;
+            return Some(Read { time, assumption, owner, label, label_at, text, is_cold: false });
         }
-        let read = self.read_plainly(piece, line, frame)?;
-        if let (Some(seen), Some(place)) = (&mut self.seen, place)
-            && let Some(bytes) = text.get(len..read.text)
+        let read = self.read_plainly(piece, line, out)?;
+        if let Some(seen) = &mut self.seen
+            && read.label_at == label_at
         {
-            seen.keep(place, bytes, read.label, frame.moved_back(line.start + len));
+            seen.keep(prefix, self.cold_owner.moved_back(line.start + len), read.owner);
         }
         Some(read)
     }
 
     /// The same for the prefix of most logs and lines that are as they should be.
     #[inline]
-    fn read_plainly(&mut self, piece: &[u8], line: Line, frame: &mut Frame) -> Option<Read> {
+    fn read_plainly(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
         let Self { prefix, clock, .. } = self;
+        clock.take_assumption();
+        let (mut frame, mut owner) = (Frame::EMPTY, Owner::EMPTY);
         let mut pid = None;
         let (label, text) = prefix.walk(&piece[line.start..line.end], |field, at, rest, len| {
             let at = line.start + at;
             let span = |len: usize| Span::input(at, at + len);
             let name = |len: usize| known(span(len), piece, &[]);
             match (field, len) {
-                (Field::User, Some(len)) => frame.user = name(len),
-                (Field::Database, Some(len)) => frame.database = name(len),
-                (Field::Application, Some(len)) => frame.application = name(len),
-                (Field::BackendType, Some(len)) => frame.backend_type = span(len),
+                (Field::User, Some(len)) => owner.user = name(len),
+                (Field::Database, Some(len)) => owner.database = name(len),
+                (Field::Application, Some(len)) => owner.application = name(len),
+                (Field::BackendType, Some(len)) => owner.backend_type = span(len),
                 (Field::Tag, Some(len)) => frame.tag = span(len),
                 (Field::Millis, _) => {
                     if let Some((time, len)) = clock.read_next(rest) {
@@ -199,8 +212,8 @@ impl StderrFramer {
                 }
                 (Field::SessionId, _) => {
                     if let Some((start, process, len)) = session_id_at(rest) {
-                        (frame.session_start, pid) = (Some(start), pid.or(Some(process)));
-                        frame.session_id = span(len);
+                        (owner.session_start, pid) = (Some(start), pid.or(Some(process)));
+                        owner.session_id = span(len);
                         return Some(len);
                     }
                 }
@@ -217,17 +230,17 @@ impl StderrFramer {
                 Field::Pid => pid = process(text).or(pid),
                 Field::SessionId => {
                     let id = session_id(text);
-                    frame.session_id = span(len);
-                    frame.session_start = id.map(|(start, _)| start).or(frame.session_start);
+                    owner.session_id = span(len);
+                    owner.session_start = id.map(|(start, _)| start).or(owner.session_start);
                     pid = pid.or(id.map(|(_, pid)| pid));
                 }
                 Field::Start => {
                     // A session's id, before or behind, says the same.
-                    frame.session_start = frame.session_start.or_else(|| clock.read_start(text));
+                    owner.session_start = owner.session_start.or_else(|| clock.read_start(text));
                 }
-                Field::Remote if len > 0 => frame.remote = name(len),
-                Field::Host if frame.remote == Span::ABSENT => frame.remote = name(len),
-                Field::LeaderPid => frame.has_leader = len > 0,
+                Field::Remote if len > 0 => owner.remote = name(len),
+                Field::Host if owner.remote == Span::ABSENT => owner.remote = name(len),
+                Field::LeaderPid => owner.has_leader = len > 0,
                 Field::Vxid => frame.vxid = span(len),
                 Field::QueryId => frame.query_id = signed(text),
                 Field::Line => frame.lines = number(text).map(|line| (line, line)),
@@ -236,24 +249,90 @@ impl StderrFramer {
             }
             Some(len)
         })?;
-        frame.pid = pid;
-        frame.assumption = clock.take_assumption();
-        Some(Read { is_timed: true, label, text })
+        owner.pid = pid;
+        let assumption = clock.take_assumption();
+        (self.cold, self.cold_owner) = (frame, owner);
+        Some(Read {
+            time: Some(frame.time),
+            assumption,
+            owner: out.owner(&owner, piece),
+            label,
+            label_at: label_before(&piece[line.start..], text - 3),
+            text,
+            is_cold: true,
+        })
     }
 
-    /// Gives the frame before the last its texts, those of `record`, which ends at `end`. False if it is
-    /// too long.
+    /// Adds the frame of a record that ends at `end`, unless it is too long.
     #[inline]
-    fn finish(&self, record: &Open, piece: &[u8], end: usize, out: &mut Frames) -> bool {
-        let Frames { frames, scratch, .. } = out;
-        let Some(frame) = frames.len().checked_sub(2).and_then(|at| frames.get_mut(at)) else {
+    fn finish(&self, record: &Open, piece: &[u8], marks: &Marks, end: usize, out: &mut Frames) {
+        let mut frame = record.frame;
+        if end - frame.start as usize > self.max_record_bytes {
+            return;
+        }
+        frame.end = end as u32;
+        let with_returns = self.with_returns;
+        let Open { main, parts, .. } = record;
+        let scratch = &mut out.scratch;
+        if !record.is_folded && !record.has_parts {
+            frame.message = without_line_end(piece, *main, with_returns);
+        } else if !record.is_folded {
+            let bare = |text, _: &mut _| without_line_end(piece, text, with_returns);
+            texts(&mut frame, *main, parts, piece, scratch, bare);
+        } else if with_returns {
+            let unfold = |text, scratch: &mut _| unfold(piece, text, with_returns, scratch);
+            texts(&mut frame, *main, parts, piece, scratch, unfold);
+        } else {
+            let unfold = |text, scratch: &mut _| unfold_by(marks, piece, text, scratch);
+            texts(&mut frame, *main, parts, piece, scratch, unfold);
+        }
+        out.frames.push(frame);
+    }
+
+    /// Whether a line that begins no record belongs to the open one, which then has it.
+    #[cold]
+    fn continues(
+        &self,
+        record: &mut Open,
+        read: &Read,
+        piece: &[u8],
+        line: Line,
+        out: &Frames,
+    ) -> bool {
+        let (Some(_), Label::Field(part)) = (read.time, read.label) else { return false };
+        let owner = |number: u32| out.owners.get(number as usize);
+        let (Some(first), Some(further)) = (owner(record.frame.owner), owner(read.owner)) else {
             return false;
         };
-        frame.end = end;
-        let folding = Folding { with_returns: self.with_returns, is_sure: !record.is_folded };
-        texts(frame, record.main, &record.parts, piece, folding, scratch);
-        end - frame.start <= self.max_record_bytes
+        if read.owner != record.frame.owner && !is_same_owner(first, further, piece) {
+            return false;
+        }
+        record.take(part, read.text, line);
+        let lines = if read.is_cold { self.cold.lines } else { None };
+        if let (Some((_, last)), Some((further, _))) = (&mut record.frame.lines, lines) {
+            *last = further;
+        }
+        true
     }
+}
+
+/// Like [`unfold`] of lines without carriage returns, for whoever knows where the newlines are.
+fn unfold_by(marks: &Marks, piece: &[u8], text: Span, scratch: &mut Vec<u8>) -> Span {
+    let text = without_line_end(piece, text, false);
+    let range = text.range();
+    let newlines = marks.newlines_from(range.start).take_while(|at| *at < range.end);
+    let from = scratch.len();
+    let mut copied = range.start;
+    for newline in newlines {
+        scratch.extend_from_slice(&piece[copied..=newline]);
+        // A tab is behind, or the line would end here.
+        copied = newline + 2;
+    }
+    if copied == range.start {
+        return text;
+    }
+    scratch.extend_from_slice(piece.get(copied..range.end).unwrap_or_default());
+    Span::scratch(from, scratch.len())
 }
 
 /// Where the label begins that ends before `end`.
@@ -263,49 +342,65 @@ fn label_before(text: &[u8], end: usize) -> usize {
 }
 
 impl Open {
+    const NONE: Self = Self {
+        is_open: false,
+        frame: Frame::EMPTY,
+        main: Span::ABSENT,
+        parts: [Span::ABSENT; PARTS],
+        has_parts: false,
+        is_folded: false,
+        label_at: 0,
+    };
+
     /// A record that begins with this line.
     #[inline]
-    fn begin(read: &Read, text: &[u8], line: Line, frame: &mut Frame) -> Self {
-        (frame.start, frame.newlines) = (line.start, line.newlines);
-        if let Label::Main(severity) = read.label {
-            frame.severity = severity;
+    fn begin(&mut self, line: Line, read: &Read, time: Timestamp, severity: Severity) {
+        let (start, newlines) = (line.start as u32, line.newlines);
+        let Read { owner, assumption, .. } = *read;
+        self.frame = Frame { start, newlines, owner, time, assumption, severity, ..Frame::EMPTY };
+        self.main = Span::input(line.start + read.text, line.end);
+        if self.has_parts {
+            self.parts = [Span::ABSENT; PARTS];
+            self.has_parts = false;
         }
-        Self {
-            main: Span::input(line.start + read.text, line.end),
-            parts: [Span::ABSENT; PARTS],
-            is_folded: line.is_folded,
-            start: line.start,
-            label_at: label_before(text, read.text.saturating_sub(3)),
-        }
+        (self.is_open, self.is_folded, self.label_at) = (true, line.is_folded, read.label_at);
+    }
+
+    /// Adds what prefixes say that do not repeat.
+    fn add_cold(&mut self, cold: &Frame) {
+        let Frame { query_id, lines, sqlstate, vxid, tag, .. } = *cold;
+        self.frame = Frame { query_id, lines, sqlstate, vxid, tag, ..self.frame };
     }
 
     /// Takes a further line of the record, if it begins with the same bytes as the first, up to the label.
     #[inline]
-    fn takes_repeated(&mut self, piece: &[u8], text: &[u8], line: Line) -> bool {
-        let label = || {
-            let before = piece[self.start..].get(..self.label_at)?;
-            Label::parse(text.strip_prefix(before)?)
-        };
-        match label() {
-            Some((Label::Field(part), len)) => {
-                self.take(part as usize, self.label_at + len, line);
-                true
-            }
-            _ => false,
+    fn takes_repeated(&mut self, piece: &[u8], line: Line) -> bool {
+        let start = self.frame.start as usize;
+        let at = line.start + self.label_at;
+        let Some(label) = piece.get(at..line.end) else { return false };
+        if label.starts_with(b"LOG:  ")
+            || piece[line.start..at] != piece[start..start + self.label_at]
+        {
+            return false;
         }
+        let Some((Label::Field(part), len)) = Label::parse(label) else { return false };
+        self.take(part, self.label_at + len, line);
+        true
     }
 
     /// Takes a further line, whose text begins at `text`.
-    fn take(&mut self, part: usize, text: usize, line: Line) {
-        self.parts[part] = Span::input(line.start + text, line.end);
+    #[inline]
+    fn take(&mut self, part: Part, text: usize, line: Line) {
+        self.parts[part as usize] = Span::input(line.start + text, line.end);
+        self.has_parts = true;
         self.is_folded |= line.is_folded;
     }
 }
 
 /// Whether a line says the same as the record's first of whose it is.
-fn is_same_owner(first: &Frame, further: &Frame, piece: &[u8]) -> bool {
-    let owner = |frame: &Frame| {
-        [frame.session_id, frame.user, frame.database, frame.application]
+fn is_same_owner(first: &Owner, further: &Owner, piece: &[u8]) -> bool {
+    let owner = |owner: &Owner| {
+        [owner.session_id, owner.user, owner.database, owner.application]
             .map(|span| span.text(piece, &[]))
     };
     first.pid == further.pid && owner(first) == owner(further)
@@ -340,33 +435,44 @@ fn has_colon_and_spaces(text: &[u8]) -> bool {
 /// Lines that are whole in a piece: the byte after each shows that it does not go on.
 struct Lines<'a> {
     piece: &'a [u8],
+    marks: &'a Marks,
+    /// The next mark.
+    mark: usize,
     at: usize,
-    newlines: u64,
+    newlines: u32,
 }
 
 impl<'a> Lines<'a> {
     /// The lines of a piece but for what its first newline ends: who knows where that began.
-    fn after_first(piece: &'a [u8]) -> Self {
-        let mut lines = Self { piece, at: 0, newlines: 0 };
-        if lines.next().is_none() {
-            lines.at = piece.len();
-        }
+    fn after_first(piece: &'a [u8], marks: &'a Marks) -> Self {
+        let mut lines = Self { piece, marks, mark: 0, at: 0, newlines: 0 };
+        lines.next();
         lines
     }
 
     #[inline]
     fn next(&mut self) -> Option<Line> {
         let Self { at: start, newlines, .. } = *self;
-        let mut from = start;
+        let (mut colon, mut has_more_colons) = (None, false);
         loop {
-            let end = from + memchr::memchr(b'\n', self.piece.get(from..)?)? + 1;
+            let mark = self.marks.at(self.mark)?;
+            self.mark += 1;
+            let newline = match mark {
+                Mark::Newline(at) => at,
+                Mark::Colon(at) => {
+                    has_more_colons |= colon.is_some();
+                    colon = colon.or(Some(at));
+                    continue;
+                }
+            };
             self.newlines += 1;
+            let end = newline + 1;
             match self.piece.get(end) {
-                Some(b'\t') => from = end,
+                Some(b'\t') => {}
                 Some(_) => {
                     self.at = end;
                     let is_folded = self.newlines - newlines > 1;
-                    return Some(Line { start, end, newlines, is_folded });
+                    return Some(Line { start, end, newlines, is_folded, colon, has_more_colons });
                 }
                 None => return None,
             }

@@ -1,68 +1,78 @@
 //! Prefixes that were read before.
 //!
 //! Behind the time, the prefix of a session's lines is mostly the same, byte for byte, and what it
-//! reads as depends on nothing else. So the last ones are kept with their fields, and one comparison
+//! reads as depends on nothing else. So the last ones are kept with what they say, and one comparison
 //! stands for reading them.
 
-use xxhash_rust::xxh3::xxh3_64;
+use crate::frame::{Frames, Owner};
 
-use crate::{frame::Frame, record::Label};
-
-/// The prefixes read last, by a hash of what is before their first colon: the label's, mostly.
+/// The prefixes read last, by what they begin and end with.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    places: Vec<Option<Entry>>,
+    places: Vec<Entry>,
+    /// The number of the piece that is being read, from 1.
+    piece: u64,
 }
 
 impl Default for Seen {
     fn default() -> Self {
-        Self { places: vec![None; PLACES] }
+        let empty = Entry { bytes: Vec::new(), owner: Owner::EMPTY, piece: 0, number: 0 };
+        Self { places: vec![empty; PLACES], piece: 1 }
     }
 }
 
-/// A prefix with its label.
+/// A prefix.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// From behind the time to where the text begins.
+    /// From behind the time to the label; empty if there is none.
     bytes: Vec<u8>,
-    label: Label,
-    /// The fields, as if the bytes were at the front of the input.
-    fields: Frame,
+    /// What it says, as if the bytes were at the front of the input.
+    owner: Owner,
+    /// The piece in which it was met last, and its number among the owners there.
+    piece: u64,
+    number: u32,
 }
 
-/// Where a prefix is kept, if it may be.
-#[derive(Clone, Copy)]
-pub(super) struct Place(usize);
-
 /// Sessions whose lines are near each other; memory that stays in a processor's own cache.
-const PLACES: usize = 256;
+const PLACES: usize = 512;
 
 /// Longer ones are not kept.
 const BYTES_MAX: usize = 128;
 
 impl Seen {
-    /// Where the prefix at the front of `text` is, or would be.
-    #[inline]
-    pub(super) fn place(text: &[u8]) -> Option<Place> {
-        let head = &text[..text.len().min(BYTES_MAX)];
-        let colon = memchr::memchr(b':', head)?;
-        Some(Place(xxh3_64(&head[..colon]) as usize % PLACES))
+    /// Another piece, of which no owner is known yet.
+    pub(super) fn begin_piece(&mut self) {
+        self.piece += 1;
     }
 
-    /// What the prefix at the front of `text` reads as, with the label and where the text begins, if it was
-    /// read before. The fields are those at the front of an input.
+    /// The number of the owner that the prefix at `at` of the piece names, if it was read before.
     #[inline]
-    pub(super) fn find(&self, place: Place, text: &[u8]) -> Option<(&Frame, Label, usize)> {
-        let Entry { bytes, label, fields } = self.places.get(place.0)?.as_ref()?;
-        text.starts_with(bytes).then_some((fields, *label, bytes.len()))
+    pub(super) fn find(&mut self, prefix: &[u8], at: usize, out: &mut Frames) -> Option<u32> {
+        let entry = &mut self.places[place(prefix)];
+        if entry.bytes != prefix || prefix.is_empty() {
+            return None;
+        }
+        if entry.piece != self.piece {
+            entry.piece = self.piece;
+            entry.number = out.add_owner(entry.owner.moved(at));
+        }
+        Some(entry.number)
     }
 
-    /// Keeps a prefix.
-    pub(super) fn keep(&mut self, place: Place, bytes: &[u8], label: Label, fields: Frame) {
-        if let Some(kept) = self.places.get_mut(place.0)
-            && bytes.len() <= BYTES_MAX
-        {
-            *kept = Some(Entry { bytes: bytes.to_vec(), label, fields });
+    /// Keeps a prefix, whose owner has this number in the piece.
+    pub(super) fn keep(&mut self, prefix: &[u8], owner: Owner, number: u32) {
+        if prefix.len() <= BYTES_MAX {
+            let bytes = prefix.to_vec();
+            self.places[place(prefix)] = Entry { bytes, owner, piece: self.piece, number };
         }
     }
+}
+
+/// Where a prefix is, or would be: by its ends, where names and numbers of sessions are.
+#[inline]
+fn place(prefix: &[u8]) -> usize {
+    let front = prefix.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+    let back = prefix.last_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+    let mixed = (front ^ back.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 40) as usize % PLACES
 }

@@ -6,7 +6,7 @@ use howdah_traffic::{
 use memchr::memmem;
 
 use super::{
-    Key, Table, Texts, is_client,
+    Table, Texts, is_client,
     output::Output,
     session::{Session, Stage, StepKind},
     steps::{name_steps, no_values, query_id, simple, step_kind, truncated},
@@ -23,7 +23,6 @@ impl Table {
     /// Takes an error. `slot` is that of its session, if there is one.
     pub(super) fn take_failure(
         &mut self,
-        key: &Key,
         mut slot: Option<usize>,
         record: &Record<'_>,
         texts: &mut Texts,
@@ -39,7 +38,7 @@ impl Table {
         let outcome = outcome(record);
         let known = slot.and_then(|at| self.session(at));
         let is_taken = known.is_some_and(|session| conclude_open(session, record, outcome, output))
-            || self.fail_alone(key, &mut slot, record, outcome, texts, output);
+            || self.fail_alone(&mut slot, record, outcome, texts, output);
         let Some((at, session)) = slot.and_then(|at| Some((at, self.session(at)?))) else { return };
         if ending == Ending::Cancel && session.is_connected {
             let vxid = Vxid::logged(record.vxid());
@@ -59,7 +58,6 @@ impl Table {
     /// one.
     fn fail_alone(
         &mut self,
-        key: &Key,
         slot: &mut Option<usize>,
         record: &Record<'_>,
         outcome: OutcomeRef<'_>,
@@ -77,7 +75,7 @@ impl Table {
         if known.is_none() && self.is_surely_no_client(record) {
             return false;
         }
-        let Some((at, session)) = self.acting(key, *slot, record, record.time(), output) else {
+        let Some((at, session)) = self.acting(*slot, record, record.time(), output) else {
             return false;
         };
         *slot = Some(at);

@@ -44,9 +44,9 @@ impl Held {
             _ => {}
         }
         let bound = action.bound();
-        self.bytes.extend_from_slice(action.statement().unwrap_or_default());
+        self.add(action.statement().unwrap_or_default());
         self.statement_end = self.bytes.len();
-        self.bytes.extend_from_slice(bound.map_or(b"", |bound| bound.portal));
+        self.add(bound.map_or(b"", |bound| bound.portal));
         self.portal_end = self.bytes.len();
         if let Some(sql) = action.sql() {
             self.bytes.extend_from_slice(sql.as_bytes());
@@ -62,6 +62,14 @@ impl Held {
             }
             // Lists come from events, which nobody gives to a tracker; that of no values is empty.
             Some(Parameters::List(_)) | None => {}
+        }
+    }
+
+    /// Adds a text, which is empty for most names.
+    #[inline]
+    fn add(&mut self, text: &[u8]) {
+        if !text.is_empty() {
+            self.bytes.extend_from_slice(text);
         }
     }
 

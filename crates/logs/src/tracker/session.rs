@@ -21,6 +21,10 @@ use crate::{names::Known, prefix::Names, record::Record};
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) key: Key,
+    /// No other session had it; 0 if it has none.
+    pub(super) number: u64,
+    /// Counts the changes of its names.
+    pub(super) version: u32,
     id: Arc<str>,
     /// `%c`, if the log has it.
     logged_id: Vec<u8>,
@@ -203,6 +207,8 @@ impl Session {
         let name = |logged| Name::new(logged);
         let mut session = Self {
             key,
+            number: 0,
+            version: 0,
             id,
             logged_id: record.session_id().to_vec(),
             start: record.session_start(),
@@ -289,6 +295,18 @@ impl Session {
         }
     }
 
+    /// Whether nothing that a record says of its owner is news, nor leaves in doubt whose it is: then the
+    /// same holds for each record of this owner.
+    #[inline]
+    pub(super) fn has_learnt(&self, record: &Record<'_>) -> bool {
+        let is_told_by_id = !self.logged_id.is_empty() && !record.session_id().is_empty();
+        let is_told_by_start = self.start.is_some() && record.session_start().is_some();
+        self.number != 0
+            && (is_told_by_id || is_told_by_start)
+            && self.is_named(record)
+            && (!self.remote.is_empty() || record.remote().is_empty())
+    }
+
     /// Takes over what a record says of its session, whose names it has if it [`is_named`](Self::is_named).
     #[inline]
     pub(super) fn learn(&mut self, record: &Record<'_>, is_named: bool) {
@@ -320,6 +338,7 @@ impl Session {
                 digest: self.digest,
             }));
         }
+        self.version = self.version.wrapping_add(1);
         self.user.learn(user);
         self.database.learn(database);
         self.application.learn(application);

@@ -17,6 +17,8 @@ pub(super) struct Table {
     by_client: Map<Vec<u8>, usize>,
     /// When the first session that the log saw connect had started, in seconds since the Unix epoch.
     pub(super) first_connected: Option<i64>,
+    /// Sessions there were: each has its number.
+    sessions: u64,
     /// Records taken: the age of sessions is counted in these.
     clock: u64,
     /// The session ended last and its process, in case that a rebuilt id comes again.
@@ -44,6 +46,16 @@ impl Key {
     }
 }
 
+/// That records of some owner belong to a session, which has learnt all that they say of whose they are.
+/// It holds until the session ends or takes other names on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Memo {
+    slot: usize,
+    /// The session's number and the [version](Session::version) of its names; 0 if nothing is known.
+    session: u64,
+    version: u32,
+}
+
 /// Most sessions that are kept at a time. A log without disconnections would fill memory.
 const SESSIONS_MAX: usize = 1 << 16;
 
@@ -68,6 +80,31 @@ impl Table {
         self.slots.get(slot)?.as_deref()
     }
 
+    /// Whether the session that is remembered is there and has not changed.
+    #[inline]
+    pub(super) fn recall(&self, memo: &Memo) -> bool {
+        memo.session != 0
+            && self.slots.get(memo.slot).and_then(Option::as_deref).is_some_and(|session| {
+                (session.number, session.version) == (memo.session, memo.version)
+            })
+    }
+
+    /// Like [`look_at`](Self::look_at) for a session that was [recalled](Self::recall).
+    #[inline]
+    pub(super) fn look_at_known(
+        &mut self,
+        memo: &Memo,
+        record: &Record<'_>,
+        output: &mut Output<'_>,
+    ) -> Option<usize> {
+        self.clock += 1;
+        let clock = self.clock;
+        let session = self.session(memo.slot)?;
+        session.seen = clock;
+        output.summary.facts.lost_lines += session.lost_lines(record);
+        Some(memo.slot)
+    }
+
     /// Keeps a session's names up to date, counts lost lines, and ends it if its process was started
     /// again. Gives the slot if it is still its own.
     #[inline]
@@ -76,6 +113,7 @@ impl Table {
         slot: Option<usize>,
         is_named: bool,
         record: &Record<'_>,
+        memo: &mut Memo,
         output: &mut Output<'_>,
     ) -> Option<usize> {
         self.clock += 1;
@@ -89,6 +127,9 @@ impl Table {
         session.seen = clock;
         session.learn(record, is_named);
         output.summary.facts.lost_lines += session.lost_lines(record);
+        if session.has_learnt(record) {
+            *memo = Memo { slot, session: session.number, version: session.version };
+        }
         Some(slot)
     }
 
@@ -96,7 +137,6 @@ impl Table {
     /// is no client: walsenders, parallel workers, background processes.
     pub(super) fn acting(
         &mut self,
-        key: &Key,
         slot: Option<usize>,
         record: &Record<'_>,
         start: Timestamp,
@@ -105,7 +145,7 @@ impl Table {
         if !is_client(record) {
             return None;
         }
-        let (slot, session) = self.entry(key, slot, record, output);
+        let (slot, session) = self.entry(slot, record, output);
         if session.is_replication {
             return None;
         }
@@ -124,37 +164,40 @@ impl Table {
     /// The session of a record, made if there is none.
     pub(super) fn entry(
         &mut self,
-        key: &Key,
         slot: Option<usize>,
         record: &Record<'_>,
         output: &mut Output<'_>,
     ) -> (usize, &mut Session) {
         let slot = match slot.filter(|at| self.slots.get(*at).is_some_and(Option::is_some)) {
             Some(slot) => slot,
-            None => self.make(key, record, output),
+            None => self.make(record, output),
         };
         let (clock, slots) = (self.clock, &mut self.slots);
-        let new = || Box::new(Session::new(key.clone(), record, clock, None));
+        let new = || Box::new(Session::new(Key::of(record), record, clock, None));
         let session = slots[slot].get_or_insert_with(new);
         (slot, session)
     }
 
     /// A slot with a new session.
-    fn make(&mut self, key: &Key, record: &Record<'_>, output: &mut Output<'_>) -> usize {
+    fn make(&mut self, record: &Record<'_>, output: &mut Output<'_>) -> usize {
+        let key = Key::of(record);
         if self.slots.len() - self.free.len() >= SESSIONS_MAX {
             self.evict(record.time(), output);
         }
         output.summary.facts.sessions += 1;
-        let gone = self.gone.as_ref().filter(|(process, _)| process == key).map(|(_, id)| id);
-        let session = Box::new(Session::new(key.clone(), record, self.clock, gone));
+        let gone = self.gone.as_ref().filter(|(process, _)| *process == key).map(|(_, id)| id);
+        self.sessions += 1;
+        let mut session = Session::new(key.clone(), record, self.clock, gone);
+        session.number = self.sessions;
+        let session = Box::new(session);
         let slot = self.free.pop().unwrap_or(self.slots.len());
         match self.slots.get_mut(slot) {
             Some(place) => *place = Some(session),
             None => self.slots.push(Some(session)),
         }
         match key {
-            Key::Process(pid) => self.by_process.insert(*pid, slot),
-            Key::Client(client) => self.by_client.insert(client.clone(), slot),
+            Key::Process(pid) => self.by_process.insert(pid, slot),
+            Key::Client(client) => self.by_client.insert(client, slot),
         };
         slot
     }
@@ -173,7 +216,6 @@ impl Table {
     /// A new session in place of whatever was there.
     pub(super) fn replace(
         &mut self,
-        key: &Key,
         slot: Option<usize>,
         record: &Record<'_>,
         output: &mut Output<'_>,
@@ -181,12 +223,11 @@ impl Table {
         if let Some(slot) = slot {
             self.remove(slot, record.time(), output);
         }
-        self.entry(key, None, record, output);
+        self.entry(None, record, output);
     }
 
     pub(super) fn connect(
         &mut self,
-        key: &Key,
         mut slot: Option<usize>,
         record: &Record<'_>,
         names: Authorized<'_>,
@@ -199,7 +240,7 @@ impl Table {
             self.remove(at, record.time(), output);
             slot = None;
         }
-        let (_, session) = self.entry(key, slot, record, output);
+        let (_, session) = self.entry(slot, record, output);
         session.learn_names(names.user, names.database, names.application);
         session.is_connected = true;
         let draft = session.draft(record.time(), ActionRef::Connect, Source::Session, None);
