@@ -111,27 +111,7 @@ pub fn dump(target: &Target, choice: Choice) -> Result<Dumped, DumpError> {
     let mut client = connect(target).map_err(DumpError::Server)?;
     let facts = Facts::ask(&mut client).map_err(DumpError::Server)?;
     let taken_at_us = now_us();
-    let from_memory = match choice {
-        Choice::PgBuffercache => None,
-        Choice::Best | Choice::Memory => Some(from_memory::read(&mut client)),
-    };
-    let (cached, source, not_from_memory) = match from_memory {
-        Some(Ok(cached)) => (cached, Source::Memory, None),
-        Some(Err(reason)) if choice == Choice::Memory => return Err(DumpError::Memory(reason)),
-        reason => {
-            let reason = reason.and_then(Result::err);
-            match by_sql::read(&mut client) {
-                Ok(cached) => (cached, Source::PgBuffercache, reason),
-                Err(source) => {
-                    return Err(DumpError::PgBuffercache {
-                        database: target.database().to_owned(),
-                        not_from_memory: reason.map(Box::new),
-                        source: Box::new(source),
-                    });
-                }
-            }
-        }
-    };
+    let Read { cached, source, not_from_memory } = read(&mut client, choice, target.database())?;
     let origin = Origin {
         server_version: facts.server_version,
         system_identifier: facts.system_identifier,
@@ -203,35 +183,63 @@ fn known_origin(known: Option<&CacheImage>) -> Origin {
     )
 }
 
+/// Pages, and where they were read.
+pub(crate) struct Read {
+    pub(crate) cached: Cached,
+    pub(crate) source: Source,
+    /// Why the server's memory was not read, where it was tried first.
+    pub(crate) not_from_memory: Option<NotLocal>,
+}
+
+/// Reads which pages the server's buffers hold. `database` is the client's, for the error.
+pub(crate) fn read(client: &mut Client, choice: Choice, database: &str) -> Result<Read, DumpError> {
+    let mut not_from_memory = None;
+    if choice != Choice::PgBuffercache {
+        match from_memory::read(client) {
+            Ok(cached) => return Ok(Read { cached, source: Source::Memory, not_from_memory }),
+            Err(reason) if choice == Choice::Memory => return Err(DumpError::Memory(reason)),
+            Err(reason) => not_from_memory = Some(reason),
+        }
+    }
+    match by_sql::read(client) {
+        Ok(cached) => Ok(Read { cached, source: Source::PgBuffercache, not_from_memory }),
+        Err(source) => Err(DumpError::PgBuffercache {
+            database: database.to_owned(),
+            not_from_memory: not_from_memory.map(Box::new),
+            source: Box::new(source),
+        }),
+    }
+}
+
 /// The pages of each fork, as they were found.
 #[derive(Debug, Default)]
-struct Cached {
-    forks: BTreeMap<(RelationFile, Fork), Vec<Page>>,
+pub(crate) struct Cached {
+    pub(crate) forks: BTreeMap<(RelationFile, Fork), Vec<Page>>,
     /// Relations that are known to be logged or not, before any catalog is asked.
     is_logged: BTreeMap<RelationFile, bool>,
-    unfinished: u32,
+    pub(crate) unfinished: u32,
 }
 
 /// What a server says of itself.
-struct Facts {
-    server_version: u32,
-    system_identifier: u64,
-    page_bytes: u32,
-    buffers: u32,
-    databases: BTreeMap<u32, Database>,
+pub(crate) struct Facts {
+    pub(crate) server_version: u32,
+    pub(crate) system_identifier: u64,
+    pub(crate) page_bytes: u32,
+    pub(crate) buffers: u32,
+    pub(crate) databases: BTreeMap<u32, Database>,
 }
 
-struct Database {
-    name: String,
+pub(crate) struct Database {
+    pub(crate) name: String,
     /// Where relations lie that name no tablespace.
-    tablespace: u32,
-    allows_connections: bool,
+    pub(crate) tablespace: u32,
+    pub(crate) allows_connections: bool,
 }
 
 type Names = BTreeMap<RelationFile, Named>;
 
 impl Facts {
-    fn ask(client: &mut Client) -> Result<Self, QueryFailure> {
+    pub(crate) fn ask(client: &mut Client) -> Result<Self, QueryFailure> {
         let setting = |client: &mut Client, what, sql: &str| number(what, client.one_value(sql)?);
         let server_version = setting(client, "server_version_num", "SHOW server_version_num")?;
         let page_bytes = setting(client, "block_size", "SHOW block_size")?;
@@ -315,11 +323,11 @@ fn assemble(origin: Origin, facts: &Facts, cached: Cached, names: &Names) -> Cac
     CacheImage { origin, databases, relations }
 }
 
-fn connect(target: &Target) -> Result<Client, QueryFailure> {
+pub(crate) fn connect(target: &Target) -> Result<Client, QueryFailure> {
     Ok(Client::connect(&target.with_application_name("howdah warm"))?)
 }
 
-fn number<N: std::str::FromStr>(
+pub(crate) fn number<N: std::str::FromStr>(
     what: &'static str,
     text: Option<String>,
 ) -> Result<N, QueryFailure> {

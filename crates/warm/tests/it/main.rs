@@ -3,4 +3,5 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod dumping;
+mod loading;
 mod support;

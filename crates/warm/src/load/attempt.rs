@@ -1,0 +1,245 @@
+//! One attempt to load: from the first look at the server to the last.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use howdah_connect::{Client, Target};
+use howdah_inspect::ClockSweep;
+
+use super::{
+    LoadError, MAX_JOBS, Observer, Options,
+    catalog::{self, Found},
+    occupancy::Occupancy,
+    plan::{self, Bounds, PIECE_PAGES, Piece, Plan},
+    queue::Queue,
+    report::{Loaded, Outcome, Problem, Residency, Unseen},
+    throttle::Throttle,
+    worker::{self, Shared},
+};
+use crate::{
+    dump::{self, Choice, DumpError, Facts, QueryFailure},
+    image::{CacheImage, Fork, RelationFile},
+};
+
+/// What is known when an attempt begins.
+pub(super) struct Attempt<'a> {
+    image: &'a CacheImage,
+    target: Target,
+    options: &'a Options,
+    observer: &'a dyn Observer,
+    client: Client,
+    facts: Facts,
+    started: String,
+}
+
+/// How an attempt ended.
+pub(super) enum Ended {
+    Done(Box<Loaded>),
+    /// What was loaded is lost.
+    Restarted,
+}
+
+impl<'a> Attempt<'a> {
+    /// Connects to the server, and asks it who it is.
+    pub(super) fn new(
+        image: &'a CacheImage,
+        target: &Target,
+        options: &'a Options,
+        observer: &'a dyn Observer,
+    ) -> Result<Self, LoadError> {
+        let mut client =
+            worker::reach(target, options.patience, observer).map_err(LoadError::Server)?;
+        let facts = Facts::ask(&mut client).map_err(LoadError::Server)?;
+        let started = client.one_value(worker::STARTED).map_err(QueryFailure::from);
+        let started = started.map_err(LoadError::Server)?.unwrap_or_default();
+        if facts.page_bytes != image.origin.page_bytes {
+            return Err(LoadError::PageBytes {
+                image: image.origin.page_bytes,
+                server: facts.page_bytes,
+            });
+        }
+        let target = target.clone();
+        Ok(Self { image, target, options, observer, client, facts, started })
+    }
+
+    pub(super) fn run(mut self) -> Result<Ended, LoadError> {
+        let lock_timeout = self.options.lock_timeout.as_millis().max(1).to_string();
+        let places = catalog::find(self.image, &self.target, &self.facts, &lock_timeout);
+        let mut outcomes: Vec<_> =
+            (0..self.image.relations.len()).map(|at| Outcome::of(self.image, at)).collect();
+        self.note_rewritten(&places, &mut outcomes);
+        let seen = self.look();
+        let bounds = self.bounds(seen.as_ref().ok());
+        let Plan { pieces, resident } =
+            plan::plan(self.image, &places, seen.as_ref().ok(), bounds, &mut outcomes);
+        let goal = goal(&places, &pieces, resident);
+        let Some((outcomes, is_cut_short)) = self.load(&places, pieces, outcomes) else {
+            return Ok(Ended::Restarted);
+        };
+        let residency = match seen {
+            Ok(_) => self.look().map(|seen| residency(&goal, &seen)),
+            Err(error) => Err(error),
+        };
+        Ok(Ended::Done(Box::new(Loaded {
+            outcomes,
+            is_cut_short,
+            residency: residency.map_err(|error| Unseen(Box::new(error))),
+            page_bytes: self.facts.page_bytes,
+            elapsed: Duration::ZERO,
+        })))
+    }
+
+    fn look(&mut self) -> Result<Occupancy, DumpError> {
+        let (choice, database) = (self.options.look, self.target.database());
+        Occupancy::see(&mut self.client, &self.facts, choice, database)
+    }
+
+    fn note_rewritten(&self, places: &[Result<Found, Problem>], outcomes: &mut [Outcome]) {
+        let is_same_cluster = catalog::is_same_cluster(self.image, &self.facts);
+        for ((relation, place), outcome) in self.image.relations.iter().zip(places).zip(outcomes) {
+            if let Ok(found) = place {
+                outcome.is_rewritten = !is_same_cluster || found.file != relation.file;
+            }
+        }
+    }
+
+    /// Room for as many pages as buffers are free. Some are spared: sessions need them for their
+    /// catalogs, ours too. Where free ones cannot be counted, all are taken for free.
+    fn bounds(&self, seen: Option<&Occupancy>) -> Bounds {
+        let all = u64::from(self.facts.buffers);
+        let free = match seen {
+            Some(seen) if !self.options.evict => seen.free.saturating_sub((all / 64).min(256)),
+            _ => all,
+        };
+        let piece = match (self.options.bytes_per_second, self.options.max_latency) {
+            // A tenth of a second's bytes, so that the rate is even.
+            (Some(rate), _) => rate / u64::from(self.facts.page_bytes) / 10,
+            (None, Some(_)) => u64::from(PIECE_PAGES / 16),
+            (None, None) => u64::from(PIECE_PAGES),
+        };
+        Bounds {
+            room: free.min(self.options.limit.unwrap_or(u64::MAX)),
+            piece: u32::try_from(piece).unwrap_or(PIECE_PAGES).clamp(1, PIECE_PAGES),
+        }
+    }
+
+    /// Loads the pieces. Nothing, if the server restarted meanwhile.
+    fn load(
+        &mut self,
+        places: &[Result<Found, Problem>],
+        pieces: Vec<Piece>,
+        outcomes: Vec<Outcome>,
+    ) -> Option<(Vec<Outcome>, bool)> {
+        self.observer.planned(pieces.iter().map(Piece::pages).sum());
+        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut databases = Vec::new();
+        let numbered: Vec<_> = pieces
+            .into_iter()
+            .filter_map(|piece| {
+                let found = places[piece.relation].as_ref().ok()?;
+                let number = *numbers.entry(&found.database).or_insert_with(|| {
+                    databases.push(found.database.clone());
+                    databases.len() - 1
+                });
+                Some((number, piece))
+            })
+            .collect();
+        let jobs = self.options.jobs.clamp(1, MAX_JOBS).min(numbered.len());
+        let sweep = self.clock_sweep();
+        // A server that ends is noticed by the connections.
+        let has_room = || {
+            let state = sweep.as_ref().and_then(|sweep| sweep.read().ok());
+            state.is_none_or(|state| state.has_free_buffers)
+        };
+        let shared = Shared {
+            target: &self.target,
+            options: self.options,
+            observer: self.observer,
+            started: &self.started,
+            page_bytes: self.facts.page_bytes,
+            databases: &databases,
+            places,
+            queue: Queue::new(numbered),
+            throttle: Throttle::new(self.options.bytes_per_second),
+            outcomes: Mutex::new(outcomes),
+            is_restarted: AtomicBool::new(false),
+            is_done: AtomicBool::new(false),
+            has_room: &has_room,
+        };
+        if !self.options.only_look {
+            self.work(&shared, jobs);
+        }
+        if shared.is_restarted.load(Ordering::Relaxed) {
+            return None;
+        }
+        let left = shared.queue.drain();
+        let mut outcomes = shared.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for piece in &left {
+            outcomes[piece.relation].pages.failed += piece.pages();
+        }
+        Some((outcomes, !left.is_empty()))
+    }
+
+    /// What tells at any moment whether a buffer is free, which the first look cannot: others take some
+    /// meanwhile. Where memory cannot be read, that count has to do.
+    fn clock_sweep(&mut self) -> Option<ClockSweep> {
+        if self.options.evict || self.options.look == Choice::PgBuffercache {
+            return None;
+        }
+        dump::local_server(&mut self.client).ok()?.clock_sweep().ok()
+    }
+
+    fn work(&self, shared: &Shared<'_>, jobs: usize) {
+        thread::scope(|scope| {
+            if let Some(limit) = self.options.max_latency
+                && let Ok(client) = dump::connect(&self.target)
+            {
+                scope.spawn(move || shared.throttle.watch(client, limit, || shared.is_over()));
+            }
+            let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(|| worker::run(shared))).collect();
+            for worker in workers {
+                // A panic goes on when the scope ends.
+                let _ = worker.join();
+            }
+            shared.is_done.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+type Goal = BTreeMap<(RelationFile, Fork), Vec<u32>>;
+
+/// The blocks that should be in the cache in the end.
+fn goal(
+    places: &[Result<Found, Problem>],
+    pieces: &[Piece],
+    resident: Vec<(RelationFile, Fork, Vec<u32>)>,
+) -> Goal {
+    let mut goal = Goal::new();
+    for (file, fork, blocks) in resident {
+        goal.entry((file, fork)).or_default().extend(blocks);
+    }
+    for piece in pieces {
+        if let Ok(found) = &places[piece.relation] {
+            let blocks = piece.runs.iter().flat_map(|run| run.first..=run.last);
+            goal.entry((found.file, piece.fork)).or_default().extend(blocks);
+        }
+    }
+    goal
+}
+
+fn residency(goal: &Goal, seen: &Occupancy) -> Residency {
+    let (mut planned, mut resident) = (0, 0);
+    for (&(file, fork), blocks) in goal {
+        let held = seen.blocks(file, fork);
+        planned += blocks.len() as u64;
+        resident += blocks.iter().filter(|block| held.binary_search(block).is_ok()).count() as u64;
+    }
+    Residency { planned, resident, source: seen.source }
+}

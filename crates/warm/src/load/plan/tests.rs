@@ -1,0 +1,160 @@
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::{
+    image::{Origin, Page, QualifiedName, Relation, RelationName, Source},
+    load::catalog::Kind,
+};
+
+const FILE: RelationFile = RelationFile { database: 5, tablespace: 1663, filenode: 16_384 };
+
+fn cached(length: Option<u32>, pages: impl IntoIterator<Item = (u32, u8)>) -> CachedFork {
+    let page = |(block, usage)| Page { block, usage, is_dirty: false };
+    CachedFork { fork: Fork::Main, length, pages: pages.into_iter().map(page).collect() }
+}
+
+fn image(fork: CachedFork) -> CacheImage {
+    CacheImage {
+        origin: Origin {
+            server_version: 150_018,
+            system_identifier: 1,
+            page_bytes: 8192,
+            buffers: 100,
+            taken_at_us: 0,
+            source: Source::Memory,
+        },
+        databases: BTreeMap::from([(5, "shop".to_owned())]),
+        relations: vec![Relation {
+            file: FILE,
+            name: Some(RelationName::Own(QualifiedName { schema: "a".into(), name: "b".into() })),
+            is_logged: true,
+            forks: vec![fork],
+        }],
+    }
+}
+
+fn found(length: u32) -> Found {
+    Found {
+        database: "shop".to_owned(),
+        oid: 1,
+        file: FILE,
+        kind: Kind::Heap,
+        lengths: [Some(length), None, None, None],
+    }
+}
+
+struct Made {
+    plan: Plan,
+    outcome: Outcome,
+}
+
+fn made(fork: CachedFork, length: u32, is_rewritten: bool, room: u64) -> Made {
+    let image = image(fork);
+    let mut outcomes = [Outcome { is_rewritten, ..Outcome::of(&image, 0) }];
+    let bounds = Bounds { room, piece: 100 };
+    let plan = plan(&image, &[Ok(found(length))], None, bounds, &mut outcomes);
+    let [outcome] = outcomes;
+    Made { plan, outcome }
+}
+
+/// Class and runs of each piece.
+fn shown(plan: &Plan) -> Vec<String> {
+    let run = |run: &Run| format!("{}-{}", run.first, run.last);
+    let runs = |piece: &Piece| piece.runs.iter().map(run).collect::<Vec<_>>().join(" ");
+    plan.pieces.iter().map(|piece| format!("{}: {}", piece.class, runs(piece))).collect()
+}
+
+#[test]
+fn the_hottest_come_first_and_each_class_in_the_order_of_the_disk() {
+    let fork = cached(Some(50), [(0, 1), (1, 1), (10, 5), (20, 5), (21, 5), (30, 1)]);
+    let Made { plan, outcome } = made(fork, 50, false, 100);
+    assert_eq!(shown(&plan), ["5: 10-10 20-21", "1: 0-1 30-30"]);
+    assert_eq!((outcome.pages.wanted, outcome.pages.no_room), (6, 0));
+}
+
+#[test]
+fn what_lies_between_hot_pages_is_taken_along() {
+    let fork = cached(Some(50), [(0, 5), (1, 1), (2, 5), (3, 1), (4, 1), (5, 1), (6, 5), (9, 5)]);
+    // 7 and 8 are not in the image, so they are not loaded.
+    assert_eq!(shown(&made(fork, 50, false, 100).plan), ["5: 0-2 6-6 9-9", "1: 3-5"]);
+}
+
+#[test]
+fn where_there_is_no_room_the_coolest_are_left_out() {
+    let fork = cached(Some(50), (0..10).map(|block| (block * 4, 5 - (block / 2) as u8)));
+    let Made { plan, outcome } = made(fork, 50, false, 5);
+    assert_eq!(shown(&plan), ["5: 0-0 4-4", "4: 8-8 12-12", "3: 16-16"]);
+    assert_eq!((outcome.pages.wanted, outcome.pages.no_room), (10, 5));
+}
+
+#[test]
+fn pieces_have_a_bounded_size() {
+    let Made { plan, .. } = made(cached(None, (0..250).map(|block| (block, 1))), 250, false, 1000);
+    assert_eq!(shown(&plan), ["1: 0-99", "1: 100-199", "1: 200-249"]);
+}
+
+#[test]
+fn what_is_beyond_the_end_is_counted_and_not_asked_for() {
+    let Made { plan, outcome } = made(cached(Some(10), [(3, 1), (7, 1), (9, 1)]), 8, false, 100);
+    assert_eq!(shown(&plan), ["1: 3-3 7-7"]);
+    assert_eq!((outcome.pages.wanted, outcome.pages.beyond_end), (2, 1));
+    assert!(matches!(outcome.problem, Some(Problem::Shrunk)));
+    let Made { plan, outcome } = made(cached(Some(10), [(3, 1)]), 0, false, 100);
+    assert!(plan.pieces.is_empty() && outcome.pages.beyond_end == 1);
+}
+
+#[test]
+fn a_rewritten_relation_is_loaded_by_its_share() {
+    let all = |length: u32| cached(Some(length), (0..length).map(|block| (block, 1)));
+    assert_eq!(shown(&made(all(100), 60, true, 1000).plan), ["1: 0-59"]);
+    assert_eq!(shown(&made(all(60), 90, true, 1000).plan), ["1: 0-89"]);
+    let second_half = cached(Some(100), (50..100).map(|block| (block, 1)));
+    assert_eq!(shown(&made(second_half, 40, true, 1000).plan), ["1: 20-39"]);
+    assert!(shown(&made(all(10), 0, true, 1000).plan).is_empty());
+    // The same file that has grown keeps its blocks.
+    assert_eq!(shown(&made(all(10), 90, false, 1000).plan), ["1: 0-9"]);
+}
+
+proptest! {
+    #[test]
+    fn every_wanted_page_is_planned_once(
+        pages in vec((0_u32..400, 0_u8..6), 0..300),
+        old in 1_u32..500,
+        now in 0_u32..500,
+        is_rewritten: bool,
+        room in 0_u64..500,
+    ) {
+        let Made { plan, outcome } = made(cached(Some(old), pages), now, is_rewritten, room);
+        let mut blocks: Vec<u32> = Vec::new();
+        for piece in &plan.pieces {
+            prop_assert!(piece.pages() <= 100 && !piece.runs.is_empty());
+            blocks.extend(piece.runs.iter().flat_map(|run| run.first..=run.last));
+        }
+        let planned = blocks.len();
+        blocks.sort_unstable();
+        blocks.dedup();
+        prop_assert_eq!(blocks.len(), planned);
+        prop_assert!(blocks.iter().all(|&block| block < now));
+        prop_assert!(planned as u64 <= room);
+        prop_assert_eq!(planned as u64 + outcome.pages.no_room, outcome.pages.wanted);
+        prop_assert!(plan.pieces.is_sorted_by_key(|piece| std::cmp::Reverse(piece.class)));
+    }
+
+    #[test]
+    fn what_is_there_is_left_out(
+        pages in vec(0_u32..100, 0..80),
+        mut held in vec(0_u32..100, 0..80),
+    ) {
+        let sorted: std::collections::BTreeSet<_> = pages.into_iter().collect();
+        let mut wanted: Vec<_> = sorted.iter().map(|&block| Wanted { block, class: 1 }).collect();
+        held.sort_unstable();
+        let there = leave_out(&mut wanted, &held);
+        let (held, expected): (Vec<_>, Vec<_>) =
+            sorted.into_iter().partition(|block| held.contains(block));
+        prop_assert_eq!(there, held);
+        let left: Vec<_> = wanted.into_iter().map(|page| page.block).collect();
+        prop_assert_eq!(left, expected);
+    }
+}
