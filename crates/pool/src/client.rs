@@ -66,6 +66,8 @@ pub(crate) struct Client {
     pub(crate) statements: ClientStatements,
     pub(crate) version: ProtocolVersion,
     secret: CancelSecret,
+    /// It was told that it waits.
+    pub(crate) notified: bool,
     /// It has not taken all that was sent to it.
     pub(crate) backlogged: bool,
     /// The worker was told to read nothing from it.
@@ -87,6 +89,7 @@ impl Client {
             statements: ClientStatements::default(),
             version: login.version,
             secret: login.secret,
+            notified: false,
             backlogged: false,
             paused: false,
         }

@@ -1,12 +1,14 @@
 //! [`Core`]: one worker's clients, servers and pools.
 
 mod cancel;
+mod check;
 mod clock;
 mod downstream;
 mod drain;
 mod leave;
 mod link;
 mod mutant;
+mod open;
 mod reply;
 mod request;
 mod rewrite;
@@ -70,6 +72,8 @@ pub struct Core {
     wishes: WishTable,
     statements: Arc<Statements>,
     next_sweep: Time,
+    /// Pools that want a server and may not open one.
+    starving: Vec<PoolId>,
     /// A mistake to make, so that the simulator can show that it would find it.
     #[cfg(test)]
     pub(crate) mutant: Option<Mutant>,
@@ -95,6 +99,7 @@ impl Core {
             wishes: WishTable::default(),
             statements,
             next_sweep: Time::default(),
+            starving: Vec::new(),
             #[cfg(test)]
             mutant: None,
         }

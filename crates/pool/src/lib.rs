@@ -49,7 +49,7 @@ pub use limits::{Limit, Permits};
 pub use login::{CancelSecret, ClientLogin, ServerFailure, ServerLogin};
 pub use refusal::Refusal;
 pub use settings::Setting;
-pub use spec::{Mode, PoolSpec, Timeouts};
+pub use spec::{Check, Mode, PoolSpec, Reserve, Reset, Timeouts};
 pub use statements::Statements;
 pub use time::Time;
 pub use worker::{Pooler, StartError};

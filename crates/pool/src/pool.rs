@@ -14,8 +14,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) spec: Arc<PoolSpec>,
-    /// Servers for the next client; the one used last is the first to be used, its caches are warm.
-    pub(crate) idle: Vec<ServerId>,
+    /// Servers for the next client; the one used last is at the back.
+    pub(crate) idle: VecDeque<ServerId>,
     /// Clients that need a server, in the order they came. One that was served or left in between is
     /// passed over when its turn comes.
     pub(crate) waiting: VecDeque<ClientId>,
@@ -27,6 +27,8 @@ pub(crate) struct Pool {
     pub(crate) opening: u32,
     /// Servers, those being opened included.
     pub(crate) servers: u32,
+    /// Idle servers that are being asked whether they live, for those who wait.
+    pub(crate) checking: u32,
     /// Failed logins since the last that succeeded.
     pub(crate) failures: u32,
     /// No login before this.
@@ -37,14 +39,22 @@ impl Pool {
     pub(crate) fn new(spec: Arc<PoolSpec>) -> Self {
         Self {
             spec,
-            idle: Vec::new(),
+            idle: VecDeque::new(),
             waiting: VecDeque::new(),
             unwelcomed: Vec::new(),
             greeting: None,
             opening: 0,
             servers: 0,
+            checking: 0,
             failures: 0,
             retry_at: Time::default(),
         }
+    }
+
+    /// Takes the server that the next client gets: the one used last, its caches are warm; or, in
+    /// turn, the one not used for longest.
+    #[inline]
+    pub(crate) fn take_idle(&mut self) -> Option<ServerId> {
+        if self.spec.round_robin { self.idle.pop_front() } else { self.idle.pop_back() }
     }
 }

@@ -15,6 +15,9 @@ pub enum Refusal {
     /// A request was not answered in time.
     #[error("query_timeout: the server took too long")]
     QueryTimeout,
+    /// A transaction was not over in time.
+    #[error("transaction_timeout: the transaction took too long")]
+    Transaction,
     /// It left a transaction open for too long.
     #[error("idle_transaction_timeout: the transaction was idle for too long")]
     IdleTransaction,
@@ -22,7 +25,7 @@ pub enum Refusal {
     #[error("client_idle_timeout: the connection was idle for too long")]
     ClientIdle,
     /// It began a transaction block in statement mode.
-    #[error("transaction blocks are not allowed in statement pooling mode")]
+    #[error("transaction blocks not allowed in statement pooling mode")]
     TransactionInStatementMode,
     /// Its server went away in the middle of something.
     #[error("the server closed the connection unexpectedly")]
@@ -56,6 +59,7 @@ impl Refusal {
             Self::Protocol(_) => b"08P01",
             Self::QueryWait => b"08P01",
             Self::QueryTimeout => b"57014",
+            Self::Transaction => b"25P04",
             Self::IdleTransaction => b"25P03",
             Self::ClientIdle => b"57P05",
             Self::TransactionInStatementMode => b"08P01",

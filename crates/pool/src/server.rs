@@ -60,6 +60,12 @@ pub(crate) struct Server {
     pub(crate) cancel_key: Option<CancelKey>,
     pub(crate) settings: ServerSettings,
     pub(crate) statements: ServerStatements,
+    /// The reset query has to be run before the next client.
+    pub(crate) reset_due: bool,
+    /// It is asked whether it lives.
+    pub(crate) is_checked: bool,
+    /// When what it works on, a transaction or a request, began.
+    pub(crate) began: Time,
     /// What has to be reset before the next client.
     pub(crate) dirt: Dirt,
     /// The worst SET that was bound since it was linked.
@@ -100,6 +106,9 @@ impl Server {
             cancel_key: None,
             settings: ServerSettings::default(),
             statements: ServerStatements::default(),
+            reset_due: false,
+            is_checked: false,
+            began: now,
             dirt: Dirt::NONE,
             set_kind: SetKind::NotSet,
             again: Again::default(),

@@ -34,11 +34,48 @@ pub struct PoolSpec {
     pub logins_max: u32,
     /// Whether a server serves one client and is closed after it: replication.
     pub servers_once: bool,
-    /// Settings beside those that servers report which are carried from server to server with the
-    /// client: names, in lower case.
-    pub tracked_settings: Vec<Box<str>>,
+    /// What is run when a client leaves its server. Without it what is dirty is reset, and in
+    /// [`Mode::Session`] everything.
+    pub reset: Option<Reset>,
+    /// What is asked of a server that was idle for long, before a client gets it.
+    pub check: Option<Check>,
+    /// Whether the server that was used longest ago is used first, instead of the one used last.
+    pub round_robin: bool,
+    /// Servers beyond the pool's size, for when clients have waited too long.
+    pub reserve: Option<Reserve>,
     /// What takes too long.
     pub timeouts: Timeouts,
+}
+
+/// A query that puts a server's session back to its beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// SQL, without a zero byte; nothing is run if it is empty, and nothing is reset in
+    /// [`Mode::Session`].
+    pub query: Box<[u8]>,
+    /// Whether it is run in every mode, whenever a server changes hands. Else it is for
+    /// [`Mode::Session`].
+    pub always: bool,
+}
+
+/// A query that shows whether a server lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// SQL, without a zero byte; may be empty. One that fails, or is not answered within
+    /// [`Timeouts::cleanup`], ends the server.
+    pub query: Box<[u8]>,
+    /// For how long a server has to have been idle.
+    pub idle: Duration,
+}
+
+/// Servers beyond a pool's size.
+#[derive(Clone, Debug)]
+pub struct Reserve {
+    /// Each takes a permit of these: the reserve's size, and what else bounds the pool beside its own
+    /// size.
+    pub limits: Arc<[Arc<Limit>]>,
+    /// How long the first client has to have waited.
+    pub after: Duration,
 }
 
 impl PoolSpec {
@@ -51,7 +88,10 @@ impl PoolSpec {
             statements_per_server: 200,
             logins_max: 4,
             servers_once: false,
-            tracked_settings: Vec::new(),
+            reset: None,
+            check: None,
+            round_robin: false,
+            reserve: None,
             timeouts: Timeouts::default(),
         }
     }
@@ -65,6 +105,11 @@ pub struct Timeouts {
     pub query_wait: Option<Duration>,
     /// A request is unanswered; then client and server are closed, and the query is cancelled.
     pub query: Option<Duration>,
+    /// A transaction, or a request outside of one, lasts; then the client is closed, and its server
+    /// cancels and rolls back.
+    pub transaction: Option<Duration>,
+    /// A client waits for a server; then it is told so, once.
+    pub query_wait_notify: Option<Duration>,
     /// A client in a transaction sends nothing and is owed nothing; then it is closed, and its
     /// server rolls back.
     pub idle_transaction: Option<Duration>,
@@ -88,6 +133,8 @@ impl Default for Timeouts {
         Self {
             query_wait: Some(Duration::from_secs(120)),
             query: None,
+            transaction: None,
+            query_wait_notify: None,
             idle_transaction: None,
             client_idle: None,
             server_idle: Some(Duration::from_secs(600)),

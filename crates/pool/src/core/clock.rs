@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use howdah_wire::backend::{Severity, encode};
+
 use super::Core;
 use crate::{
     Io,
@@ -31,6 +33,9 @@ fn linked_state(server: &Server) -> LinkedState {
         () => LinkedState::InTransaction,
     }
 }
+
+/// What a client is told that waits for long.
+const WAITS: &[u8] = b"all server connections of this pool are in use: waiting for one";
 
 /// Between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -63,19 +68,43 @@ impl Core {
         let Some((id, client)) = self.clients.at(index) else { return };
         let Some(pool) = &self.pools[client.pool.index()] else { return };
         let timeouts = &pool.spec.timeouts;
+        let notify = timeouts.query_wait_notify;
         let (limit, refusal) = match client.state {
             ClientState::Waiting | ClientState::Welcome => {
+                let waited = self.now.since(client.since);
+                if client.state == ClientState::Waiting
+                    && !client.notified
+                    && notify.is_some_and(|notify| waited >= notify)
+                {
+                    return self.tell_that_it_waits(id, io);
+                }
                 (timeouts.query_wait, Refusal::QueryWait)
             }
             ClientState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
             ClientState::Linked(server) => {
                 let Some(server) = self.servers.get(server) else { return };
                 let (since, state) = (server.since, linked_state(server));
+                let lasted = self.now.since(server.began);
+                if timeouts.transaction.is_some_and(|limit| lasted >= limit) && !server.is_settled() {
+                    return self.refuse(id, &Refusal::Transaction, io);
+                }
                 return self.sweep_linked(id, since, state, io);
             }
         };
         if limit.is_some_and(|limit| self.now.since(client.since) >= limit) {
             self.refuse(id, &refusal, io);
+        }
+    }
+
+    fn tell_that_it_waits(&mut self, id: ClientId, io: &mut dyn Io) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.notified = true;
+        if !client.cut_off {
+            self.to_client.make(|buf| {
+                let fields = encode::essentials(Severity::Notice, b"00000", WAITS);
+                encode::notice_response(buf, fields).expect("it holds no zero byte");
+            });
+            self.flush_client(id, &[], io);
         }
     }
 

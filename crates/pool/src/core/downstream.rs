@@ -22,6 +22,8 @@ use crate::{
 enum End {
     /// Nothing can be done with what is left before more comes.
     Starved,
+    /// The client is refused; what follows is not for it.
+    Refused(Refusal),
     /// The server cannot be followed.
     Fault(Refusal),
 }
@@ -65,8 +67,11 @@ impl Core {
             _ => None,
         };
         let client = linked.and_then(|client| self.clients.get_mut(client));
-        let Self { wishes, statements, to_server, .. } = self;
-        let mut listener = Listener { server, client, wishes, statements, to_server };
+        let Self { wishes, statements, to_server, pools, .. } = self;
+        let pool = pools[server.pool.index()].as_ref().expect("it has servers");
+        let refuses_blocks = pool.spec.mode == Mode::Statement;
+        let mut listener =
+            Listener { server, client, refuses_blocks, wishes, statements, to_server };
         if twice
             && let Some(entry) = listener.server.owed.front()
             && let Some(reply) = entry.request.reply_here()
@@ -86,6 +91,12 @@ impl Core {
         }
         match end {
             End::Starved => self.after_replies(id, io),
+            End::Refused(refusal) => {
+                if let Some(client) = linked {
+                    self.refuse(client, &refusal, io);
+                }
+                return at + self.run_server(id, &input[at..], io);
+            }
             End::Fault(refusal) => self.break_up(id, &refusal, io),
         }
         at
@@ -117,16 +128,7 @@ impl Core {
         }
         match server.state {
             ServerState::Cleaning => self.go_on_cleaning(id, io),
-            ServerState::Linked(client) => {
-                let mode = self.pools[server.pool.index()].as_ref().map(|pool| pool.spec.mode);
-                if mode == Some(Mode::Statement)
-                    && server.owed.is_empty()
-                    && server.status != howdah_wire::backend::TransactionStatus::Idle
-                {
-                    self.refuse(client, &Refusal::TransactionInStatementMode, io);
-                }
-            }
-            ServerState::Opening | ServerState::Idle => {}
+            ServerState::Linked(_) | ServerState::Opening | ServerState::Idle => {}
         }
     }
 
@@ -191,6 +193,10 @@ fn walk(listener: &mut Listener<'_>, to_client: &mut Gather, input: &[u8], at: &
             Reply::Replace(by) => {
                 to_client.make(|buf| buf.extend_from_slice(&by));
                 Fate::Drop
+            }
+            Reply::Refuse(refusal) => {
+                *at = start + body.len();
+                return End::Refused(refusal);
             }
             Reply::Break(refusal) => return End::Fault(refusal),
             Reply::Unexpected => {

@@ -12,6 +12,7 @@ use crate::{
     dirt::{Dirt, SetKind},
     ids::{ClientId, Peer, ServerId},
     owed::{Audience, Request},
+    pool::Pool,
     refusal::Refusal,
     server::ServerState,
     spec::Mode,
@@ -46,8 +47,12 @@ impl Core {
         server.state = ServerState::Cleaning;
         server.since = self.now;
         let spec = &self.pools[server.pool.index()].as_ref().expect("it has servers").spec;
-        if spec.mode == Mode::Session {
-            server.dirt = Dirt::UNKNOWN;
+        let is_session = spec.mode == Mode::Session;
+        match &spec.reset {
+            Some(_) if is_session => (server.reset_due, server.dirt) = (true, Dirt::NONE),
+            Some(reset) => server.reset_due = reset.always,
+            None if is_session => server.dirt = Dirt::UNKNOWN,
+            None => {}
         }
         if !at_boundary || spec.servers_once {
             return self.close_server(id, io);
@@ -84,6 +89,10 @@ impl Core {
         }
         let step = if server.status != TransactionStatus::Idle {
             b"ROLLBACK".to_vec()
+        } else if std::mem::take(&mut server.reset_due)
+            && let Some(reset) = self.pools[server.pool.index()].as_ref().and_then(reset_query)
+        {
+            reset
         } else if server.dirt.is_none() || careless {
             return self.put_back(id, io);
         } else {
@@ -102,6 +111,7 @@ impl Core {
         let pool_id = server.pool;
         let pool = self.pool(pool_id);
         pool.servers -= 1;
+        pool.checking -= u32::from(server.is_checked);
         match server.state {
             ServerState::Opening => pool.opening -= 1,
             ServerState::Idle => pool.idle.retain(|idle| *idle != id),
@@ -117,6 +127,7 @@ impl Core {
             }
         }
         drop(server);
+        self.open_for_starving(io);
         self.open_for_waiting(pool_id, io);
     }
 
@@ -225,4 +236,10 @@ impl Core {
             if pause { io.pause(peer) } else { io.resume(peer) }
         }
     }
+}
+
+/// What is run before another client gets a server, if anything is.
+fn reset_query(pool: &Pool) -> Option<Vec<u8>> {
+    let query = &pool.spec.reset.as_ref()?.query;
+    (!query.is_empty()).then(|| query.to_vec())
 }

@@ -9,9 +9,7 @@ use crate::{
     Io,
     client::{Client, ClientState},
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
-    limits::Permits,
-    login::{ServerFailure, ServerLogin},
-    refusal::Refusal,
+    login::ServerLogin,
     server::{Server, ServerState},
     settings::{ServerSettings, is_settable},
     spec::Mode,
@@ -35,12 +33,15 @@ impl Core {
     /// the settings that the client is to find there. Gives whether the client's messages may follow
     /// at once.
     pub(super) fn link_idle(&mut self, id: ClientId) -> Option<bool> {
-        let client = self.clients.get_mut(id)?;
-        let pool = self.pools[client.pool.index()].as_mut()?;
-        if client.state != ClientState::Waiting && !pool.waiting.is_empty() {
+        let client = self.clients.get(id)?;
+        let pool_id = client.pool;
+        let is_queued = client.state == ClientState::Waiting;
+        if !is_queued && !self.pool(pool_id).waiting.is_empty() {
             return None;
         }
-        let server_id = pool.idle.pop()?;
+        let server_id = self.next_idle(pool_id)?;
+        self.pool(pool_id).take_idle();
+        let client = self.clients.get_mut(id)?;
         let server = self.servers.get_mut(server_id).expect("idle servers exist");
         server.link(id, self.now);
         client.state = ClientState::Linked(server_id);
@@ -55,40 +56,11 @@ impl Core {
         let pool_id = client.pool;
         client.state = ClientState::Waiting;
         client.since = self.now;
+        client.notified = false;
         self.pool(pool_id).waiting.push_back(id);
         self.update_pause(Peer::Client(id), io);
+        self.check_idle(pool_id, io);
         self.open_for_waiting(pool_id, io);
-    }
-
-    /// Opens servers for those who wait, as far as limits and pauses allow.
-    pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn Io) {
-        let now = self.now;
-        let unlimited = self.makes(Mutant::LimitBreach);
-        while let Some(first) = self.pool(pool_id).waiting.front().copied()
-            && !self.is_waiting(first)
-        {
-            self.pool(pool_id).waiting.pop_front();
-        }
-        loop {
-            let pool = self.pool(pool_id);
-            let waiting = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
-            let short = pool.spec.servers_min.saturating_sub(pool.servers - pool.opening) as usize;
-            let wanted = waiting.max(short);
-            if pool.opening as usize >= wanted
-                || pool.opening >= pool.spec.logins_max.max(1)
-                || now < pool.retry_at
-            {
-                return;
-            }
-            let limits = if unlimited { &Arc::default() } else { &pool.spec.server_limits };
-            let Some(permits) = Permits::try_take(limits) else {
-                return io.want_server(pool_id);
-            };
-            pool.opening += 1;
-            pool.servers += 1;
-            let server = self.servers.insert(Server::opening(pool_id, permits, now));
-            io.open_server(server, pool_id);
-        }
     }
 
     pub(super) fn server_logged_in(&mut self, id: ServerId, login: ServerLogin, io: &mut dyn Io) {
@@ -105,40 +77,11 @@ impl Core {
         pool.opening -= 1;
         pool.failures = 0;
         pool.greeting = Some(parameters);
-        pool.idle.push(id);
+        pool.idle.push_back(id);
         for client in std::mem::take(&mut pool.unwelcomed) {
             self.greet(client, io);
         }
         self.serve(pool_id, io);
-    }
-
-    pub(super) fn login_failed(&mut self, id: ServerId, failure: ServerFailure, io: &mut dyn Io) {
-        let Some(server) = self.servers.remove(id) else { return };
-        let now = self.now;
-        let pool = self.pool(server.pool);
-        pool.servers -= 1;
-        if server.state != ServerState::Opening {
-            return;
-        }
-        pool.opening -= 1;
-        let timeouts = &pool.spec.timeouts;
-        let pause = timeouts.login_retry * (1 << pool.failures.min(16));
-        pool.retry_at = now + pause.min(timeouts.login_retry_max);
-        pool.failures = pool.failures.saturating_add(1);
-        if pool.servers == 0 {
-            let ServerFailure { sqlstate, message } = failure;
-            self.refuse_waiting(server.pool, &Refusal::ServerLogin { sqlstate, message }, io);
-        }
-    }
-
-    /// Refuses everybody who waits in a pool that has no server and gets none.
-    fn refuse_waiting(&mut self, pool: PoolId, refusal: &Refusal, io: &mut dyn Io) {
-        let pool = self.pool(pool);
-        let unwelcomed = std::mem::take(&mut pool.unwelcomed);
-        let waiting = std::mem::take(&mut pool.waiting);
-        for client in unwelcomed.into_iter().chain(waiting) {
-            self.refuse(client, refusal, io);
-        }
     }
 
     pub(super) fn greet(&mut self, id: ClientId, io: &mut dyn Io) {
@@ -148,6 +91,7 @@ impl Core {
         let Some(pool) = self.pools[pool_id.index()].as_mut() else { return };
         let Some(greeting) = &pool.greeting else {
             pool.unwelcomed.push(id);
+            client.since = self.now;
             self.update_pause(Peer::Client(id), io);
             return self.open_for_waiting(pool_id, io);
         };
@@ -173,11 +117,10 @@ impl Core {
     /// Gives idle servers to those who wait, the first first.
     pub(super) fn serve(&mut self, pool_id: PoolId, io: &mut dyn Io) {
         loop {
-            let pool = self.pool(pool_id);
-            if pool.idle.is_empty() {
-                return;
+            if self.next_idle(pool_id).is_none() {
+                return self.check_idle(pool_id, io);
             }
-            let Some(client_id) = pool.waiting.pop_front() else { return };
+            let Some(client_id) = self.pool(pool_id).waiting.pop_front() else { return };
             let waits =
                 self.clients.get(client_id).is_some_and(|c| c.state == ClientState::Waiting);
             if waits && let Some(ready) = self.link_idle(client_id) {
@@ -202,14 +145,16 @@ impl Core {
             ServerState::Linked(client_id) => {
                 let pool_id = server.pool;
                 let client = self.clients.get_mut(client_id).expect("linked clients exist");
-                let mode = self.pools[pool_id.index()].as_ref().map(|pool| pool.spec.mode);
-                if mode == Some(Mode::Session) || !client.inlet.at_boundary() {
+                let spec = &self.pools[pool_id.index()].as_ref().expect("it has servers").spec;
+                let resets = spec.reset.as_ref().is_some_and(|reset| reset.always);
+                if spec.mode == Mode::Session || !client.inlet.at_boundary() {
                     return;
                 }
                 client.state = ClientState::Idle;
                 client.since = self.now;
                 server.state = ServerState::Cleaning;
                 server.since = self.now;
+                server.reset_due = resets;
                 self.update_pause(Peer::Client(client_id), io);
                 // Its client may have been slow; a reset has to be heard all the same.
                 self.update_pause(Peer::Server(server_id), io);
@@ -236,11 +181,14 @@ impl Core {
         server.state = ServerState::Idle;
         let pool_id = server.pool;
         self.update_pause(Peer::Server(id), io);
+        let is_checked = std::mem::take(&mut self.servers.get_mut(id).expect("it is there").is_checked);
+        let yields = !self.starving.is_empty() && self.yields(id);
         let pool = self.pool(pool_id);
-        if pool.spec.servers_once {
+        pool.checking -= u32::from(is_checked);
+        pool.idle.push_back(id);
+        if pool.spec.servers_once || yields {
             return self.close_server(id, io);
         }
-        pool.idle.push(id);
         if !pool.waiting.is_empty() {
             self.serve(pool_id, io);
         }
@@ -253,8 +201,11 @@ impl Core {
         // One that has not taken all that was sent to it stays: that is with this worker's socket.
         let idle = &self.pools[pool_id.index()].as_ref().expect("it is there").idle;
         let movable = |id: &ServerId| self.servers.get(*id).is_some_and(|s| !s.backlogged);
-        let Some(at) = idle.iter().position(movable) else { return };
-        let id = self.pool(pool_id).idle.remove(at);
+        let Some(at) = idle.iter().position(movable) else {
+            self.evict_for(pool_id, io);
+            return;
+        };
+        let id = self.pool(pool_id).idle.remove(at).expect("it was found there");
         if let Some(server) = self.servers.remove(id) {
             self.pool(pool_id).servers -= 1;
             io.hand_over(id, by, Box::new(Transfer { server }));
@@ -272,7 +223,7 @@ impl Core {
         let id = self.servers.insert(server);
         let pool = self.pool(pool_id);
         pool.servers += 1;
-        pool.idle.push(id);
+        pool.idle.push_back(id);
         Some(id)
     }
 }

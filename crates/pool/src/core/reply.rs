@@ -28,6 +28,8 @@ pub(super) enum Reply {
     Swallow,
     /// The client gets this instead.
     Replace(Vec<u8>),
+    /// The client is refused, and the server lives on without it.
+    Refuse(Refusal),
     /// The link cannot go on.
     Break(Refusal),
     /// It answers nothing that was asked.
@@ -51,6 +53,8 @@ const ERROR_BYTES_MAX: u32 = 8192;
 pub(super) struct Listener<'a> {
     pub(super) server: &'a mut Server,
     pub(super) client: Option<&'a mut Client>,
+    /// Whether transaction blocks are refused.
+    pub(super) refuses_blocks: bool,
     pub(super) wishes: &'a mut WishTable,
     pub(super) statements: &'a Statements,
     pub(super) to_server: &'a mut Gather,
@@ -69,6 +73,10 @@ impl Listener<'_> {
                 let Some(status) = status else { return Reply::Unexpected };
                 self.server.status = status;
                 self.server.copying_in = false;
+                if self.refuses_blocks && status != TransactionStatus::Idle && self.client.is_some() {
+                    self.server.owed.pop();
+                    return Reply::Refuse(Refusal::TransactionInStatementMode);
+                }
                 if audience == Audience::Settings {
                     self.settings_done();
                 } else if !self.server.put_back.is_empty() && audience == Audience::Client {

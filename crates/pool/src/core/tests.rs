@@ -3,11 +3,13 @@
 mod cancel;
 mod doubts;
 mod outdated;
+mod release;
 mod settings;
+mod shortage;
 mod statements;
 mod transaction_mode;
 
-use std::{collections::HashMap, io::IoSlice, sync::Arc};
+use std::{collections::HashMap, io::IoSlice, sync::Arc, time::Duration};
 
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
@@ -87,8 +89,12 @@ impl Stage {
     }
 
     fn client_with(&mut self, settings: Vec<Setting>) -> ClientId {
+        self.client_in(POOL, settings)
+    }
+
+    fn client_in(&mut self, pool: PoolId, settings: Vec<Setting>) -> ClientId {
         let secret = CancelSecret([7; 32]);
-        let login = ClientLogin { pool: POOL, version: ProtocolVersion::V3_0, secret, settings };
+        let login = ClientLogin { pool, version: ProtocolVersion::V3_0, secret, settings };
         let id = self.core.add_client(login).unwrap();
         self.core.greet_client(id, self.now, &mut self.io);
         id
@@ -114,6 +120,12 @@ impl Stage {
 
     fn server_says(&mut self, id: ServerId, bytes: &[u8]) {
         self.core.server_bytes(id, bytes, self.now, &mut self.io);
+    }
+
+    /// Lets time pass.
+    fn wait(&mut self, millis: u64) {
+        self.now = self.now + Duration::from_millis(millis);
+        self.core.tick(self.now, &mut self.io);
     }
 
     /// What was sent to a client since last asked.

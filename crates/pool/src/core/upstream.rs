@@ -126,6 +126,9 @@ impl Core {
         server.again.forget_open();
         if server.owed.is_empty() {
             server.since = self.now; // It waited for the client until now.
+            if server.is_settled() {
+                server.began = self.now;
+            }
         }
         let pool = self.pools[client.pool.index()].as_ref();
         let spec = &pool.expect("pools of clients are never removed").spec;

@@ -20,7 +20,7 @@ use rustls::ClientConfig;
 
 use super::StartError;
 use crate::{
-    Limit, Mode, PoolId, PoolSpec, Timeouts,
+    Check, Limit, Mode, PoolId, PoolSpec, Reserve, Reset, Timeouts,
     auth::{ServerIntent, ServerProtection},
     config::{Config, HostOrder, PoolMode, PoolSettings},
 };
@@ -135,7 +135,7 @@ impl Directory {
 
     fn spec(&self, inner: &mut Inner, key: &Key, settings: &PoolSettings) -> PoolSpec {
         let max = |limit: Option<NonZeroU32>| limit.map_or(u32::MAX, NonZeroU32::get);
-        let mut limits = vec![Limit::new(max(settings.size))];
+        let mut limits = Vec::new();
         let mut shared = |of, limit: Option<NonZeroU32>| {
             if limit.is_some() {
                 let new = || Limit::new(max(limit));
@@ -145,6 +145,9 @@ impl Directory {
         shared(LimitOf::Database(key.database.clone()), settings.database_servers);
         shared(LimitOf::User(settings.login.user.clone()), settings.user_servers);
         let times = &settings.timeouts;
+        let with = |size| [Limit::new(size)].into_iter().chain(limits.iter().cloned()).collect();
+        let reserve = times.reserve_wait.filter(|_| settings.reserve_size > 0);
+        let reserve = reserve.map(|after| Reserve { limits: with(settings.reserve_size), after });
         let defaults = PoolSpec::new(0);
         PoolSpec {
             mode: match settings.mode {
@@ -152,19 +155,25 @@ impl Directory {
                 PoolMode::Transaction => Mode::Transaction,
                 PoolMode::Statement => Mode::Statement,
             },
-            server_limits: limits.into(),
+            server_limits: with(max(settings.size)),
+            reserve,
+            round_robin: self.config.round_robin,
+            reset: Some(Reset {
+                query: self.config.reset_query.as_bytes().into(),
+                always: self.config.reset_query_always,
+            }),
+            check: self.config.check_query.as_ref().map(|query| Check {
+                query: query.as_bytes().into(),
+                idle: times.server_check_delay,
+            }),
             servers_min: settings.min_size,
             statements_per_server: self.config.max_prepared_statements,
             servers_once: key.replication.is_some() || times.server_lifetime.is_zero(),
-            tracked_settings: self
-                .config
-                .tracked_parameters
-                .iter()
-                .map(|name| name.to_ascii_lowercase().into())
-                .collect(),
             timeouts: Timeouts {
                 query_wait: times.query_wait,
                 query: times.query,
+                transaction: times.transaction,
+                query_wait_notify: times.query_wait_notify,
                 idle_transaction: times.idle_transaction,
                 client_idle: times.client_idle,
                 server_idle: times.server_idle,

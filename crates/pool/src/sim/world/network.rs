@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{End, Event, MS, World};
+use super::{End, Event, MS, Worker, World};
 use crate::{Peer, PoolId};
 
 /// A connection as the network has it.
@@ -84,10 +84,25 @@ impl World {
         if self.workers[worker].wire.paused.contains(&peer) || !self.link(end).inbox.is_empty() {
             return self.link(end).inbox.push_back(bytes);
         }
+        self.acting = self.works_for(worker, peer);
         self.call(worker, |core, now, io| match peer {
             Peer::Client(id) => core.client_bytes(id, &bytes, now, io),
             Peer::Server(id) => core.server_bytes(id, &bytes, now, io),
         });
+        self.acting = None;
+    }
+
+    /// The client that a peer is, or works for.
+    fn works_for(&self, worker: usize, peer: Peer) -> Option<u32> {
+        let Worker { core, ends, .. } = &self.workers[worker];
+        let client = match peer {
+            Peer::Client(id) => id,
+            Peer::Server(id) => core.linked_client(id)?,
+        };
+        match ends.get(&Peer::Client(client))? {
+            End::Client(client) => Some(self.clients[*client].0.number),
+            End::Backend(_) => None,
+        }
     }
 
     pub(super) fn gone(&mut self, end: End) {

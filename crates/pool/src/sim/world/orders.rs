@@ -72,15 +72,7 @@ impl World {
             Order::Cancel(server) => {
                 self.trace(&format_args!("{worker} cancels {server:?}"), b".");
                 let Some(End::Backend(backend)) = end(self, Peer::Server(server)) else { return };
-                // One that the core ordered by itself is for the client that its server works for.
-                let client = self.acting.or_else(|| {
-                    let id = self.workers[worker].core.linked_client(server)?;
-                    match self.workers[worker].ends.get(&Peer::Client(id)) {
-                        Some(End::Client(client)) => Some(self.clients[*client].0.number),
-                        _ => None,
-                    }
-                });
-                let client = client.expect("somebody wants it");
+                let client = self.acting.expect("somebody wants it");
                 let server = (worker, server);
                 let at = self.now + 1 + self.random.below(40 * MS);
                 self.at(at, Event::CancelArrives { backend, client, server });

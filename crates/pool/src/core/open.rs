@@ -1,0 +1,168 @@
+//! Opening servers: as many as clients wait for, as far as limits and pauses allow, and in turn where
+//! several pools want what one limit has left.
+//!
+//! A pool that gets no server because a limit that it shares with others is reached first takes the
+//! place of an idle server of theirs. If theirs are all at work, it *starves*, and a server that gets
+//! free is closed for it, if its first client has waited longer than the first of the pool that has the
+//! server, if that has more servers, and if the server has worked for [`TENURE`]. So servers move
+//! towards an even share, and not faster than once a tenure.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Core, Mutant};
+use crate::{
+    Io, Limit,
+    client::ClientState,
+    ids::{PoolId, ServerId},
+    limits::Permits,
+    login::ServerFailure,
+    refusal::Refusal,
+    server::{Server, ServerState},
+    time::Time,
+};
+
+/// For how long a server works for its pool before it can be closed for another.
+const TENURE: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Opens servers for those who wait, as far as limits and pauses allow.
+    pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn Io) {
+        self.starving.retain(|starving| *starving != pool_id);
+        while let Some(first) = self.pool(pool_id).waiting.front().copied()
+            && !self.is_waiting(first)
+        {
+            self.pool(pool_id).waiting.pop_front();
+        }
+        while self.wants_server(pool_id) {
+            let Some(permits) = self.permits(pool_id, io) else {
+                self.starving.push(pool_id);
+                return io.want_server(pool_id);
+            };
+            let now = self.now;
+            let pool = self.pool(pool_id);
+            pool.opening += 1;
+            pool.servers += 1;
+            let server = self.servers.insert(Server::opening(pool_id, permits, now));
+            io.open_server(server, pool_id);
+        }
+    }
+
+    fn wants_server(&mut self, pool_id: PoolId) -> bool {
+        let now = self.now;
+        let pool = self.pool(pool_id);
+        let waiting = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
+        let short = pool.spec.servers_min.saturating_sub(pool.servers - pool.opening) as usize;
+        let wanted = waiting.saturating_sub(pool.checking as usize).max(short);
+        (pool.opening as usize) < wanted
+            && pool.opening < pool.spec.logins_max.max(1)
+            && now >= pool.retry_at
+    }
+
+    /// Permits for one more server: of the pool's own, or in the place of an idle server of another
+    /// pool, or of the reserve.
+    fn permits(&mut self, pool_id: PoolId, io: &mut dyn Io) -> Option<Permits> {
+        let spec = Arc::clone(&self.pool(pool_id).spec);
+        if self.makes(Mutant::LimitBreach) {
+            return Permits::try_take(&Arc::default());
+        }
+        let permits = Permits::try_take(&spec.server_limits);
+        if permits.is_some() {
+            return permits;
+        }
+        if self.evict_for(pool_id, io) {
+            return Permits::try_take(&spec.server_limits);
+        }
+        let reserve = spec.reserve.as_ref()?;
+        let waited = self.now.since(self.waits_since(pool_id)?);
+        (waited >= reserve.after).then(|| Permits::try_take(&reserve.limits)).flatten()
+    }
+
+    /// Since when the first client of a pool waits.
+    fn waits_since(&self, pool: PoolId) -> Option<Time> {
+        let pool = self.pools[pool.index()].as_ref()?;
+        let waits = |state| matches!(state, ClientState::Waiting | ClientState::Welcome);
+        let mut clients = pool.waiting.iter().chain(&pool.unwelcomed);
+        clients.find_map(|id| self.clients.get(*id).filter(|it| waits(it.state))).map(|it| it.since)
+    }
+
+    /// Closes a server that is idle in another pool, if that makes room for one of this.
+    pub(super) fn evict_for(&mut self, pool_id: PoolId, io: &mut dyn Io) -> bool {
+        let limits = Arc::clone(&self.pool(pool_id).spec.server_limits);
+        let mut others = self.pools.iter().enumerate().filter(|(index, _)| *index != pool_id.index());
+        let idle = others.find_map(|(_, pool)| {
+            let pool = pool.as_ref().filter(|pool| is_in_the_way(&pool.spec.server_limits, &limits))?;
+            pool.idle.front().copied()
+        });
+        if let Some(server) = idle {
+            self.close_server(server, io);
+        }
+        idle.is_some()
+    }
+
+    /// Whether a server that has got free is to make room for a pool that starves.
+    pub(super) fn yields(&self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let Some(own) = self.pools[server.pool.index()].as_ref() else { return false };
+        let own_since = self.waits_since(server.pool);
+        self.starving.iter().any(|starving| {
+            let Some(pool) = self.pools[starving.index()].as_ref() else { return false };
+            let (limits, since) = (&pool.spec.server_limits, self.waits_since(*starving));
+            let is_first = match (since, own_since) {
+                (None, _) => return false,
+                (Some(_), None) => true,
+                (Some(since), Some(own_since)) => {
+                    since < own_since
+                        && pool.servers < own.servers
+                        && self.now.since(server.opened) >= TENURE
+                }
+            };
+            *starving != server.pool && is_first && is_in_the_way(&own.spec.server_limits, limits)
+        })
+    }
+
+    /// Lets pools that starve have what has become free.
+    pub(super) fn open_for_starving(&mut self, io: &mut dyn Io) {
+        for pool in std::mem::take(&mut self.starving) {
+            self.open_for_waiting(pool, io);
+        }
+    }
+
+    pub(super) fn login_failed(&mut self, id: ServerId, failure: ServerFailure, io: &mut dyn Io) {
+        let Some(server) = self.servers.remove(id) else { return };
+        let now = self.now;
+        let pool_id = server.pool;
+        let pool = self.pool(pool_id);
+        pool.servers -= 1;
+        if server.state != ServerState::Opening {
+            return;
+        }
+        drop(server);
+        let pool = self.pool(pool_id);
+        pool.opening -= 1;
+        let timeouts = &pool.spec.timeouts;
+        let pause = timeouts.login_retry * (1 << pool.failures.min(16));
+        pool.retry_at = now + pause.min(timeouts.login_retry_max);
+        pool.failures = pool.failures.saturating_add(1);
+        if pool.servers == 0 {
+            let ServerFailure { sqlstate, message } = failure;
+            self.refuse_waiting(pool_id, &Refusal::ServerLogin { sqlstate, message }, io);
+        }
+        self.open_for_starving(io);
+    }
+
+    /// Refuses everybody who waits in a pool that has no server and gets none.
+    fn refuse_waiting(&mut self, pool: PoolId, refusal: &Refusal, io: &mut dyn Io) {
+        let pool = self.pool(pool);
+        let unwelcomed = std::mem::take(&mut pool.unwelcomed);
+        let waiting = std::mem::take(&mut pool.waiting);
+        for client in unwelcomed.into_iter().chain(waiting) {
+            self.refuse(client, refusal, io);
+        }
+    }
+}
+
+/// Whether a server under the first limits is what keeps one under the second from being opened.
+fn is_in_the_way(its: &[Arc<Limit>], wanted: &[Arc<Limit>]) -> bool {
+    let mut full = wanted.iter().filter(|limit| limit.taken() >= limit.max()).peekable();
+    full.peek().is_some() && full.all(|limit| its.iter().any(|its| Arc::ptr_eq(its, limit)))
+}
