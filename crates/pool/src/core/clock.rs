@@ -85,7 +85,8 @@ impl Core {
                 let Some(server) = self.servers.get(server) else { return };
                 let (since, state) = (server.since, linked_state(server));
                 let lasted = self.now.since(server.began);
-                if timeouts.transaction.is_some_and(|limit| lasted >= limit) && !server.is_settled() {
+                if timeouts.transaction.is_some_and(|limit| lasted >= limit) && !server.is_settled()
+                {
                     return self.refuse(id, &Refusal::Transaction, io);
                 }
                 return self.sweep_linked(id, since, state, io);

@@ -181,7 +181,8 @@ impl Core {
         server.state = ServerState::Idle;
         let pool_id = server.pool;
         self.update_pause(Peer::Server(id), io);
-        let is_checked = std::mem::take(&mut self.servers.get_mut(id).expect("it is there").is_checked);
+        let is_checked =
+            std::mem::take(&mut self.servers.get_mut(id).expect("it is there").is_checked);
         let yields = !self.starving.is_empty() && self.yields(id);
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);

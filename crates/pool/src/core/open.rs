@@ -88,9 +88,11 @@ impl Core {
     /// Closes a server that is idle in another pool, if that makes room for one of this.
     pub(super) fn evict_for(&mut self, pool_id: PoolId, io: &mut dyn Io) -> bool {
         let limits = Arc::clone(&self.pool(pool_id).spec.server_limits);
-        let mut others = self.pools.iter().enumerate().filter(|(index, _)| *index != pool_id.index());
+        let mut others =
+            self.pools.iter().enumerate().filter(|(index, _)| *index != pool_id.index());
         let idle = others.find_map(|(_, pool)| {
-            let pool = pool.as_ref().filter(|pool| is_in_the_way(&pool.spec.server_limits, &limits))?;
+            let pool =
+                pool.as_ref().filter(|pool| is_in_the_way(&pool.spec.server_limits, &limits))?;
             pool.idle.front().copied()
         });
         if let Some(server) = idle {

@@ -73,7 +73,8 @@ impl Listener<'_> {
                 let Some(status) = status else { return Reply::Unexpected };
                 self.server.status = status;
                 self.server.copying_in = false;
-                if self.refuses_blocks && status != TransactionStatus::Idle && self.client.is_some() {
+                if self.refuses_blocks && status != TransactionStatus::Idle && self.client.is_some()
+                {
                     self.server.owed.pop();
                     return Reply::Refuse(Refusal::TransactionInStatementMode);
                 }
