@@ -122,7 +122,8 @@ impl Judge {
         if shape.normal.contains("explain") || shape.normal.contains("deallocate") {
             return Arc::new(judge(sql));
         }
-        if !is_whole(sql) || has_junk(sql) {
+        // A zero byte is nowhere allowed, not even in a comment, of which a shape knows nothing.
+        if !is_whole(sql) || has_junk(sql) || sql.contains(&0) {
             return Arc::new(judge(sql));
         }
         if let Some(known) = self.known.get(&shape.fingerprint) {

@@ -149,6 +149,7 @@ impl Stream {
     /// Everything else, run by run.
     fn text(&mut self, out: &mut [u8], json: bool) {
         let mut at = 0;
+        let mut exponent_end = None;
         while at < out.len() {
             let is_digit = |byte: &u8| byte.is_ascii_digit();
             let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || !byte.is_ascii();
@@ -162,11 +163,17 @@ impl Stream {
                     len
                 }
                 // The exponent of a number keeps its size, if it is one.
-                b'e' | b'E' if json && is_exponent(&out[..at], &out[at + 1..]) => {
+                b'e' | b'E'
+                    if json
+                        && exponent_end != Some(at)
+                        && is_exponent(&out[..at], &out[at + 1..]) =>
+                {
                     let sign = usize::from(matches!(out[at + 1], b'+' | b'-'));
                     let digits = &mut out[at + 1 + sign..];
                     let len = digits.iter().take_while(|byte| is_digit(byte)).count();
                     hide_exponent(&mut digits[..len]);
+                    // No number has two of them.
+                    exponent_end = Some(at + 1 + sign + len);
                     1 + sign + len
                 }
                 byte if is_letter(&byte) => {

@@ -171,12 +171,13 @@ fn a_text_without_its_end_is_not_taken_for_one_with() {
 }
 
 #[test]
-fn a_number_with_a_word_at_its_end_is_not_taken_for_two() {
+fn what_the_scanner_refuses_is_not_taken_for_what_it_takes() {
     let mut judge = Judge::default();
     for (two, one) in [
         ("select 1 from t--", "select 1from t--"),
         ("select $1 from t", "select $1from t"),
         ("select 1 x'ff'", "select 1x'ff'"),
+        ("select 1 from t--", "select 1 from t--\0"),
         ("select 1 \u{e9}", "select 1\u{e9}"),
     ] {
         for _ in 0..2 {
