@@ -80,18 +80,26 @@ pub(crate) struct LogArgs {
     /// log_timezone, such as Europe/Vienna or +05:30, if the log's own words for it are ambiguous
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
     timezone: Option<String>,
+}
+
+/// In what encoding texts were captured.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Server logs")]
+pub(crate) struct EncodingArgs {
     /// Encoding of the databases, or of one, where a target's own would not do; repeat for more
     #[arg(long, value_name = "[DATABASE=]ENCODING", value_delimiter = ',')]
     encoding: Vec<DatabaseEncoding>,
 }
 
-impl LogArgs {
+impl EncodingArgs {
     /// Encodings by captured database, as given; of all others under the empty name.
-    pub(crate) fn encodings(&self) -> BTreeMap<String, String> {
+    pub(crate) fn by_database(&self) -> BTreeMap<String, String> {
         let pairs = self.encoding.iter().cloned();
         pairs.map(|DatabaseEncoding { database, encoding }| (database, encoding)).collect()
     }
+}
 
+impl LogArgs {
     /// The importer's options; everything that is not said is guessed.
     ///
     /// # Errors

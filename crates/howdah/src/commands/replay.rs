@@ -24,7 +24,7 @@ use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
-    commands::capture::{self, LeftOut, LogArgs, SelectArgs, Sifted},
+    commands::capture::{self, EncodingArgs, LeftOut, LogArgs, SelectArgs, Sifted},
     connection::{self, ConnectionArgs},
     context::Context,
     errors::{self, Advise as _},
@@ -87,6 +87,8 @@ pub(crate) struct Args {
     select: SelectArgs,
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    encoding: EncodingArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -268,7 +270,7 @@ fn allow_many_connections() {
 
 fn settings(args: &Args, captured: BTreeMap<String, String>, client: &mut Client) -> Settings {
     let mut encodings = Encodings { captured, ..Encodings::default() };
-    encodings.captured.extend(args.log.encodings());
+    encodings.captured.extend(args.encoding.by_database());
     if let Err(error) = encodings.ask(client) {
         tracing::debug!(%error, "the target does not say what encodings its databases have");
     }
