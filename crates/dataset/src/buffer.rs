@@ -33,6 +33,10 @@ pub(crate) struct Limits {
     pub(crate) unsaved_max: Duration,
 }
 
+/// Rows that come between two looks at the clock, after so many that it was looked at for each.
+const ROWS_PER_LOOK: usize = 16;
+const ROWS_EACH_LOOKED_AT: usize = 256;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -95,6 +99,12 @@ impl<R: Record> Buffer<R> {
     /// Whether rows have waited for so long that a crash should not cost them.
     pub(crate) fn is_overdue(&self) -> bool {
         self.rows.len() > self.saved_rows && self.saved.elapsed() >= self.limits.unsaved_max
+    }
+
+    /// Whether it is worth asking the clock between two rows: where many come, that takes as long as a few
+    /// of them.
+    pub(crate) fn may_ask_clock(&self) -> bool {
+        self.rows.len() < ROWS_EACH_LOOKED_AT || self.rows.len().is_multiple_of(ROWS_PER_LOOK)
     }
 
     /// Takes note that all rows are on disk, though not in a finished file.

@@ -1,39 +1,65 @@
 //! Text as a server wrote it: bytes in the database's encoding, not necessarily UTF-8.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 /// Bytes that a client or a server meant as text.
 ///
 /// A PostgreSQL log holds each line in the encoding of its own database, so one file may mix
 /// encodings and no conversion is safe. The bytes are kept as they are; [`Text::to_str_lossy`] is
-/// for people, [`Text::as_bytes`] is for replay. Cloning shares the bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Text(Arc<[u8]>);
+/// for people, [`Text::as_bytes`] is for replay. Cloning shares the bytes, or copies the few that there are.
+#[derive(Clone)]
+pub struct Text(Bytes);
+
+/// Most values and names are short, and there are millions of them: those need no memory of their own.
+#[derive(Clone)]
+enum Bytes {
+    Short { len: u8, bytes: [u8; SHORT_BYTES] },
+    Long(Arc<[u8]>),
+}
+
+/// As many as leave room for a length beside two words.
+const SHORT_BYTES: usize = 22;
 
 impl Text {
     /// The bytes, unchanged.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Bytes::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Bytes::Long(bytes) => bytes,
+        }
+    }
+
+    fn short(text: &[u8]) -> Option<Self> {
+        let mut bytes = [0; SHORT_BYTES];
+        bytes.get_mut(..text.len())?.copy_from_slice(text);
+        Some(Self(Bytes::Short { len: text.len() as u8, bytes }))
     }
 
     /// The text, if it is valid UTF-8.
     pub fn to_str(&self) -> Option<&str> {
-        std::str::from_utf8(&self.0).ok()
+        std::str::from_utf8(self.as_bytes()).ok()
     }
 
     /// The text for a person, with U+FFFD where the bytes are not UTF-8.
     pub fn to_str_lossy(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.0)
+        String::from_utf8_lossy(self.as_bytes())
     }
 
     /// Number of bytes.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.as_bytes().len()
     }
 
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.as_bytes().is_empty()
     }
 }
 
@@ -49,28 +75,75 @@ impl fmt::Display for Text {
     }
 }
 
+impl Default for Text {
+    fn default() -> Self {
+        Self(Bytes::Short { len: 0, bytes: [0; SHORT_BYTES] })
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Text {}
+
+impl PartialOrd for Text {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Text {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for Text {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
 impl From<&[u8]> for Text {
     fn from(bytes: &[u8]) -> Self {
-        Self(bytes.into())
+        Self::short(bytes).unwrap_or_else(|| Self(Bytes::Long(bytes.into())))
     }
 }
 
 impl From<Vec<u8>> for Text {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
+        Self::short(&bytes).unwrap_or_else(|| Self(Bytes::Long(bytes.into())))
     }
 }
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(text.as_bytes().into())
+        Self::from(text.as_bytes())
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Self {
-        Self(text.into_bytes().into())
+        Self::from(text.into_bytes())
     }
+}
+
+#[test]
+fn short_and_long_texts_are_what_they_were_made_of() {
+    assert_eq!(size_of::<Text>(), 24);
+    for len in 0..40 {
+        let text = "x".repeat(len);
+        let made = [Text::from(text.as_str()), Text::from(text.clone()), text.as_bytes().into()];
+        for one in &made {
+            assert_eq!((one.as_bytes(), one.len()), (text.as_bytes(), len));
+            assert_eq!((one, one.is_empty()), (&made[0].clone(), len == 0));
+            assert!(*one < Text::from(format!("{text}y")));
+        }
+    }
+    assert_eq!(Text::default(), Text::from(""));
 }
 
 #[test]

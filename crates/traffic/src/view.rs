@@ -415,6 +415,19 @@ impl<'a> Parameters<'a> {
         self.len() == 0
     }
 
+    /// Number of values that the server cut.
+    pub fn truncated(&self) -> u64 {
+        let count = match self {
+            Self::List(values) => {
+                values.iter().filter(|value| matches!(value, Parameter::Truncated(_))).count()
+            }
+            Self::Flat { slots, .. } => {
+                slots.iter().filter(|slot| matches!(slot, Slot::Truncated(..))).count()
+            }
+        };
+        count as u64
+    }
+
     /// The value with this index, from 0.
     pub fn at(&self, index: usize) -> Option<ParameterRef<'a>> {
         Some(match self {

@@ -96,7 +96,9 @@ impl CaptureWriter {
         if self.buffer.is_full() {
             self.flush()?;
         }
-        self.save_if_due()?;
+        if self.buffer.may_ask_clock() {
+            self.save_if_due()?;
+        }
         self.buffer.push(StoredEvent { sequence: self.next_sequence, event })?;
         self.next_sequence += 1;
         Ok(())

@@ -3,11 +3,11 @@
 use std::{cell::RefCell, io::Write as _, ops::ControlFlow, path::PathBuf, sync::atomic::Ordering};
 
 use howdah_dataset::{CaptureSettings, Origin};
-use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, read_files, visit_files};
+use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, visit_files};
 use indicatif::ProgressBar;
 
 use super::{
-    LogArgs,
+    EncodingArgs, LogArgs,
     output::{self, Output, written},
     report,
     select::{RedactArgs, SelectArgs},
@@ -42,6 +42,8 @@ pub(super) struct Args {
     redact: RedactArgs,
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    encoding: EncodingArgs,
 }
 
 /// The formats that PostgreSQL writes its log in.
@@ -82,14 +84,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             false => ControlFlow::Continue(()),
         }
     };
-    let only_counts = output.borrow().only_counts();
-    let read = match only_counts {
-        true => visit_files(&args.logs, options, progress, |event| {
-            output.borrow_mut().look_at(event);
-            Ok(())
-        }),
-        false => read_files(&args.logs, options, progress, |event| output.borrow_mut().push(event)),
-    };
+    let read = visit_files(&args.logs, options, progress, |event| output.borrow_mut().take(event));
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -129,7 +124,7 @@ fn output(args: &Args, options: &Options) -> anyhow::Result<Output> {
         format: options.format.map(|format| format.as_str().to_owned()),
         prefix: options.prefix.clone(),
         timezone: options.timezone.clone(),
-        encodings: args.log.encodings(),
+        encodings: args.encoding.by_database(),
     };
     let settings = CaptureSettings { origin, overwrite: args.force };
     Ok(Output::capture(dir, settings, sieve, redactor))
@@ -164,7 +159,7 @@ fn conclude(
                 format: summary.format.map(|format| format.as_str().to_owned()),
                 prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
                 timezone,
-                encodings: args.log.encodings(),
+                encodings: args.encoding.by_database(),
             };
             if let Some(manifest) = written(dir, output.finish(origin, report))? {
                 output::tell(ctx, dir, &manifest);

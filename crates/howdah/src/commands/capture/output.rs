@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
+use howdah_logs::Interner;
 use howdah_sift::{Redactor, Sieve};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ pub(super) struct Output {
     redactor: Option<Redactor>,
     sink: Sink,
     tally: Tally,
+    interner: Interner,
 }
 
 /// What is made of the events.
@@ -85,7 +87,13 @@ impl Tally {
 impl Output {
     /// Events that pass are counted.
     pub(super) fn discard(sieve: Sieve, redactor: Option<Redactor>) -> Self {
-        Self { sieve, redactor, sink: Sink::Discard, tally: Tally::default() }
+        Self {
+            sieve,
+            redactor,
+            sink: Sink::Discard,
+            tally: Tally::default(),
+            interner: Interner::default(),
+        }
     }
 
     /// Events that pass are written into a capture in `dir`.
@@ -96,21 +104,26 @@ impl Output {
         redactor: Option<Redactor>,
     ) -> Self {
         let sink = Sink::Capture { dir: dir.into(), settings, writer: None };
-        Self { sieve, redactor, sink, tally: Tally::default() }
+        Self { sieve, redactor, sink, tally: Tally::default(), interner: Interner::default() }
     }
 
-    /// Whether events need only be looked at: all of them pass as they are, and none is written.
-    pub(super) fn only_counts(&self) -> bool {
-        let is_discarded = matches!(self.sink, Sink::Discard);
-        is_discarded && self.redactor.is_none() && self.sieve.is_open()
-    }
-
-    /// Takes an event where events need only be looked at.
-    pub(super) fn look_at(&mut self, event: &EventRef<'_>) {
-        if CaptureWriter::takes(event) {
-            self.tally.count(event);
-        } else {
+    /// Takes an event that is lent, and keeps what it must of it.
+    pub(super) fn take(&mut self, event: &EventRef<'_>) -> Result<(), WriteError> {
+        let Self { interner, .. } = self;
+        let mut own = || event.to_event(&mut |text| interner.text(text));
+        if !self.sieve.is_open() || self.redactor.is_some() {
+            let event = own();
+            return self.push(event);
+        }
+        if !CaptureWriter::takes(event) {
             self.tally.too_large += 1;
+            return Ok(());
+        }
+        let writer = self.sink.writer()?;
+        self.tally.count(event);
+        match writer {
+            Some(writer) => writer.write(own()),
+            None => Ok(()),
         }
     }
 
