@@ -103,6 +103,21 @@ impl Crew {
         }
     }
 
+    /// Like [`feed`](Self::feed) with all bytes of a buffer, for which another one is given back.
+    pub(crate) fn feed_buffer(
+        &mut self,
+        importer: &mut Importer,
+        buffer: &mut Vec<u8>,
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
+        let is_manned = self.workers_max > 0 && importer.framer().is_some() && self.is_manned();
+        if !is_manned || buffer.len() > PIECE_BYTES {
+            return self.feed(importer, buffer, visit);
+        }
+        self.give(importer, |piece| std::mem::swap(piece, buffer));
+        self.keep_up(importer, visit)
+    }
+
     /// Feeds the importer, if not with these bytes then with some from before.
     ///
     /// # Errors
@@ -119,10 +134,23 @@ impl Crew {
             return importer.feed_to(bytes, visit);
         }
         for piece in bytes.chunks(PIECE_BYTES) {
-            self.give(importer, piece);
-            while self.given - self.taken > self.workers.len() as u64 * AHEAD {
-                self.take_next(importer, visit)?;
-            }
+            self.give(importer, |job| {
+                job.clear();
+                job.extend_from_slice(piece);
+            });
+            self.keep_up(importer, visit)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what is framed until little enough is ahead.
+    fn keep_up(
+        &mut self,
+        importer: &mut Importer,
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
+        while self.given - self.taken > self.workers.len() as u64 * AHEAD {
+            self.take_next(importer, visit)?;
         }
         Ok(())
     }
@@ -156,7 +184,8 @@ impl Crew {
         !self.workers.is_empty()
     }
 
-    fn give(&mut self, importer: &Importer, piece: &[u8]) {
+    /// Hands out a piece, which `fill` puts in place of what is in a buffer.
+    fn give(&mut self, importer: &Importer, fill: impl FnOnce(&mut Vec<u8>)) {
         if self.framer.is_none() || self.framer_number != importer.framer_number() {
             self.framer = importer.framer().cloned().map(Arc::new);
             self.framer_number = importer.framer_number();
@@ -165,8 +194,7 @@ impl Crew {
         job.number = self.given;
         job.framer = self.framer.clone();
         job.frames.clear();
-        job.piece.clear();
-        job.piece.extend_from_slice(piece);
+        fill(&mut job.piece);
         self.given += 1;
         self.shared.lock().to_frame.push_back(job);
         self.shared.given.notify_one();

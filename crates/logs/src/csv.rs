@@ -103,7 +103,7 @@ impl Csv {
 
     /// What others need to frame pieces of the same file.
     pub(crate) fn framer(&self, clock: Clock) -> CsvFramer {
-        CsvFramer { max_record_bytes: self.max_record_bytes, clock }
+        CsvFramer::new(self.max_record_bytes, clock)
     }
 
     pub(crate) fn step(&mut self, input: &[u8], closing: Closing, scratch: &mut Vec<u8>) -> Step {
@@ -285,24 +285,24 @@ fn decode(
     clock: &mut Clock,
     scratch: &[u8],
 ) -> Result<(Frame, Owner), Reason> {
+    let frame = decode_with(row, time, input, clock, scratch)?;
+    Ok((frame, owner_of(row, input, scratch)))
+}
+
+/// The same without whose it is.
+#[inline]
+fn decode_with(
+    row: &Row,
+    time: Option<Timestamp>,
+    input: &[u8],
+    clock: &mut Clock,
+    scratch: &[u8],
+) -> Result<Frame, Reason> {
     let span = |column: usize| row.columns[column];
     let text = |column: usize| span(column).text(input, scratch);
-    let name = |column: usize| known(span(column), input, scratch);
-    let id = session_id(text(column::SESSION_ID));
     let line = number(text(column::LINE));
     let location = span(column::LOCATION);
-    let owner = Owner {
-        session_id: span(column::SESSION_ID),
-        session_start: id.map(|(start, _)| start),
-        pid: process(text(column::PID)).or(id.map(|(_, pid)| pid)),
-        remote: span(column::REMOTE),
-        user: name(column::USER),
-        database: name(column::DATABASE),
-        application: name(column::APPLICATION),
-        backend_type: span(column::BACKEND_TYPE),
-        has_leader: !text(column::LEADER).is_empty(),
-    };
-    let frame = Frame {
+    Ok(Frame {
         time: time.ok_or(Reason::BadTime)?,
         vxid: span(column::VXID),
         query_id: signed(text(column::QUERY_ID)),
@@ -314,11 +314,32 @@ fn decode(
         detail: span(column::DETAIL),
         context: span(column::CONTEXT),
         statement: span(column::STATEMENT).unless_empty(),
-        function: location.shortened(function(location.text(input, scratch)).len()),
+        function: match location {
+            Span::ABSENT => Span::ABSENT,
+            _ => location.shortened(function(location.text(input, scratch)).len()),
+        },
         assumption: clock.take_assumption(),
         ..Frame::EMPTY
-    };
-    Ok((frame, owner))
+    })
+}
+
+/// Whose a record is.
+fn owner_of(row: &Row, input: &[u8], scratch: &[u8]) -> Owner {
+    let span = |column: usize| row.columns[column];
+    let text = |column: usize| span(column).text(input, scratch);
+    let name = |column: usize| known(span(column), input, scratch);
+    let id = session_id(text(column::SESSION_ID));
+    Owner {
+        session_id: span(column::SESSION_ID),
+        session_start: id.map(|(start, _)| start),
+        pid: process(text(column::PID)).or(id.map(|(_, pid)| pid)),
+        remote: span(column::REMOTE),
+        user: name(column::USER),
+        database: name(column::DATABASE),
+        application: name(column::APPLICATION),
+        backend_type: span(column::BACKEND_TYPE),
+        has_leader: !text(column::LEADER).is_empty(),
+    }
 }
 
 /// Where a row ends.

@@ -208,9 +208,13 @@ where
                     if !std::mem::replace(&mut is_begun, true) {
                         self.settle_prefix(&input)?;
                     }
+                    let Self { crew, importer, taker, .. } = self;
                     match is_file {
-                        true => self.crew.feed(&mut self.importer, input.bytes(), &mut self.taker),
-                        false => self.importer.feed_to(input.bytes(), &mut self.taker),
+                        false => importer.feed_to(input.bytes(), taker),
+                        true => match input.buffer() {
+                            Some(buffer) => crew.feed_buffer(importer, buffer, taker),
+                            None => crew.feed(importer, input.bytes(), taker),
+                        },
                     }
                 }
             };

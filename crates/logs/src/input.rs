@@ -161,6 +161,15 @@ impl Input {
         }
     }
 
+    /// The same in a buffer of its own, which may be exchanged for another; `None` if there is none.
+    pub(crate) fn buffer(&mut self) -> Option<&mut Vec<u8>> {
+        if self.plain_bytes == 0 {
+            return None;
+        }
+        self.buffer.truncate(self.plain_bytes);
+        Some(&mut self.buffer)
+    }
+
     /// Bytes read from the file so far.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
@@ -202,6 +211,7 @@ impl Input {
                 if self.is_pipe && !is_readable(file)? {
                     return Ok(Outside::Silence);
                 }
+                self.buffer.resize(PIECE_BYTES, 0);
                 let len = read(file, &mut self.buffer)?;
                 self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
                 Ok(self.came(len))
@@ -242,6 +252,7 @@ impl Input {
             return self.read_outside();
         }
         self.stage = Stage::Plain(file);
+        self.buffer.resize(PIECE_BYTES, 0);
         self.buffer[..head.len()].copy_from_slice(&head);
         Ok(self.came(head.len()))
     }

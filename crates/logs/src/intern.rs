@@ -4,18 +4,20 @@ use howdah_traffic::{Hashed, Text};
 
 use crate::hashing::Map;
 
-/// Gives equal texts the same memory, within a bound.
+/// Gives equal texts the same memory, within a bound: for those who keep
+/// [events that were lent](howdah_traffic::EventRef::to_event).
 #[derive(Debug, Default)]
-pub(crate) struct Interner {
+pub struct Interner {
     texts: Map<u64, Text>,
     bytes: usize,
 }
 
 impl Interner {
     /// A text with these bytes.
-    pub(crate) fn text(&mut self, text: Hashed<'_>) -> Text {
+    pub fn text(&mut self, text: Hashed<'_>) -> Text {
         let (bytes, key) = (text.as_bytes(), text.hash());
-        if bytes.len() > TEXT_BYTES_MAX {
+        // Short ones have no memory to share.
+        if bytes.len() < TEXT_BYTES_MIN || bytes.len() > TEXT_BYTES_MAX {
             return Text::from(bytes);
         }
         if let Some(text) = self.texts.get(&key)
@@ -35,6 +37,8 @@ impl Interner {
     }
 }
 
+/// Shorter texts are no larger than what would point to them.
+const TEXT_BYTES_MIN: usize = 24;
 /// Longer texts are rarely repeated enough to be worth keeping.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// About how much is kept.
@@ -45,8 +49,8 @@ const ENTRY_BYTES: usize = 64;
 #[test]
 fn equal_texts_share_and_memory_is_bounded() {
     let mut interner = Interner::default();
-    let first = interner.text(Hashed::new(b"select 1"));
-    let again = interner.text(Hashed::new(b"select 1"));
+    let first = interner.text(Hashed::new(b"select balance from accounts"));
+    let again = interner.text(Hashed::new(b"select balance from accounts"));
     assert!(std::ptr::eq(first.as_bytes(), again.as_bytes()));
     for number in 0..10_000 {
         interner.text(Hashed::new(format!("{number}{}", "x".repeat(8000)).as_bytes()));

@@ -7,6 +7,7 @@
 //! Source: manual, Using JSON-Format Log Output; `write_jsonlog` in `jsonlog.c`; `escape_json` in `json.c`.
 
 mod framer;
+mod quick;
 
 use howdah_traffic::SqlState;
 
@@ -40,7 +41,7 @@ const NO_KEYS: Keys = [Span::ABSENT; KEYS];
 macro_rules! keys {
     ($($key:ident: $($name:literal)|+;)*) => {
         /// Keys that are read.
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Key { $($key,)* }
 
         const KEYS: usize = [$(Key::$key,)*].len();
@@ -93,7 +94,7 @@ impl Json {
 
     /// What others need to frame pieces of the same file.
     pub(crate) fn framer(&self, clock: Clock) -> JsonFramer {
-        JsonFramer { max_record_bytes: self.max_record_bytes, clock }
+        JsonFramer::new(self.max_record_bytes, clock)
     }
 
     pub(crate) fn step(&mut self, input: &[u8], closing: Closing, scratch: &mut Vec<u8>) -> Step {
@@ -177,25 +178,24 @@ fn decode(
     clock: &mut Clock,
     scratch: &[u8],
 ) -> Result<(Frame, Owner), Reason> {
+    let frame = decode_frame(keys, input, clock, scratch)?;
+    Ok((frame, owner_of(keys, input, scratch)))
+}
+
+/// The same without whose it is.
+#[inline]
+fn decode_frame(
+    keys: &Keys,
+    input: &[u8],
+    clock: &mut Clock,
+    scratch: &[u8],
+) -> Result<Frame, Reason> {
     let span = |key: Key| keys[key as usize];
     let text = |key: Key| span(key).text(input, scratch);
-    let name = |key: Key| known(span(key), input, scratch);
-    let id = session_id(text(Key::SessionId));
     let line = number(text(Key::Line));
     let time = span(Key::Time).get(input, scratch).ok_or(Reason::BadObject)?;
     let location = span(Key::Location);
-    let owner = Owner {
-        session_id: span(Key::SessionId),
-        session_start: id.map(|(start, _)| start),
-        pid: process(text(Key::Pid)).or(id.map(|(_, pid)| pid)),
-        remote: span(Key::Remote),
-        user: name(Key::User),
-        database: name(Key::Database),
-        application: name(Key::Application),
-        backend_type: span(Key::BackendType),
-        has_leader: !text(Key::Leader).is_empty(),
-    };
-    let frame = Frame {
+    Ok(Frame {
         time: clock.read(time).ok_or(Reason::BadTime)?,
         vxid: span(Key::Vxid),
         query_id: signed(text(Key::QueryId)),
@@ -207,14 +207,33 @@ fn decode(
         detail: span(Key::Detail),
         context: span(Key::Context),
         statement: span(Key::Statement).unless_empty(),
-        function: match span(Key::Function) {
-            Span::ABSENT => location.shortened(function(location.text(input, scratch)).len()),
-            function => function,
+        function: match (span(Key::Function), location) {
+            (Span::ABSENT, Span::ABSENT) => Span::ABSENT,
+            (Span::ABSENT, _) => location.shortened(function(location.text(input, scratch)).len()),
+            (function, _) => function,
         },
         assumption: clock.take_assumption(),
         ..Frame::EMPTY
-    };
-    Ok((frame, owner))
+    })
+}
+
+/// Whose a record is.
+fn owner_of(keys: &Keys, input: &[u8], scratch: &[u8]) -> Owner {
+    let span = |key: Key| keys[key as usize];
+    let text = |key: Key| span(key).text(input, scratch);
+    let name = |key: Key| known(span(key), input, scratch);
+    let id = session_id(text(Key::SessionId));
+    Owner {
+        session_id: span(Key::SessionId),
+        session_start: id.map(|(start, _)| start),
+        pid: process(text(Key::Pid)).or(id.map(|(_, pid)| pid)),
+        remote: span(Key::Remote),
+        user: name(Key::User),
+        database: name(Key::Database),
+        application: name(Key::Application),
+        backend_type: span(Key::BackendType),
+        has_leader: !text(Key::Leader).is_empty(),
+    }
 }
 
 /// A pass over one object that keeps the wanted values of the outermost level.

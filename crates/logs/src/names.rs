@@ -11,7 +11,7 @@ use howdah_traffic::Hashed;
 /// texts it holds the hashes.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    statements: Vec<(Vec<u8>, u64)>,
+    statements: Vec<Statement>,
     /// Where the next one goes when all places are taken.
     next: usize,
     /// Where the one inserted last is.
@@ -21,22 +21,52 @@ pub(crate) struct Known {
     has_colons: bool,
 }
 
+/// A prepared statement.
+#[derive(Debug)]
+struct Statement {
+    /// The first bytes of its name, and how many there are.
+    front: (u64, usize),
+    name: Vec<u8>,
+    /// Of its text.
+    hash: u64,
+}
+
+impl Statement {
+    #[inline]
+    fn is(&self, front: (u64, usize), name: &[u8]) -> bool {
+        self.front == front && (name.len() <= FRONT_BYTES || self.name == name)
+    }
+}
+
+/// What [`Statement::front`] holds of a name.
+#[inline]
+fn front(name: &[u8]) -> (u64, usize) {
+    let word = match name.first_chunk::<FRONT_BYTES>() {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        None => name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    (word, name.len())
+}
+
+const FRONT_BYTES: usize = 8;
+
 impl Known {
     /// Remembers that `name` stands for `sql` from now on.
     pub(crate) fn insert(&mut self, name: &[u8], sql: Hashed<'_>) {
-        let is_last = self.statements.get(self.last).is_some_and(|(known, _)| known == name);
+        let front = front(name);
+        let is_last = self.statements.get(self.last).is_some_and(|known| known.is(front, name));
         let at = match is_last {
             true => Some(self.last),
-            false => self.statements.iter().position(|(known, _)| known == name),
+            false => self.statements.iter().position(|known| known.is(front, name)),
         };
         self.is_new = at.is_none();
         if let Some(at) = at {
-            self.statements[at].1 = sql.hash();
+            self.statements[at].hash = sql.hash();
             self.last = at;
             return;
         }
         self.has_colons |= colons(name).next().is_some();
-        let entry = (name.to_vec(), sql.hash());
+        let entry = Statement { front, name: name.to_vec(), hash: sql.hash() };
         if self.statements.len() < STATEMENTS_MAX {
             self.last = self.statements.len();
             self.statements.push(entry);
@@ -54,8 +84,9 @@ impl Known {
 
     /// Whether a name is known, and if so, whether for this text.
     fn stands_for(&self, name: &[u8], sql: &[u8]) -> Option<bool> {
-        let (_, known) = self.statements.iter().find(|(known, _)| known == name)?;
-        Some(*known == Hashed::new(sql).hash())
+        let front = front(name);
+        let known = self.statements.iter().find(|known| known.is(front, name))?;
+        Some(known.hash == Hashed::new(sql).hash())
     }
 }
 
@@ -135,7 +166,10 @@ const NAME_BYTES_MAX: usize = 4096;
 /// Splits `NAME/PORTAL`, where both may hold slashes: a statement known by this text goes first, then one
 /// that is known, then the first slash.
 fn portal<'a>(name: &'a [u8], sql: &[u8], known: &Known) -> (&'a [u8], &'a [u8]) {
-    let mut slashes = memchr::memchr_iter(b'/', name).map(|at| (&name[..at], &name[at + 1..]));
+    // Names are short, so that a search costs more to begin than to do.
+    let is_slash = |(_, byte): &(usize, &u8)| **byte == b'/';
+    let mut slashes =
+        name.iter().enumerate().filter(is_slash).map(|(at, _)| (&name[..at], &name[at + 1..]));
     let Some(first) = slashes.next() else { return (name, b"") };
     let mut second = None;
     for split in [(name, &b""[..]), first].into_iter().chain(slashes) {
@@ -156,8 +190,38 @@ fn begins_like_sql(text: &[u8]) -> bool {
         return text.is_empty() || b"(;-/".contains(&text[0]);
     }
     let word = &text[..len];
-    VERBS.iter().any(|verb| verb.as_bytes().eq_ignore_ascii_case(word))
+    match packed(word) {
+        Some(word) => PACKED.contains(&word),
+        None => VERBS.iter().any(|verb| verb.as_bytes().eq_ignore_ascii_case(word)),
+    }
 }
+
+/// A word of up to eight letters as a number, whatever their case.
+#[inline]
+const fn packed(word: &[u8]) -> Option<u64> {
+    if word.len() > 8 {
+        return None;
+    }
+    let (mut number, mut at) = (0, 0);
+    while at < word.len() {
+        number = number << 8 | (word[at] | 0x20) as u64;
+        at += 1;
+    }
+    Some(number)
+}
+
+/// The verbs as numbers; 0, which is no word, in place of the longer ones.
+const PACKED: [u64; VERBS.len()] = {
+    let mut numbers = [0; VERBS.len()];
+    let mut at = 0;
+    while at < VERBS.len() {
+        if let Some(number) = packed(VERBS[at].as_bytes()) {
+            numbers[at] = number;
+        }
+        at += 1;
+    }
+    numbers
+};
 
 /// Words that begin a statement, most frequent first. Source: manual, SQL Commands.
 const VERBS: &[&str] = &[

@@ -20,6 +20,8 @@ pub(crate) struct Limit {
     longest_whole: usize,
     /// Longest value that seems to have been cut, without its dots.
     longest_cut: Option<usize>,
+    /// One of them has become longer since somebody asked.
+    has_changed: bool,
 }
 
 impl Limit {
@@ -28,13 +30,22 @@ impl Limit {
         self.longest_cut.filter(|cut| self.longest_whole <= cut + LONGEST_CHARACTER)
     }
 
+    /// Whether it may be another one than when this was asked last.
+    #[inline]
+    pub(crate) fn has_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
     /// Whether a value is the beginning of a longer one. `value` still has its dots.
     #[inline]
     fn is_cut(&mut self, value: &[u8]) -> bool {
         let Some(shown) = value.strip_suffix(b"...").map(<[u8]>::len) else {
-            self.longest_whole = self.longest_whole.max(value.len());
+            if value.len() > self.longest_whole {
+                (self.longest_whole, self.has_changed) = (value.len(), true);
+            }
             return false;
         };
+        self.has_changed = true;
         // The server cuts before a character that would cross the limit.
         let is_below_limit = shown + LONGEST_CHARACTER < self.longest_whole
             || self.bytes().is_some_and(|limit| shown + LONGEST_CHARACTER < limit);

@@ -61,6 +61,18 @@ impl Span {
         self.start as usize..self.start as usize + self.len as usize
     }
 
+    /// Where it begins, if it is in the input.
+    #[inline]
+    pub(crate) fn start_in_input(self) -> Option<usize> {
+        (self.start & Self::IN_SCRATCH == 0).then_some(self.start as usize)
+    }
+
+    /// Where it ends, if it is in the input.
+    #[inline]
+    pub(crate) fn end_in_input(self) -> Option<usize> {
+        Some(self.start_in_input()? + self.len as usize)
+    }
+
     /// The same place in the input, `by` bytes farther on.
     #[inline]
     pub(crate) fn moved(self, by: usize) -> Self {

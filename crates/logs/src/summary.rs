@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use howdah_traffic::{ActionRef, CopyDirection, EventRef, Kind, OutcomeRef, ParameterRef};
+use howdah_traffic::{ActionRef, CopyDirection, EventRef, Kind, OutcomeRef};
 use serde::{Serialize, Serializer};
 
 use crate::{input::Inputs, language::Language, options::Format, record::Severity};
@@ -322,8 +322,7 @@ impl Summary {
             ActionRef::Bind(bound) | ActionRef::Execute(bound) => match bound.parameters {
                 None => facts.executions_without_values += 1,
                 Some(values) => {
-                    let is_cut = |value| matches!(value, ParameterRef::Truncated(_));
-                    facts.executions_with_cut_values += u64::from(values.iter().any(is_cut));
+                    facts.executions_with_cut_values += u64::from(values.truncated() > 0);
                     let is_execute = kind == Kind::Execute;
                     facts.executions_with_values += u64::from(is_execute && !values.is_empty());
                 }

@@ -129,7 +129,9 @@ impl Tracker {
             }
             Severity::Debug | Severity::Info | Severity::Notice | Severity::Warning => {}
         }
-        summary.facts.parameter_limit_bytes = self.texts.limit.bytes();
+        if self.texts.limit.has_changed() {
+            summary.facts.parameter_limit_bytes = self.texts.limit.bytes();
+        }
         Taken::Yes
     }
 

@@ -6,18 +6,24 @@
 
 use howdah_traffic::Timestamp;
 
-use super::{COLUMNS_MIN, ROW_START_BYTES, Row, column, decode, row_begins, row_goes_on};
+use super::{
+    COLUMNS_MIN, ROW_START_BYTES, Row, column, decode_with, owner_of, row_begins, row_goes_on,
+};
 use crate::{
     clock::Clock,
     frame::{Frame, Frames},
+    masks::Masks,
     pieces::Span,
 };
 
 /// Frames pieces of a csvlog.
 #[derive(Clone, Debug)]
 pub(crate) struct CsvFramer {
-    pub(super) max_record_bytes: usize,
-    pub(super) clock: Clock,
+    max_record_bytes: usize,
+    clock: Clock,
+    /// Quotes, commas and newlines of the piece that is being framed.
+    masks: Masks,
+    seen: Seen,
 }
 
 /// Where a row begins, and its time if that was read at once.
@@ -29,16 +35,28 @@ struct Start {
 }
 
 impl CsvFramer {
+    pub(super) fn new(max_record_bytes: usize, clock: Clock) -> Self {
+        Self { max_record_bytes, clock, masks: Masks::default(), seen: Seen::default() }
+    }
+
     pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
+        let mut masks = std::mem::take(&mut self.masks);
+        masks.find(piece, *b"\",\n");
+        self.seen.begin_piece();
+        self.frame_rows(piece, &masks, out);
+        self.masks = masks;
+    }
+
+    fn frame_rows(&mut self, piece: &[u8], masks: &Masks, out: &mut Frames) {
         let mut row = Row::EMPTY;
         let mut counted = 0;
         let mut newlines = 0;
         let mut start = next_row(piece, 0);
         while let Some(Start { at, time }) = start {
-            newlines += memchr::memchr_iter(b'\n', &piece[counted..at]).count() as u32;
+            newlines += masks.count_third(counted, at) as u32;
             counted = at;
             let scratch_len = out.scratch.len();
-            let Some(end) = read_row(piece, at, time, &mut row, &mut out.scratch) else {
+            let Some(end) = read_row(piece, masks, at, time, &mut row, &mut out.scratch) else {
                 out.scratch.truncate(scratch_len);
                 self.clock.take_assumption();
                 start = next_row(piece, at);
@@ -48,9 +66,9 @@ impl CsvFramer {
                 Some((time, _)) => Some(time),
                 None => self.clock.read(row.columns[column::TIME].text(piece, &out.scratch)),
             };
-            match decode(&row, time, piece, &mut self.clock, &out.scratch) {
-                Ok((frame, owner)) if end - at <= self.max_record_bytes => {
-                    let owner = out.owner(&owner, piece);
+            match decode_with(&row, time, piece, &mut self.clock, &out.scratch) {
+                Ok(frame) if end - at <= self.max_record_bytes => {
+                    let owner = self.seen.owner(&row, piece, out);
                     let (start, end) = (at as u32, end as u32);
                     out.frames.push(Frame { start, end, newlines, owner, ..frame });
                 }
@@ -85,73 +103,199 @@ fn next_row(piece: &[u8], from: usize) -> Option<Start> {
 }
 
 /// Reads the columns of the row at `start`; gives its end, if it is beyond doubt.
+#[inline]
 fn read_row(
     piece: &[u8],
+    masks: &Masks,
     start: usize,
     time: Option<(Timestamp, usize)>,
     row: &mut Row,
     scratch: &mut Vec<u8>,
 ) -> Option<usize> {
-    row.len = 0;
-    let mut at = start;
+    let columns_before = std::mem::take(&mut row.len);
+    let mut from = start;
     if let Some((_, len)) = time {
         row.push(Span::input(start, start + len));
         // A comma follows, or it would be no row.
-        at += len + 1;
+        from += len + 1;
     }
-    loop {
-        let (column, end) = match piece.get(at)? {
-            b'"' => quoted(piece, at + 1, scratch)?,
-            b',' | b'\n' => (Span::ABSENT, at),
-            _ => plain(piece, at)?,
-        };
-        row.push(column);
-        at = end + 1;
-        match piece.get(end)? {
-            b',' => {}
-            b'\n' => break,
-            _ => return None,
+    let (behind_time, mut quoted) = (from, 0);
+    let mut breaks = Breaks::from(masks, from)?;
+    let end = loop {
+        let (end, is_inside) = breaks.next()?;
+        let is_newline = piece[end] == b'\n';
+        if is_inside {
+            // Times begin with a digit; what is not all there may be one.
+            if piece.get(end + 1)?.is_ascii_digit()
+                && row_begins(&piece[end + 1..], false) != Some(false)
+            {
+                return None;
+            }
+            continue;
         }
-    }
+        row.push(match &piece[from..end] {
+            [] => Span::ABSENT,
+            [b'"', .., b'"'] => {
+                quoted += 1;
+                Span::input(from + 1, end - 1)
+            }
+            [b'"', ..] | [.., b'\r'] => return None,
+            _ => Span::input(from, end),
+        });
+        from = end + 1;
+        if is_newline {
+            break end + 1;
+        }
+    };
     if row.len < COLUMNS_MIN {
         return None;
     }
+    if masks.count_first(behind_time, end) != 2 * quoted {
+        // Of more columns than are kept nothing is known.
+        if row.len > row.columns.len() {
+            return None;
+        }
+        unescape(piece, masks, row, scratch)?;
+    }
     // What is left there of another row is not this one's.
-    row.columns.iter_mut().skip(row.len).for_each(|column| *column = Span::ABSENT);
-    Some(at)
+    if columns_before > row.len {
+        row.columns.iter_mut().skip(row.len).for_each(|column| *column = Span::ABSENT);
+    }
+    Some(end)
 }
 
-/// A column without quotes, and where it ends.
-#[inline]
-fn plain(piece: &[u8], start: usize) -> Option<(Span, usize)> {
-    let is_end = |byte: &u8| matches!(byte, b',' | b'\n' | b'"' | b'\r');
-    let end = start + piece[start..].iter().position(is_end)?;
-    Some((Span::input(start, end), end))
-}
-
-/// A column that begins behind its quote, and where the one after it ends.
-#[inline]
-fn quoted(piece: &[u8], start: usize, scratch: &mut Vec<u8>) -> Option<(Span, usize)> {
-    let scratch_from = scratch.len();
-    let mut from = start;
-    let mut at = start;
-    loop {
-        at += memchr::memchr2(b'"', b'\n', piece.get(at..)?)?;
-        if piece[at] == b'\n' {
-            at += 1;
-            // Times begin with a digit; what is not all there may be one.
-            if piece.get(at)?.is_ascii_digit() && row_begins(&piece[at..], false) != Some(false) {
+/// Takes one of each two quotes inside of columns away. `None` if there is one alone, or one in a column that
+/// is not in quotes.
+fn unescape(piece: &[u8], masks: &Masks, row: &mut Row, scratch: &mut Vec<u8>) -> Option<()> {
+    let next_quote = |from: usize| masks.next(from, |[quotes, _, _]| *quotes);
+    for column in row.columns.iter_mut().take(row.len).filter(|column| **column != Span::ABSENT) {
+        let range = column.range();
+        let is_quoted = range.start > 0 && piece[range.start - 1] == b'"';
+        let scratch_from = scratch.len();
+        let mut from = range.start;
+        while let Some(quote) = next_quote(from).filter(|quote| *quote < range.end) {
+            let is_doubled = quote + 1 < range.end && piece[quote + 1] == b'"';
+            if !is_quoted || !is_doubled {
                 return None;
             }
-        } else if piece.get(at + 1)? == &b'"' {
-            scratch.extend_from_slice(&piece[from..=at]);
-            at += 2;
-            from = at;
-        } else if from == start {
-            return Some((Span::input(start, at), at + 1));
-        } else {
-            scratch.extend_from_slice(&piece[from..at]);
-            return Some((Span::scratch(scratch_from, scratch.len()), at + 1));
+            scratch.extend_from_slice(&piece[from..=quote]);
+            from = quote + 2;
+        }
+        if from > range.start {
+            scratch.extend_from_slice(&piece[from..range.end]);
+            *column = Span::scratch(scratch_from, scratch.len());
         }
     }
+    Some(())
+}
+
+/// The commas and newlines from some place on that is outside of quotes: those outside, and of those inside
+/// the newlines.
+struct Breaks<'a> {
+    masks: &'a Masks,
+    block: usize,
+    /// All bits, if the block begins inside of quotes.
+    carry: u64,
+    breaks: u64,
+    inside: u64,
+}
+
+impl<'a> Breaks<'a> {
+    #[inline]
+    fn from(masks: &'a Masks, from: usize) -> Option<Self> {
+        let mut breaks = Self { masks, block: from / 64, carry: 0, breaks: 0, inside: 0 };
+        breaks.load(u64::MAX << (from % 64))?;
+        Some(breaks)
+    }
+
+    #[inline]
+    fn load(&mut self, from: u64) -> Option<()> {
+        let [quotes, commas, newlines] = *self.masks.block(self.block)?;
+        // Each bit becomes the number of quotes up to there, modulo 2.
+        let mut inside = quotes & from;
+        for shift in [1, 2, 4, 8, 16, 32] {
+            inside ^= inside << shift;
+        }
+        self.inside = inside ^ self.carry;
+        self.carry = 0_u64.wrapping_sub(self.inside >> 63);
+        self.breaks = ((commas & !self.inside) | newlines) & from;
+        Some(())
+    }
+
+    /// The next one, and whether it is inside of quotes.
+    #[inline]
+    fn next(&mut self) -> Option<(usize, bool)> {
+        while self.breaks == 0 {
+            self.block += 1;
+            self.load(u64::MAX)?;
+        }
+        let bit = self.breaks.trailing_zeros();
+        self.breaks &= self.breaks - 1;
+        Some((self.block * 64 + bit as usize, self.inside >> bit & 1 == 1))
+    }
+}
+
+/// The owners of the rows before, by the columns that name them: a session's are the same in all its rows.
+#[derive(Clone, Debug)]
+struct Seen {
+    places: Vec<Entry>,
+    /// The number of the piece that is being framed, from 1.
+    piece: u64,
+}
+
+/// What the owner that was met last in some place was read from.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// From the user to the session's id.
+    head: Span,
+    /// Application, backend type, leader.
+    tail: [Span; 3],
+    piece: u64,
+    number: u32,
+}
+
+/// Sessions whose rows are near each other.
+const PLACES: usize = 512;
+
+impl Default for Seen {
+    fn default() -> Self {
+        let empty = Entry { head: Span::ABSENT, tail: [Span::ABSENT; 3], piece: 0, number: 0 };
+        Self { places: vec![empty; PLACES], piece: 0 }
+    }
+}
+
+impl Seen {
+    fn begin_piece(&mut self) {
+        self.piece += 1;
+    }
+
+    /// The number of a row's owner.
+    #[inline]
+    fn owner(&mut self, row: &Row, piece: &[u8], out: &mut Frames) -> u32 {
+        let read = |out: &mut Frames| out.owner(&owner_of(row, piece, &out.scratch), piece);
+        let Some(head) = between(row, column::TIME, column::LINE) else { return read(out) };
+        let tail = [column::APPLICATION, column::BACKEND_TYPE, column::LEADER]
+            .map(|column| row.columns[column]);
+        let text = |span: Span| span.text(piece, &out.scratch);
+        let last = text(head).last_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+        let place = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES;
+        let entry = &mut self.places[place];
+        if entry.piece == self.piece
+            && text(entry.head) == text(head)
+            && tail.map(text) == entry.tail.map(text)
+        {
+            return entry.number;
+        }
+        let number = read(out);
+        *entry = Entry { head, tail, piece: self.piece, number };
+        number
+    }
+}
+
+/// What stands between two columns, which both must be in the piece as they are.
+#[inline]
+fn between(row: &Row, before: usize, behind: usize) -> Option<Span> {
+    let (before, behind) = (row.columns[before], row.columns[behind]);
+    let (from, to) = (before.end_in_input()?, behind.start_in_input()?);
+    (from <= to).then(|| Span::input(from, to))
 }

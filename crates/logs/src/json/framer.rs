@@ -2,41 +2,73 @@
 //!
 //! A newline always ends a line, so all that can be in doubt is a line that is no object.
 
-use super::{NO_KEYS, decode, parse};
+use super::{Key, Keys, NO_KEYS, decode_frame, owner_of, parse, quick::Quick};
 use crate::{
     clock::Clock,
     frame::{Frame, Frames},
+    masks::Masks,
+    pieces::Span,
 };
 
 /// Frames pieces of a jsonlog.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonFramer {
-    pub(super) max_record_bytes: usize,
-    pub(super) clock: Clock,
+    max_record_bytes: usize,
+    clock: Clock,
+    /// Quotes, backslashes and newlines of the piece that is being framed.
+    masks: Masks,
+    quick: Quick,
+    seen: Seen,
 }
 
 impl JsonFramer {
-    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
-        // Who knows where the first line began.
-        let Some(first) = memchr::memchr(b'\n', piece) else { return };
-        let mut start = first + 1;
-        let ends = memchr::memchr_iter(b'\n', &piece[start..]);
-        for (number, end) in ends.map(|end| first + 1 + end).enumerate() {
-            self.line(piece, start, end, number as u32 + 1, out);
-            start = end + 1;
-        }
+    pub(super) fn new(max_record_bytes: usize, clock: Clock) -> Self {
+        let (masks, quick, seen) = (Masks::default(), Quick::default(), Seen::default());
+        Self { max_record_bytes, clock, masks, quick, seen }
     }
 
-    fn line(&mut self, piece: &[u8], start: usize, end: usize, newlines: u32, out: &mut Frames) {
+    pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
+        let mut masks = std::mem::take(&mut self.masks);
+        masks.find(piece, *b"\"\\\n");
+        self.seen.begin_piece();
+        let newline = |from: usize| masks.next(from, |[_, _, newlines]| *newlines);
+        let mut newlines = 0;
+        // Who knows where the first line began.
+        let mut before = newline(0);
+        while let Some(start) = before.map(|before| before + 1)
+            && let Some(end) = newline(start)
+        {
+            newlines += 1;
+            self.line(piece, (start, end), &masks, newlines, out);
+            before = Some(end);
+        }
+        self.masks = masks;
+    }
+
+    fn line(
+        &mut self,
+        piece: &[u8],
+        (start, end): (usize, usize),
+        masks: &Masks,
+        newlines: u32,
+        out: &mut Frames,
+    ) {
         let scratch_len = out.scratch.len();
         // Spans are offsets into the piece, so the parser gets all before the line, too.
         let line = &piece[..end];
         let mut keys = NO_KEYS;
-        let is_short = end - start <= self.max_record_bytes;
-        let found = is_short && parse(line, start, &mut keys, &mut out.scratch).is_some();
-        match found.then(|| decode(&keys, line, &mut self.clock, &out.scratch)) {
-            Some(Ok((frame, owner))) => {
-                let owner = out.owner(&owner, piece);
+        if end - start > self.max_record_bytes {
+            return;
+        }
+        let mut found = self.quick.parse(piece, (start, end), masks, &mut keys, &mut out.scratch);
+        if found.is_none() {
+            out.scratch.truncate(scratch_len);
+            keys = NO_KEYS;
+            found = parse(line, start, &mut keys, &mut out.scratch);
+        }
+        match found.map(|()| decode_frame(&keys, line, &mut self.clock, &out.scratch)) {
+            Some(Ok(frame)) => {
+                let owner = self.seen.owner(&keys, line, out);
                 let (start, end) = (start as u32, end as u32 + 1);
                 out.frames.push(Frame { start, end, newlines, owner, ..frame });
             }
@@ -47,4 +79,75 @@ impl JsonFramer {
             }
         }
     }
+}
+
+/// The owners of the lines before, by the values that name them: a session's are the same in all its lines.
+#[derive(Clone, Debug)]
+struct Seen {
+    places: Vec<Entry>,
+    /// The number of the piece that is being framed, from 1.
+    piece: u64,
+}
+
+/// What the owner that was met last in some place was read from.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// From behind the time to the end of the session's id, with the keys.
+    head: Span,
+    /// Application, backend type, leader.
+    tail: [Span; 3],
+    piece: u64,
+    number: u32,
+}
+
+/// Sessions whose lines are near each other.
+const PLACES: usize = 512;
+
+impl Default for Seen {
+    fn default() -> Self {
+        let empty = Entry { head: Span::ABSENT, tail: [Span::ABSENT; 3], piece: 0, number: 0 };
+        Self { places: vec![empty; PLACES], piece: 0 }
+    }
+}
+
+impl Seen {
+    fn begin_piece(&mut self) {
+        self.piece += 1;
+    }
+
+    /// The number of a line's owner.
+    #[inline]
+    fn owner(&mut self, keys: &Keys, piece: &[u8], out: &mut Frames) -> u32 {
+        let read = |out: &mut Frames| out.owner(&owner_of(keys, piece, &out.scratch), piece);
+        let Some(head) = head(keys) else { return read(out) };
+        let tail = [Key::Application, Key::BackendType, Key::Leader].map(|key| keys[key as usize]);
+        let text = |span: Span| span.text(piece, &out.scratch);
+        let last = text(head).last_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+        let place = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES;
+        let entry = &mut self.places[place];
+        if entry.piece == self.piece
+            && text(entry.head) == text(head)
+            && tail.map(text) == entry.tail.map(text)
+        {
+            return entry.number;
+        }
+        let number = read(out);
+        *entry = Entry { head, tail, piece: self.piece, number };
+        number
+    }
+}
+
+/// What stands between time and session id, if all that says whose a line is, and is not at its end, is there
+/// as it is.
+#[inline]
+fn head(keys: &Keys) -> Option<Span> {
+    let span = |key: Key| keys[key as usize];
+    let from = span(Key::Time).end_in_input()?;
+    let to = span(Key::SessionId).end_in_input()?;
+    let is_inside = |key: Key| match span(key) {
+        Span::ABSENT => true,
+        span => span.start_in_input().is_some_and(|at| (from..to).contains(&at)),
+    };
+    let named = [Key::User, Key::Database, Key::Pid, Key::Remote];
+    (from < to && named.into_iter().all(is_inside)).then(|| Span::input(from, to))
 }

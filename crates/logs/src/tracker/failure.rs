@@ -9,7 +9,7 @@ use super::{
     Table, Texts, is_client,
     output::Output,
     session::{Session, Stage, StepKind},
-    steps::{name_steps, no_values, query_id, simple, step_kind, truncated},
+    steps::{name_steps, no_values, query_id, simple, step_kind},
     vxid::Vxid,
 };
 use crate::{
@@ -209,7 +209,7 @@ fn failed_portal<'a>(
     match context.values {
         PortalValues::All(list) => {
             let parameters = texts.values.list(list, &mut texts.error_limit);
-            summary.facts.truncated_values += parameters.as_ref().map_or(0, truncated);
+            summary.facts.truncated_values += parameters.map_or(0, |values| values.truncated());
             ActionRef::Execute(BoundRef { portal, parameters, ..bound })
         }
         PortalValues::One(one) => {

@@ -1,6 +1,6 @@
 //! Messages about a client's steps: begun, ended, or both in one.
 
-use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, Parameters, Slot, Source};
+use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, Parameters, Source};
 
 use super::{
     Texts,
@@ -196,20 +196,10 @@ fn parameters<'a>(
     let Some(list) = list else { return no_values(sql) };
     let values = texts.values.list(list, &mut texts.limit);
     match values {
-        Some(values) => output.summary.facts.truncated_values += truncated(&values),
+        Some(values) => output.summary.facts.truncated_values += values.truncated(),
         None => output.summary.note(Reason::BadParameters, output.place, detail),
     }
     values
-}
-
-/// Number of values that were cut.
-pub(super) fn truncated(values: &Parameters<'_>) -> u64 {
-    match values {
-        Parameters::List(_) => 0,
-        Parameters::Flat { slots, .. } => {
-            slots.iter().filter(|slot| matches!(slot, Slot::Truncated(..))).count() as u64
-        }
-    }
 }
 
 /// The values of a statement of which the log shows none.
