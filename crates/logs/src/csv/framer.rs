@@ -112,7 +112,7 @@ fn read_row(
     row: &mut Row,
     scratch: &mut Vec<u8>,
 ) -> Option<usize> {
-    let columns_before = std::mem::take(&mut row.len);
+    row.begin();
     let mut from = start;
     if let Some((_, len)) = time {
         row.push(Span::input(start, start + len));
@@ -157,10 +157,7 @@ fn read_row(
         }
         unescape(piece, masks, row, scratch)?;
     }
-    // What is left there of another row is not this one's.
-    if columns_before > row.len {
-        row.columns.iter_mut().skip(row.len).for_each(|column| *column = Span::ABSENT);
-    }
+    row.end();
     Some(end)
 }
 
@@ -298,4 +295,26 @@ fn between(row: &Row, before: usize, behind: usize) -> Option<Span> {
     let (before, behind) = (row.columns[before], row.columns[behind]);
     let (from, to) = (before.end_in_input()?, behind.start_in_input()?);
     (from <= to).then(|| Span::input(from, to))
+}
+
+#[test]
+fn a_row_has_nothing_of_the_rows_before() {
+    let row = |columns: &str| {
+        format!("2026-11-20 12:00:05.000 UTC,\"al\",\"shop\",7,,,1,,,,,LOG,,\"a\"{columns}\n")
+    };
+    let long = row(",,,,,,,,,\"psql\",\"client backend\",,5");
+    let broken = "2026-11-20 12:00:05.000 UTC,\"al\",\"shop\",7,x\"y\n".to_owned();
+    let piece = ["\n".to_owned(), long, broken, row(",,,,,,,,"), row(",,,,,,,,,\"psql\"")].concat();
+    let mut framer = CsvFramer::new(1000, Clock::new(None).expect("a clock"));
+    let mut out = Frames::default();
+    framer.frames(piece.as_bytes(), &mut out);
+    let told: Vec<_> = out
+        .frames
+        .iter()
+        .map(|frame| {
+            let application = out.owners[frame.owner as usize].application;
+            (application.text(piece.as_bytes(), &out.scratch), frame.query_id)
+        })
+        .collect();
+    assert_eq!(told, [(&b"psql"[..], Some(5)), (b"", None), (b"psql", None)]);
 }
