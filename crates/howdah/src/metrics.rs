@@ -189,8 +189,10 @@ mod tests {
             let (name, kind, help) = (metric.name(), metric.kind().as_str(), metric.help());
             format!("| `{name}` | {kind} | {} | {help} |\n", labels(metric))
         };
-        let table: String = howdah_replay::METRICS.iter().map(row).collect();
-        assert!(page.contains(&table), "docs/src/reference/metrics.md has to hold:\n{table}");
+        for metrics in [howdah_replay::METRICS, howdah_keeper::METRICS] {
+            let table: String = metrics.iter().map(row).collect();
+            assert!(page.contains(&table), "docs/src/reference/metrics.md has to hold:\n{table}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A [`CacheImage`] says which pages of which relations were in the cache and how hot each was. It is
 //! taken by [`dump`], from the server's memory seen from outside, or by SQL; and it converts from and to
-//! the file of contrib's autoprewarm, see [`autoprewarm`]. [`load`] brings its pages into the cache of a
+//! the file of contrib's autoprewarm, see [`autoprewarm`]. [`load()`] brings its pages into the cache of a
 //! server, hottest first.
 
 pub mod advise;

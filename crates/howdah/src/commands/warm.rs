@@ -4,7 +4,10 @@ mod advise;
 mod autoprewarm;
 mod diff;
 mod dump;
+mod follow;
 mod info;
+mod prove;
+mod watch;
 
 use std::path::Path;
 
@@ -40,6 +43,9 @@ enum Command {
     Import(autoprewarm::ImportArgs),
     Export(autoprewarm::ExportArgs),
     Advise(advise::Args),
+    Prove(prove::Args),
+    Watch(watch::Args),
+    Follow(follow::Args),
 }
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
@@ -50,6 +56,9 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         Command::Import(args) => autoprewarm::import(&args, ctx),
         Command::Export(args) => autoprewarm::export(&args, ctx),
         Command::Advise(args) => advise::run(&args, ctx),
+        Command::Prove(args) => prove::run(&args, ctx),
+        Command::Watch(args) => watch::run(&args, ctx),
+        Command::Follow(args) => follow::run(&args, ctx),
     }
 }
 

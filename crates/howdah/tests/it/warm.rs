@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use howdah_connect::{Client, Environment, Target, Words};
 use howdah_lab::{Cluster, or_say_why_not};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{howdah, text};
@@ -170,4 +171,59 @@ fn advice_tells_what_fills_the_cache_and_what_would_fit() {
             assert!(told.contains(words), "{words} is missing in\n{told}");
         }
     }
+}
+
+#[test]
+fn a_server_that_nobody_can_restart_is_not_proved() {
+    let folder = tempfile::tempdir().unwrap();
+    let prove = |args: &[&str]| {
+        let output = howdah(folder.path()).args(["warm", "prove"]).args(args).output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = prove(&["postgresql://127.0.0.1:1/shop"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no command for that was given"), "{said}");
+    assert!(said.contains("--restart-command 'systemctl restart postgresql'"), "{said}");
+    assert_eq!(prove(&[]).0, Some(2));
+    assert_eq!(prove(&["--lab", "--step", "0"]).0, Some(2));
+}
+
+#[test]
+fn a_watch_that_is_switched_off_ends_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let toml = "[warm.watch]\nenabled = false\noutput = \"images\"\ninterval = 60\n";
+    fs::write(folder.path().join("howdah.toml"), toml).unwrap();
+    let args = ["--config", "howdah.toml", "warm", "watch", "postgresql://127.0.0.1:1/shop"];
+    let output = howdah(folder.path()).args(args).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("switched off"), "{said}");
+    assert!(!folder.path().join("images").exists());
+}
+
+#[test]
+fn sigterm_takes_a_last_image() {
+    let Some(cluster) = cluster("warm watch") else { return };
+    query(&cluster, TABLES);
+    let folder = tempfile::tempdir().unwrap();
+    let images = folder.path().join("images");
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
+        .args(["warm", "watch", &cluster.uri("postgres"), "-o"])
+        .arg(&images)
+        .current_dir(folder.path())
+        .env("HOME", folder.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while !images.join("newest.cache").exists() {
+        assert!(std::time::Instant::now() < deadline, "no image came");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    query(&cluster, "CREATE TABLE last AS SELECT generate_series(1, 50000) AS n");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    let info = json(folder.path(), &["warm", "info", "images/newest.cache"]);
+    assert!(relation(&info, "public.last")["pages"].as_u64().unwrap() > 0);
+    assert!(images.join("newest.cache.1").exists());
 }

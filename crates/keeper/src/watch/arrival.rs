@@ -1,0 +1,124 @@
+//! A server that lets us in: since when its cache is what it is, and whether it runs on this host.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use howdah_connect::{Client, ConnectError, Endpoint, QueryError, Target};
+use howdah_warm::dump::{Choice, local_server};
+
+use super::host::{self, Host};
+
+/// A server that lets us in.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    /// When its cache was empty last, by our clock, in microseconds since 1970.
+    pub(super) born_at_us: i64,
+    /// The server on this host, if it is one that can be looked at.
+    pub(super) host: Option<Host>,
+    /// Why it cannot, where it was tried.
+    pub(super) not_local: Option<String>,
+}
+
+/// Why a server did not let us in or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error("the server gave its start as {0:?}")]
+    Answer(String),
+}
+
+impl Failure {
+    fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Connect(error) => error.sqlstate(),
+            Self::Query(error) => error.sqlstate(),
+            Self::Answer(_) => None,
+        }
+    }
+
+    /// It recovers, and will let in: `cannot_connect_now`.
+    pub(super) fn is_starting(&self) -> bool {
+        self.sqlstate() == Some("57P03")
+    }
+
+    /// Whether it means that the server we knew is no more, or about to be. One that is full, or refuses
+    /// our password, is there. Class 57 is shutdown, crash and start.
+    pub(super) fn is_absence(&self) -> bool {
+        match self.sqlstate() {
+            Some(code) => code.starts_with("57P"),
+            None => !matches!(self, Self::Answer(_)),
+        }
+    }
+}
+
+/// A crash of a single session empties the cache as well, and the postmaster stays: the checkpointer,
+/// which runs as long as shared memory does, is then another. Who may not see its start sees restarts
+/// only.
+const BORN: &str = "SELECT (extract(epoch FROM clock_timestamp() - greatest(
+        pg_postmaster_start_time(),
+        (SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer')
+    )) * 1e6)::int8";
+
+/// Clocks of two hosts drift, and a question takes its time.
+const SLACK_US: i64 = 1_000_000;
+
+/// How long a server may take to let in or to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Arrival {
+    /// Whether a server whose cache was born then is this one.
+    pub(super) fn is_same(&self, born_at_us: i64) -> bool {
+        (born_at_us - self.born_at_us).abs() <= SLACK_US
+    }
+}
+
+pub(super) fn arrive(target: &Target, choice: Choice) -> Result<Arrival, Failure> {
+    let mut client = connect(target)?;
+    let born_at_us = ask(&mut client)?;
+    if choice == Choice::PgBuffercache {
+        return Ok(Arrival { born_at_us, host: None, not_local: None });
+    }
+    // Looking is tried now, so that it does not fail when it matters.
+    let found = local_server(&mut client).map_err(|reason| reason.to_string()).and_then(|server| {
+        server.buffers().map_err(|error| error.to_string())?;
+        Host::new(server).map_err(|error| error.to_string())
+    });
+    let (host, not_local) = match found {
+        Ok(host) => (Some(host), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    Ok(Arrival { born_at_us, host, not_local })
+}
+
+/// When the server's cache was empty last, by our clock.
+pub(super) fn born_at_us(target: &Target) -> Result<i64, Failure> {
+    ask(&mut connect(target)?)
+}
+
+fn connect(target: &Target) -> Result<Client, Failure> {
+    let patience = target.connect_timeout().unwrap_or(PATIENCE);
+    let target = target.with_application_name("howdah warm").with_connect_timeout(Some(patience));
+    let mut client = Client::connect(&target)?;
+    client.set_timeout(Some(PATIENCE));
+    Ok(client)
+}
+
+fn ask(client: &mut Client) -> Result<i64, Failure> {
+    let age = client.one_value(BORN)?.unwrap_or_default();
+    let age_us: i64 = age.parse().map_err(|_| Failure::Answer(age))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(i64::try_from(now.as_micros()).unwrap_or(i64::MAX) - age_us)
+}
+
+/// The data directory behind a target that is a unix socket.
+pub(super) fn data_dir_of(target: &Target) -> Option<PathBuf> {
+    target.endpoints().iter().find_map(|endpoint| match endpoint {
+        Endpoint::Unix { path } => host::data_dir_of_socket(path),
+        Endpoint::Tcp { .. } => None,
+    })
+}

@@ -1,0 +1,143 @@
+//! A watched server is as warm after a restart as before, however it ended.
+
+use std::time::Duration;
+
+use howdah_lab::Cluster;
+use howdah_warm::{CacheImage, dump::Choice};
+
+use crate::support::{
+    fill, keep, kill, read, session, settings, start, wait_for_images, wait_until, wait_until_whole,
+};
+
+#[test]
+fn a_restart_brings_back_what_was_read_after_the_last_interval() {
+    for major in [14, 15, 17, 18] {
+        let test = format!("watch over a restart on {major}");
+        let Some(mut cluster) = start(&test, Cluster::builder().major(major)) else { continue };
+        fill(&cluster);
+        cluster.restart().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        read(&cluster, "early");
+        let keeper = keep(settings(&cluster, folder.path()));
+        wait_for_images(&keeper, 1);
+        // Only an image of the shutdown can hold this one.
+        read(&cluster, "late");
+        cluster.restart().unwrap();
+        wait_until_whole(&cluster, "early");
+        wait_until_whole(&cluster, "late");
+        assert_eq!(keeper.metric("howdah_warm_restarts_total", ""), 1.0, "{major}");
+
+        // And once more: an image of a cache that is being filled has replaced nothing.
+        wait_for_images(&keeper, 3);
+        cluster.restart().unwrap();
+        wait_until_whole(&cluster, "late");
+        keeper.stop().unwrap();
+        let image = CacheImage::open(folder.path().join("newest.cache")).unwrap();
+        assert!(image.page_count() > 500, "{major}: {}", image.page_count());
+        assert!(folder.path().join("newest.cache.2").exists());
+    }
+}
+
+#[test]
+fn kill_9_brings_back_the_image_of_the_last_interval() {
+    for major in [15, 18] {
+        let test = format!("watch over kill -9 on {major}");
+        let Some(mut cluster) = start(&test, Cluster::builder().major(major)) else { continue };
+        fill(&cluster);
+        read(&cluster, "early");
+        let folder = tempfile::tempdir().unwrap();
+        let keeper = keep(settings(&cluster, folder.path()));
+        wait_for_images(&keeper, 1);
+        kill(cluster.pid().unwrap());
+        wait_until("the end of the server", || !cluster.is_running());
+        // Its children need a moment to notice, and nobody may start before.
+        wait_until("the server's new start", || cluster.start().is_ok());
+        wait_until_whole(&cluster, "early");
+        keeper.stop().unwrap();
+    }
+}
+
+#[test]
+fn a_crashed_session_empties_the_cache_and_that_is_noticed() {
+    let Some(cluster) = start("watch over a crash", Cluster::builder()) else { return };
+    fill(&cluster);
+    read(&cluster, "early");
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = keep(settings(&cluster, folder.path()));
+    wait_for_images(&keeper, 1);
+    let postmaster = cluster.pid();
+    let client = session(&cluster);
+    kill(u32::try_from(client.process_id().unwrap()).unwrap());
+    wait_until("a load", || keeper.metric("howdah_warm_loads_total", "end=\"done\"") >= 1.0);
+    wait_until_whole(&cluster, "early");
+    assert_eq!(cluster.pid(), postmaster, "the server as such went on");
+    keeper.stop().unwrap();
+}
+
+#[test]
+fn a_server_elsewhere_is_asked() {
+    let Some(mut cluster) = start("watch by SQL", Cluster::builder()) else { return };
+    fill(&cluster);
+    read(&cluster, "early");
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(&cluster, folder.path());
+    settings.choice = Choice::PgBuffercache;
+    let keeper = keep(settings);
+    wait_for_images(&keeper, 1);
+    cluster.restart().unwrap();
+    wait_until_whole(&cluster, "early");
+    keeper.stop().unwrap();
+}
+
+#[test]
+fn a_keeper_that_starts_with_the_server_knows_that_it_is_cold() {
+    let Some(mut cluster) = start("watch after a reboot", Cluster::builder()) else { return };
+    fill(&cluster);
+    read(&cluster, "early");
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = keep(settings(&cluster, folder.path()));
+    wait_for_images(&keeper, 1);
+    read(&cluster, "late");
+    // Told to stop, it takes a last image.
+    keeper.stop().unwrap();
+    cluster.restart().unwrap();
+    let keeper = keep(settings(&cluster, folder.path()));
+    wait_until_whole(&cluster, "early");
+    wait_until_whole(&cluster, "late");
+    wait_for_images(&keeper, 1);
+    keeper.stop().unwrap();
+
+    // The next one finds a server that is as warm as its image, and loads nothing.
+    let keeper = keep(settings(&cluster, folder.path()));
+    wait_for_images(&keeper, 1);
+    assert_eq!(keeper.metric("howdah_warm_loads_total", ""), 0.0);
+    keeper.stop().unwrap();
+}
+
+#[test]
+fn without_an_interval_the_shutdown_is_the_only_image() {
+    let Some(mut cluster) = start("watch at shutdown", Cluster::builder()) else { return };
+    fill(&cluster);
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(&cluster, folder.path());
+    settings.interval = None;
+    let keeper = keep(settings);
+    // The first is for the names of relations.
+    wait_for_images(&keeper, 1);
+    read(&cluster, "late");
+    cluster.restart().unwrap();
+    wait_until_whole(&cluster, "late");
+    keeper.stop().unwrap();
+}
+
+#[test]
+fn intervals_go_on() {
+    let Some(cluster) = start("watch at intervals", Cluster::builder()) else { return };
+    fill(&cluster);
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(&cluster, folder.path());
+    settings.interval = Some(Duration::from_millis(50));
+    let keeper = keep(settings);
+    wait_for_images(&keeper, 4);
+    keeper.stop().unwrap();
+}
