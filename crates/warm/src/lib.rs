@@ -12,6 +12,7 @@ pub mod dump;
 pub mod image;
 pub mod load;
 pub mod os_cache;
+pub mod ready;
 
 pub use image::CacheImage;
 pub use load::load;

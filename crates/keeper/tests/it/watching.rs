@@ -141,3 +141,29 @@ fn intervals_go_on() {
     wait_for_images(&keeper, 4);
     keeper.stop().unwrap();
 }
+
+#[test]
+fn files_are_read_ahead_while_the_server_recovers() {
+    let Some(mut cluster) = start("watch a recovery", Cluster::builder()) else { return };
+    fill(&cluster);
+    read(&cluster, "early");
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = keep(settings(&cluster, folder.path()));
+    wait_for_images(&keeper, 1);
+    keeper.stop().unwrap();
+    cluster.stop().unwrap();
+    // What a postmaster writes while it recovers for as long as this test likes.
+    let lock_file = cluster.data_dir().join("postmaster.pid");
+    let port = cluster.port();
+    std::fs::write(&lock_file, format!("1\n/\n1795176000\n{port}\n/tmp\n\n  1 1\nstarting\n"))
+        .unwrap();
+    let mut settings = settings(&cluster, folder.path());
+    settings.data_dir = Some(cluster.data_dir().to_path_buf());
+    let keeper = keep(settings);
+    let bytes = || keeper.metric("howdah_warm_read_ahead_bytes_total", "");
+    wait_until("files to be read ahead", || bytes() > 2e6);
+    std::fs::remove_file(&lock_file).unwrap();
+    cluster.start().unwrap();
+    wait_until_whole(&cluster, "early");
+    keeper.stop().unwrap();
+}

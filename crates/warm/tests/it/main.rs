@@ -4,4 +4,5 @@
 
 mod dumping;
 mod loading;
+mod readiness;
 mod support;
