@@ -131,7 +131,11 @@ impl Core {
             return None;
         }
         let wishes = self.wishes.intern(std::mem::take(&mut login.settings));
-        Some(self.clients.insert(Client::new(&login, wishes)))
+        let mut client = Client::new(&login, wishes);
+        if self.pool(login.pool).spec.settings_at_login {
+            client.startup = self.wishes.intern([]); // The server knows how to go back to them.
+        }
+        Some(self.clients.insert(client))
     }
 
     /// Sends a new client ParameterStatus, BackendKeyData and ReadyForQuery: now, or, in a pool that

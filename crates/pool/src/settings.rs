@@ -176,6 +176,11 @@ impl ServerSettings {
         Self { reported: reported.collect(), ..Self::default() }
     }
 
+    /// What it reported at its login.
+    pub(crate) fn at_login_values(&self) -> Arc<[Setting]> {
+        self.reported.iter().map(|known| Setting::new(&known.name, &known.at_login)).collect()
+    }
+
     /// Takes a ParameterStatus. What it fulfils is for the caller to say, who knows for whom it was.
     pub(crate) fn report(&mut self, name: &[u8], value: &[u8]) {
         self.fulfils = None;

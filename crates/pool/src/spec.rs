@@ -34,6 +34,9 @@ pub struct PoolSpec {
     pub logins_max: u32,
     /// Whether a server serves one client and is closed after it: replication.
     pub servers_once: bool,
+    /// Whether a server begins with the settings of the client that it is for, as part of its login:
+    /// nothing is set then. A replication connection takes no other way.
+    pub settings_at_login: bool,
     /// What is run when a client leaves its server. Without it what is dirty is reset, and in
     /// [`Mode::Session`] everything.
     pub reset: Option<Reset>,
@@ -88,6 +91,7 @@ impl PoolSpec {
             statements_per_server: 200,
             logins_max: 4,
             servers_once: false,
+            settings_at_login: false,
             reset: None,
             check: None,
             round_robin: false,

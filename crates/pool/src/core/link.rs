@@ -1,4 +1,16 @@
 //! Who gets which server, and when.
+//!
+//! # Between workers
+//!
+//! An idle server moves to a worker that starves by one message: a [`Transfer`], which owns all that is
+//! known of the server, its permits included, and beside it the socket. Neither can be copied, and the
+//! sender has taken both out of its own tables before the message exists; so at every moment one worker,
+//! or one message, has the server, and no order of events changes that. What else workers share are
+//! [`crate::Limit`]s, each one atomic number that guards nothing but itself, and the table of statements,
+//! under a mutex and asked for names only. A request for a server that comes too late finds none or finds
+//! one not needed any more: it is then idle with the worker that asked. A message that is never read
+//! (its worker has ended) drops what it owns: permits are given back, and the socket is closed. There is
+//! nothing left that a model of memory orderings could say; a test with threads hammers it.
 
 use std::sync::Arc;
 
@@ -47,6 +59,9 @@ impl Core {
         client.state = ClientState::Linked(server_id);
         client.since = self.now;
         client.cancel_due = false;
+        if self.pools[pool_id.index()].as_ref()?.spec.settings_at_login {
+            return Some(true);
+        }
         Some(settle::sync_settings(client, server, &mut self.to_server))
     }
 
@@ -78,9 +93,6 @@ impl Core {
         pool.failures = 0;
         pool.greeting = Some(parameters);
         pool.idle.push_back(id);
-        for client in std::mem::take(&mut pool.unwelcomed) {
-            self.greet(client, io);
-        }
         self.serve(pool_id, io);
     }
 
@@ -116,6 +128,12 @@ impl Core {
 
     /// Gives idle servers to those who wait, the first first.
     pub(super) fn serve(&mut self, pool_id: PoolId, io: &mut dyn Io) {
+        let pool = self.pool(pool_id);
+        if pool.greeting.is_some() && !pool.unwelcomed.is_empty() {
+            for client in std::mem::take(&mut pool.unwelcomed) {
+                self.greet(client, io);
+            }
+        }
         loop {
             if self.next_idle(pool_id).is_none() {
                 return self.check_idle(pool_id, io);
@@ -221,8 +239,11 @@ impl Core {
         }
         server.paused = false;
         server.since = self.now;
+        let greeting = server.settings.at_login_values();
         let id = self.servers.insert(server);
         let pool = self.pool(pool_id);
+        // The worker may never have logged in itself, and its clients are to be greeted all the same.
+        pool.greeting.get_or_insert(greeting);
         pool.servers += 1;
         pool.idle.push_back(id);
         Some(id)

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod doubts;
+mod hand_over;
 mod outdated;
 mod release;
 mod settings;

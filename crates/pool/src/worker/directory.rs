@@ -20,7 +20,7 @@ use rustls::ClientConfig;
 
 use super::StartError;
 use crate::{
-    Check, Limit, Mode, PoolId, PoolSpec, Reserve, Reset, Timeouts,
+    Check, Limit, Mode, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
     auth::{ServerIntent, ServerProtection},
     config::{Config, HostOrder, PoolMode, PoolSettings},
 };
@@ -51,8 +51,9 @@ pub(super) struct Key {
     pub(super) database: String,
     /// The client's user.
     pub(super) user: String,
-    /// What the startup packet says of `replication`, if it is for that.
-    pub(super) replication: Option<String>,
+    /// What the startup packet says of `replication`, if it is for that, and the client's settings:
+    /// a replication connection has to begin with them.
+    pub(super) replication: Option<(&'static str, Vec<Setting>)>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -113,8 +114,12 @@ impl Directory {
             return None;
         }
         let mut settings = self.config.pool(&key.database, &key.user)?;
-        if let Some(replication) = &key.replication {
-            settings.login.parameters.push(("replication".to_owned(), replication.clone()));
+        if let Some((replication, own)) = &key.replication {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let own = own.iter().map(|Setting { name, value }| (text(name), text(value)));
+            let login = &mut settings.login;
+            login.parameters.extend(own);
+            login.parameters.push(("replication".to_owned(), (*replication).to_owned()));
             settings.mode = PoolMode::Session;
         }
         let spec = self.spec(&mut inner, key, &settings);
@@ -168,6 +173,7 @@ impl Directory {
             }),
             servers_min: settings.min_size,
             statements_per_server: self.config.max_prepared_statements,
+            settings_at_login: key.replication.is_some(),
             servers_once: key.replication.is_some() || times.server_lifetime.is_zero(),
             timeouts: Timeouts {
                 query_wait: times.query_wait,

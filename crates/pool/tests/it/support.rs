@@ -113,9 +113,18 @@ impl Raw {
 
     /// Connects and logs in.
     pub(crate) fn log_in(address: SocketAddr) -> Self {
+        Self::log_in_with(address, &[])
+    }
+
+    /// Connects and logs in with parameters.
+    pub(crate) fn log_in_with(address: SocketAddr, parameters: &[(&str, &str)]) -> Self {
         let mut raw = Self::connect(address);
         let mut packet = vec![0, 0, 0, 0, 0, 3, 0, 0];
-        packet.extend_from_slice(b"user\0postgres\0database\0postgres\0\0");
+        packet.extend_from_slice(b"user\0postgres\0database\0postgres\0");
+        for (name, value) in parameters {
+            packet.extend_from_slice(format!("{name}\0{value}\0").as_bytes());
+        }
+        packet.push(0);
         let length = u32::try_from(packet.len()).unwrap();
         packet[..4].copy_from_slice(&length.to_be_bytes());
         raw.0.write_all(&packet).unwrap();
@@ -148,7 +157,10 @@ impl Raw {
     pub(crate) fn until(&mut self, tag: u8) -> Vec<(u8, Vec<u8>)> {
         let mut messages = Vec::new();
         loop {
-            let message = self.message().unwrap();
+            let message = self.message().unwrap_or_else(|error| {
+                let said = messages.iter().map(|(_, body): &(u8, Vec<u8>)| body.escape_ascii());
+                panic!("{error} after {:?}", said.map(|body| body.to_string()).collect::<Vec<_>>())
+            });
             let found = message.0 == tag;
             messages.push(message);
             if found {

@@ -119,8 +119,8 @@ fn admit(admitted: Admitted, stream: &mut Stream, front: &Front) -> Progress {
         admitted;
     let replication = match replication {
         Replication::None => None,
-        Replication::Physical => Some("true".to_owned()),
-        Replication::Logical => Some("database".to_owned()),
+        Replication::Physical => Some(("true", settings.clone())),
+        Replication::Logical => Some(("database", settings.clone())),
     };
     let refuse = |stream: &mut Stream, why: Rejection| {
         let mut bytes = Vec::new();
