@@ -37,8 +37,13 @@ const DIALOGUES: &[Dialogue] = &[
     dialogue(&["P s select 1 | Q select 2 | S", "P t wrong | QS select 3 | S", "DS s | DS t | S"]),
     // Transactions.
     dialogue(&["Q begin", "Q select 1/0", "P s select 1 | S", "B s | S", "Q rollback", "B s | S"]),
-    dialogue(&["Q begin | Q select 1/0 | P s select 1 | S | Q rollback | P s select 2 | B s | E | S"]),
-    dialogue(&["P s select 1 | S", "Q begin | Q select 1/0 | P s select 2 | S | Q commit | P s wrong | S"]),
+    dialogue(&[
+        "Q begin | Q select 1/0 | P s select 1 | S | Q rollback | P s select 2 | B s | E | S",
+    ]),
+    dialogue(&[
+        "P s select 1 | S",
+        "Q begin | Q select 1/0 | P s select 2 | S | Q commit | P s wrong | S",
+    ]),
     dialogue(&[
         "Q begin",
         "P - select generate_series(1, 5) | B - p | DP p | S",
@@ -57,30 +62,70 @@ const DIALOGUES: &[Dialogue] = &[
     dialogue(&["P s select 1 | S", "Q deallocate all", "B s | S", "P s select 2 | B s | E | S"]),
     dialogue(&["P s select 1 | S", "Q discard all", "B s | S", "P s select 2 | B s | E | S"]),
     dialogue(&["P s select 1 | S", "Q deallocate all | B s | E | S", "P s select 3 | B s | E | S"]),
-    dialogue(&["P s select 1 | B s | CS s | E | S", "B s | S", "CS s | P s select 2 | S", "DS s | S"]),
+    dialogue(&[
+        "P s select 1 | B s | CS s | E | S",
+        "B s | S",
+        "CS s | P s select 2 | S",
+        "DS s | S",
+    ]),
     dialogue(&["P s select 1 | S", "B no | CS s | S | P s select 2 | S", "B s | E | S"]),
     dialogue(&["Q begin", "Q discard all", "Q rollback"]),
     // Settings.
-    zoned(&["Q show timezone", "Q set timezone to 'Asia/Tokyo'", "Q show timezone", "Q reset timezone"]),
-    zoned(&["Q set timezone to 'Asia/Tokyo'", "Q reset all", "Q show timezone", "Q show datestyle"]),
+    zoned(&[
+        "Q show timezone",
+        "Q set timezone to 'Asia/Tokyo'",
+        "Q show timezone",
+        "Q reset timezone",
+    ]),
+    zoned(&[
+        "Q set timezone to 'Asia/Tokyo'",
+        "Q reset all",
+        "Q show timezone",
+        "Q show datestyle",
+    ]),
     zoned(&["Q set timezone to 'Asia/Tokyo' | Q reset all | Q show timezone | Q show datestyle"]),
-    zoned(&["Q set timezone to 'Asia/Tokyo'", "Q discard all", "Q show timezone", "Q show datestyle"]),
+    zoned(&[
+        "Q set timezone to 'Asia/Tokyo'",
+        "Q discard all",
+        "Q show timezone",
+        "Q show datestyle",
+    ]),
     zoned(&["P - reset all | B - | E | S", "P - show timezone | B - | E | S", "Q show datestyle"]),
     zoned(&["Q set timezone to 'Asia/Tokyo'; set timezone to default", "Q show timezone"]),
     zoned(&["Q set time zone 'Asia/Tokyo'", "Q set time zone local", "Q show timezone"]),
     zoned(&["Q reset all; set timezone to 'Asia/Tokyo'", "Q show timezone", "Q show datestyle"]),
     zoned(&["Q begin", "Q reset all", "Q show timezone", "Q rollback", "Q show timezone"]),
-    zoned(&["Q begin", "Q set timezone to 'Asia/Tokyo'", "Q select 1/0", "Q rollback", "Q show timezone"]),
-    zoned(&["Q begin", "Q set local timezone to 'Asia/Tokyo'", "Q show timezone", "Q commit", "Q show timezone"]),
+    zoned(&[
+        "Q begin",
+        "Q set timezone to 'Asia/Tokyo'",
+        "Q select 1/0",
+        "Q rollback",
+        "Q show timezone",
+    ]),
+    zoned(&[
+        "Q begin",
+        "Q set local timezone to 'Asia/Tokyo'",
+        "Q show timezone",
+        "Q commit",
+        "Q show timezone",
+    ]),
     zoned(&["Q select 1; set timezone to 'Asia/Tokyo'; show timezone", "Q show timezone"]),
     zoned(&["Q set timezone to 'Asia/Tokyo'; select 1/0", "Q show timezone"]),
-    zoned(&["Q set client_encoding to latin1", "Q select 'a'", "Q reset client_encoding", "Q show client_encoding"]),
+    zoned(&[
+        "Q set client_encoding to latin1",
+        "Q select 'a'",
+        "Q reset client_encoding",
+        "Q show client_encoding",
+    ]),
     // COPY, both ways, and what is too late for it.
     dialogue(&["Q copy numbers from stdin | d 1\n | d 2\n | c", "Q copy numbers to stdout"]),
     dialogue(&["Q copy numbers from stdin | d bad\n | d 2\n | c | Q select 7", "Q select 8"]),
     dialogue(&["Q copy numbers from stdin | d 5\n | f no more", "Q select 9"]),
     dialogue(&["P - copy numbers from stdin | B - | E | SS | d 3\n | c | S", "Q select 10"]),
-    dialogue(&["P - copy numbers from stdin | B - | E | SS | d bad\n | d 4\n | c | S", "Q select 11"]),
+    dialogue(&[
+        "P - copy numbers from stdin | B - | E | SS | d bad\n | d 4\n | c | S",
+        "Q select 11",
+    ]),
     dialogue(&["Q begin", "Q copy numbers from stdin | d bad\n | c", "Q rollback"]),
     dialogue(&["d 1\n", "c", "Q select 12"]),
     // Function calls: 177 adds two integers.
@@ -104,7 +149,10 @@ fn answers_are_those_of_a_direct_connection() {
             let expected = hold(dialogue, direct, || {});
             stage.direct("truncate numbers");
             let told = hold(dialogue, stage.address(), || {
-                exchange(&mut noise, "P - select 99 | B - | E | P n select 98 | B n | E | CS n | S");
+                exchange(
+                    &mut noise,
+                    "P - select 99 | B - | E | P n select 98 | B n | E | CS n | S",
+                );
             });
             if told != expected {
                 let steps = dialogue.steps;

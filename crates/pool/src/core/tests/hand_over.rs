@@ -87,7 +87,8 @@ impl Io for Worker {
     fn send_cancel(&mut self, _: ServerId, _: PoolId, _: &CancelKey) {}
 
     fn want_server(&mut self, _: PoolId) {
-        let others = self.letters.iter().enumerate().filter(|(to, _)| *to != usize::from(self.id.0));
+        let others =
+            self.letters.iter().enumerate().filter(|(to, _)| *to != usize::from(self.id.0));
         others.for_each(|(_, letters)| drop(letters.send(Letter::Wanted(self.id))));
     }
 
