@@ -279,7 +279,10 @@ impl Watch<'_> {
                     }
                     due = match is_stopping {
                         true => Some(Instant::now() + WHILE_STOPPING.max(began.elapsed() * 10)),
-                        false => self.settings.interval.map(|interval| began + interval),
+                        // Never more than half of the time, however short the interval is.
+                        false => self.settings.interval.map(|interval| {
+                            (began + interval).max(Instant::now() + began.elapsed())
+                        }),
                     };
                 }
                 Event::Changed => match self.look(arrival) {
