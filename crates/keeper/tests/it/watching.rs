@@ -5,8 +5,11 @@ use std::time::Duration;
 use howdah_lab::Cluster;
 use howdah_warm::{CacheImage, dump::Choice};
 
+use rustix::process::Signal;
+
 use crate::support::{
-    fill, keep, kill, read, session, settings, start, wait_for_images, wait_until, wait_until_whole,
+    fill, keep, kill, read, session, settings, signal, start, wait_for_images, wait_until,
+    wait_until_whole,
 };
 
 #[test]
@@ -139,6 +142,28 @@ fn intervals_go_on() {
     settings.interval = Some(Duration::from_millis(50));
     let keeper = keep(settings);
     wait_for_images(&keeper, 4);
+    keeper.stop().unwrap();
+}
+
+#[test]
+fn what_is_read_during_a_smart_shutdown_comes_back() {
+    let Some(mut cluster) = start("watch a smart shutdown", Cluster::builder()) else { return };
+    fill(&cluster);
+    cluster.restart().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let keeper = keep(settings(&cluster, folder.path()));
+    wait_for_images(&keeper, 1);
+    let mut last = session(&cluster);
+    last.query("SELECT 1").unwrap();
+    // The server lets nobody in any more, and waits for this session: for no other, so none is held.
+    signal(cluster.pid().unwrap(), Signal::TERM);
+    wait_for_images(&keeper, 2);
+    last.query("SELECT count(pad) FROM late").unwrap();
+    wait_for_images(&keeper, 4);
+    drop(last);
+    wait_until("the end of the server", || !cluster.is_running());
+    cluster.start().unwrap();
+    wait_until_whole(&cluster, "late");
     keeper.stop().unwrap();
 }
 
