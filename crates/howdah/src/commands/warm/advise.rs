@@ -292,8 +292,8 @@ fn memory(out: &mut impl Write, advice: &Advice) -> io::Result<()> {
     )?;
     writeln!(
         out,
-        "page tables  {} for each session that used all of {}; {} for today's {} sessions, {} for \
-         max_connections = {}",
+        "page tables  {} for each session that used all of {}; {} for the sessions of now \
+         ({}), {} for max_connections = {}",
         BinaryBytes(memory.table_bytes_per_session),
         BinaryBytes(memory.bytes),
         BinaryBytes(memory.table_bytes_now),
@@ -304,7 +304,8 @@ fn memory(out: &mut impl Write, advice: &Advice) -> io::Result<()> {
     if let Some(measured) = memory.table_bytes_measured {
         writeln!(out, "             {} at this moment, all processes", BinaryBytes(measured))?;
     }
-    if huge.in_use() != Some(true) {
+    let is_worth_it = memory.fault_seconds >= 0.1 || memory.table_bytes_max >= 64 << 20;
+    if huge.in_use() != Some(true) && is_worth_it {
         let count = facts.huge_page_count.filter(|&count| count > 0);
         let count = count.map_or("enough huge pages".to_owned(), |count| format!("{count}"));
         writeln!(
