@@ -393,6 +393,16 @@ pub static TARGETS: &[Target] = &[
         ..Target::PLAIN
     },
     Target {
+        name: "pool-dialogue",
+        about: "client and server both say anything through the pooler: no answer too many, no server",
+        run: pool_core::dialogue,
+        seeds: Seeds::Made(pool_core::dialogues),
+        words: pool_core::WORDS,
+        memory: (512 << 10, 256),
+        smoke: 3000,
+        ..Target::PLAIN
+    },
+    Target {
         name: "pool-client-login",
         about: "a client that logs in to the pooler: only who knows the password gets in",
         run: pool_login::client,

@@ -13,11 +13,10 @@ use crate::{
 /// nothing to settings. A statement that sets one of them again after that leaves it out. Statements
 /// are told apart by semicolons, wherever those stand.
 pub(crate) fn put_back(sql: &[u8], startup: &[Setting]) -> Option<Vec<Setting>> {
+    let changes = || statements(sql).filter_map(|statement| Change::of(statement.trim_ascii()));
+    changes().next()?; // Nearly no text does anything, and that costs no memory.
     let mut is_back = vec![false; startup.len()];
-    let mut is_any = false;
-    for statement in sql.split(|byte| *byte == b';') {
-        let Some(change) = Change::of(statement.trim_ascii()) else { continue };
-        is_any = true;
+    for change in changes() {
         for (setting, is_back) in startup.iter().zip(&mut is_back) {
             match change {
                 Change::AllBack => *is_back = true,
@@ -27,8 +26,18 @@ pub(crate) fn put_back(sql: &[u8], startup: &[Setting]) -> Option<Vec<Setting>> 
             }
         }
     }
-    let back = || startup.iter().zip(&is_back).filter(|(_, is_back)| **is_back);
-    is_any.then(|| back().map(|(setting, _)| setting.clone()).collect())
+    let back = startup.iter().zip(is_back).filter(|(_, is_back)| *is_back);
+    Some(back.map(|(setting, _)| setting.clone()).collect())
+}
+
+fn statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(sql);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let end = memchr::memchr(b';', text);
+        rest = end.map(|end| &text[end + 1..]);
+        Some(&text[..end.unwrap_or(text.len())])
+    })
 }
 
 /// What a statement does to settings.

@@ -42,10 +42,14 @@ struct Table {
     by_text: HashSet<ByText>,
     last_id: u64,
     clear_at: usize,
+    bytes: usize,
+    clear_at_bytes: usize,
 }
 
 /// Entries before the first clearing.
 const CLEAR_AT_LEAST: usize = 1024;
+/// Bytes of texts before the first clearing.
+const CLEAR_AT_LEAST_BYTES: usize = 32 << 20;
 
 impl Statements {
     /// The statement of a text with its parameter types.
@@ -55,10 +59,12 @@ impl Statements {
         if let Some(ByText(statement)) = table.by_text.get(text) {
             return Arc::clone(statement);
         }
-        if table.by_text.len() >= table.clear_at.max(CLEAR_AT_LEAST) {
-            table.by_text.retain(|ByText(statement)| Arc::strong_count(statement) > 1);
-            table.clear_at = table.by_text.len() * 2;
+        if table.by_text.len() >= table.clear_at.max(CLEAR_AT_LEAST)
+            || table.bytes >= table.clear_at_bytes.max(CLEAR_AT_LEAST_BYTES)
+        {
+            table.clear();
         }
+        table.bytes += text.len();
         table.last_id += 1;
         let id = table.last_id;
         let name = [NAME_PREFIX, id.to_string().as_bytes()].concat().into();
@@ -76,7 +82,25 @@ impl Statements {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if table.by_text.get(&*statement.text).is_some_and(|known| known.0.id == statement.id) {
             table.by_text.remove(&*statement.text);
+            table.bytes -= statement.text.len();
         }
+    }
+
+    /// A client's statement that turned out to be none is not kept, unless others wait to hear so.
+    pub(crate) fn failed(&self, statement: &Arc<Statement>) {
+        if Arc::strong_count(statement) <= 2 {
+            self.retire(statement);
+        }
+    }
+}
+
+impl Table {
+    /// Forgets what nobody uses.
+    fn clear(&mut self) {
+        self.by_text.retain(|ByText(statement)| Arc::strong_count(statement) > 1);
+        self.bytes = self.by_text.iter().map(|ByText(statement)| statement.text.len()).sum();
+        self.clear_at = self.by_text.len() * 2;
+        self.clear_at_bytes = self.bytes * 2;
     }
 }
 
@@ -116,6 +140,26 @@ mod tests {
         let typed = statements.intern(b"select $1\0\0\x01\0\0\0\x17");
         assert_ne!(plain.name, typed.name);
         assert_eq!(*plain.name, *b"howdah_1");
+    }
+
+    #[test]
+    fn long_texts_that_nobody_uses_are_cleared_sooner() {
+        let statements = Statements::default();
+        for i in 0..100 {
+            statements.intern(&[&[b'x'; 1 << 20][..], i.to_string().as_bytes()].concat());
+        }
+        assert!(statements.0.lock().unwrap().bytes <= CLEAR_AT_LEAST_BYTES + (2 << 20));
+    }
+
+    #[test]
+    fn a_text_that_is_none_is_not_kept() {
+        let statements = Statements::default();
+        let (wrong, shared) = (statements.intern(b"wrong"), statements.intern(b"shared"));
+        let other = Arc::clone(&shared);
+        statements.failed(&wrong);
+        statements.failed(&shared);
+        assert_ne!(statements.intern(b"wrong").id, wrong.id);
+        assert_eq!(statements.intern(b"shared").id, other.id);
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::{collections::HashMap, io::IoSlice, sync::Arc};
 
 use howdah_pool::{
-    Backlog, CancelSecret, ClientId, ClientLogin, Core, Io, Peer, PoolId, PoolSpec, ServerId,
+    Backlog, CancelSecret, ClientId, ClientLogin, Core, Io, Mode, Peer, PoolId, PoolSpec, ServerId,
     ServerLogin, Setting, Time, Transfer, WorkerId,
 };
-use howdah_wire::startup::{CancelKey, ProtocolVersion};
+use howdah_wire::{
+    Header,
+    startup::{CancelKey, ProtocolVersion},
+};
 
 use super::Shape;
 
@@ -35,12 +38,39 @@ pub const WORDS: &[&[u8]] = &[
     b"C\0\0\0\x10DISCARD ALL\0",
     b"S\0\0\0\x11TimeZone\0CET\0",
     b"E\0\0\0\x0dC42P05\0\0",
+    b"E\0\0\0\x13SERROR\0C0A000\0\0",
+    b"E\0\0\0\x13SERROR\0C26000\0\0",
+    b"C\0\0\0\x0aRESET\0",
+    b"Q\0\0\0\x0ereset all\0",
+    b"Q\0\0\0\x13deallocate all\0",
+    b"F\0\0\0\x0e\0\0\0\x01\0\0\0\0\0\0",
+    b"X\0\0\0\x04",
     b"\x7f\xff\xff\xff",
 ];
 
 /// Dialogues to begin with.
 pub fn seeds() -> Vec<Vec<u8>> {
     vec![WORDS[..12].concat(), WORDS[12..22].concat(), WORDS[2..10].concat()]
+}
+
+/// Dialogues of both sides, as [`dialogue`] takes them.
+pub fn dialogues() -> Vec<Vec<u8>> {
+    let turn = |side: u8, words: &[&[u8]]| {
+        let said = words.concat();
+        let bytes = u8::try_from(said.len()).expect("turns are short");
+        [&[bytes << 1 | side][..], &said].concat()
+    };
+    let simple = [turn(0, &[WORDS[0]]), turn(1, &[WORDS[12]])].concat();
+    let prepared = [
+        turn(0, &[WORDS[2], WORDS[4], WORDS[8]]),
+        turn(1, &[WORDS[14], WORDS[15], WORDS[12]]),
+        turn(0, &[WORDS[4], WORDS[5], WORDS[8]]),
+        turn(1, &[WORDS[23], WORDS[12]]),
+        turn(1, &[WORDS[16], WORDS[14], WORDS[15]]),
+    ];
+    let reset = [turn(0, &[WORDS[26], WORDS[0]]), turn(1, &[WORDS[25], WORDS[21], WORDS[12]])];
+    let with = |mode: u8, turns: &[u8]| [&[mode][..], turns].concat();
+    vec![with(0x10, &simple), with(0x20, &prepared.concat()), with(0x15, &reset.concat())]
 }
 
 /// What was sent to whom. A peer that was closed must not be sent anything.
@@ -82,14 +112,18 @@ impl Io for Sent {
 
 /// One client and one server, greeted.
 fn stage() -> (Core, Sent, ClientId, ServerId) {
+    stage_with(PoolSpec::new(1), Vec::new())
+}
+
+fn stage_with(spec: PoolSpec, settings: Vec<Setting>) -> (Core, Sent, ClientId, ServerId) {
     let mut core = Core::new(WorkerId(0));
     let mut sent = Sent::default();
-    core.set_pool(PoolId(0), Arc::new(PoolSpec::new(1)));
+    core.set_pool(PoolId(0), Arc::new(spec));
     let login = ClientLogin {
         pool: PoolId(0),
         version: ProtocolVersion::V3_0,
         secret: CancelSecret([0; 32]),
-        settings: Vec::new(),
+        settings,
     };
     let client = core.add_client(login).expect("the pool is known");
     core.greet_client(client, Time(0), &mut sent);
@@ -135,4 +169,52 @@ pub fn server(input: &[u8]) -> Shape {
     let closed = sent.closed.len();
     let first = sent.bytes.get(&Peer::Client(client)).and_then(|told| told.first().copied());
     Shape::of((closed, first, told.min(64) / 8))
+}
+
+/// A client and a server that both say anything, in turns: no client is told more often that a request
+/// is over than it asked, nobody is spoken to that is gone, and there are no more servers than allowed.
+///
+/// The first byte says in which mode; then each turn is a byte for who speaks and how much, and that.
+pub fn dialogue(input: &[u8]) -> Shape {
+    let Some((&mode, mut rest)) = input.split_first() else { return Shape::of(()) };
+    let mut spec = PoolSpec::new(1);
+    spec.mode = [Mode::Transaction, Mode::Session, Mode::Statement][usize::from(mode) % 3];
+    spec.statements_per_server = u32::from(mode >> 4);
+    let settings = if mode & 4 == 0 { Vec::new() } else { vec![Setting::new("TimeZone", "CET")] };
+    let (mut core, mut sent, client, mut server) = stage_with(spec, settings);
+    let (mut said, mut turns) = (Vec::new(), 0);
+    while let Some((&turn, more)) = rest.split_first() {
+        let (now, later) = more.split_at(usize::from(turn >> 1).min(more.len()));
+        rest = later;
+        turns += 1;
+        if turn & 1 == 0 {
+            said.extend_from_slice(now);
+            core.client_bytes(client, now, Time(turns), &mut sent);
+        } else {
+            core.server_bytes(server, now, Time(turns), &mut sent);
+        }
+        if let Some(opened) = sent.opened.pop() {
+            server = opened;
+            let parameters = vec![Setting::new("TimeZone", "UTC")];
+            let login = ServerLogin { parameters, cancel_key: None };
+            core.server_ready(server, login, Time(turns), &mut sent);
+        }
+        assert!(core.servers() <= 1, "the limit is one");
+    }
+    let told = sent.bytes.get(&Peer::Client(client)).map_or(&[][..], Vec::as_slice);
+    let asked = count(&said, b"QSF");
+    let answered = count(told, b"Z");
+    assert!(answered <= asked, "{answered} answers to {asked} requests");
+    Shape::of((mode % 3, asked.min(4), answered.min(4), sent.closed.len(), told.first().copied()))
+}
+
+/// How many messages have one of these tags. One that is not whole counts: its front may have been
+/// enough to go by.
+fn count(bytes: &[u8], tags: &[u8]) -> usize {
+    let (mut found, mut at) = (0, 0);
+    while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::parse) {
+        found += usize::from(tags.contains(&header.tag.0));
+        at += Header::BYTES + header.body_bytes as usize;
+    }
+    found
 }

@@ -300,7 +300,7 @@ impl Listener<'_> {
     /// Takes back what the server skips after an error.
     fn skip(&mut self) {
         let Server { owed, statements, .. } = &mut *self.server;
-        let client = &mut self.client;
+        let (client, shared) = (&mut self.client, self.statements);
         let mut unnamed = None;
         let has_sync = owed.skip_to_sync(|undo, is_failed| match undo {
             // A Parse that fails has ended the statement before it all the same.
@@ -309,7 +309,7 @@ impl Listener<'_> {
             Undo::Unnamed(UnnamedBefore::Any) => {}
             undo => {
                 let client = client.as_deref_mut().map(|client| &mut client.statements);
-                take_back(undo, client, statements);
+                take_back(undo, client, statements, shared);
             }
         });
         if let Some(text) = unnamed.and_then(|text| owed.unnamed_is(text))
@@ -367,7 +367,12 @@ impl Listener<'_> {
 
 /// Takes back what was assumed of a request that has failed, or that the server skips because of one
 /// that has.
-fn take_back(undo: Undo, client: Option<&mut ClientStatements>, server: &mut ServerStatements) {
+fn take_back(
+    undo: Undo,
+    client: Option<&mut ClientStatements>,
+    server: &mut ServerStatements,
+    shared: &Statements,
+) {
     match &undo {
         Undo::NamedAndHeld(_, id) | Undo::Held(id) => server.remove(*id),
         Undo::Evicted(id) => server.insert(*id),
@@ -375,7 +380,12 @@ fn take_back(undo: Undo, client: Option<&mut ClientStatements>, server: &mut Ser
     }
     let Some(client) = client else { return };
     match undo {
-        Undo::Named(name) | Undo::NamedAndHeld(name, _) => drop(client.named.remove(&name)),
+        Undo::Named(name) => drop(client.named.remove(&name)),
+        Undo::NamedAndHeld(name, _) => {
+            if let Some(statement) = client.named.remove(&name) {
+                shared.failed(&statement);
+            }
+        }
         Undo::Closed(name, statement) => drop(client.named.insert(name, statement)),
         Undo::Unnamed(_) | Undo::Held(_) | Undo::Evicted(_) => {}
     }

@@ -44,7 +44,7 @@ fn the_same_text_is_judged_again_after_a_parse_that_failed() {
     stage.client_says(client, &[parse("a", "wrong"), sync(), parse("b", "wrong"), sync()].concat());
     assert_eq!(stage.server_gets(server), [parse("howdah_1", "wrong"), sync()].concat());
     stage.server_says(server, &[error("42601"), message(b'Z', b"I")].concat());
-    assert_eq!(stage.server_gets(server), [parse("howdah_1", "wrong"), sync()].concat());
+    assert_eq!(stage.server_gets(server), [parse("howdah_2", "wrong"), sync()].concat());
 }
 
 #[test]
