@@ -7,6 +7,7 @@ mod downstream;
 mod drain;
 mod leave;
 mod link;
+mod mend;
 mod mutant;
 mod open;
 mod reply;

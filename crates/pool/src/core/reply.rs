@@ -3,10 +3,8 @@
 use howdah_wire::{
     Backend, Frame,
     backend::{Message, Severity, TransactionStatus, encode},
-    frontend::{self, Target},
 };
 
-use super::{rewrite, settle};
 use crate::{
     client::{Client, Syncing},
     dirt::{Dirt, SetKind},
@@ -195,29 +193,6 @@ impl Listener<'_> {
         }
     }
 
-    /// The client has put settings back to what it began with, and the server to what it began with:
-    /// the difference is set. If nothing was sent after that, the client gets its ReadyForQuery when
-    /// that is done, and of all of it hears the last only.
-    fn put_back(&mut self) -> Reply {
-        let server = &mut *self.server;
-        let is_inside = |client: &&mut Client| client.inlet.is_inside_forwarded();
-        let is_inside = server.batch_open || self.client.as_ref().is_some_and(is_inside);
-        if is_inside || !server.put_back_due && !server.owed.is_empty() {
-            return Reply::Forward; // More comes, and it may be that which puts back.
-        }
-        let settings = std::mem::take(&mut server.put_back);
-        let is_due = std::mem::take(&mut server.put_back_due);
-        let missing = server.settings.missing_of(&settings);
-        if !is_due || missing.is_empty() || server.status == TransactionStatus::Failed {
-            return Reply::Forward;
-        }
-        let is_last = server.owed.is_empty();
-        settle::set(server, &missing, Audience::PutBack, self.to_server);
-        let ends_for = if is_last { Audience::Client } else { Audience::PutBack };
-        server.owed.push_for(ends_for, Request::Sync);
-        if is_last { Reply::Swallow } else { Reply::Forward }
-    }
-
     fn parameter(&mut self, body: &[u8], audience: Audience) -> Reply {
         let frame = Frame { tag: Backend::ParameterStatus.tag(), body };
         let Ok(Message::ParameterStatus { name, value }) = Message::parse(frame) else {
@@ -298,7 +273,7 @@ impl Listener<'_> {
     }
 
     /// Takes back what the server skips after an error.
-    fn skip(&mut self) {
+    pub(super) fn skip(&mut self) {
         let Server { owed, statements, .. } = &mut *self.server;
         let (client, shared) = (&mut self.client, self.statements);
         let mut unnamed = None;
@@ -320,48 +295,6 @@ impl Listener<'_> {
         self.server.statements.unnamed_is_ours = false;
         self.server.copying_in = false;
         self.server.skipping = !has_sync;
-    }
-
-    /// What to do about an error that says that the server has another idea of a shared statement than
-    /// the pooler has: if nothing has come of it yet, it is prepared anew and the batch sent again.
-    fn outdated(&mut self, body: &[u8]) -> Option<Reply> {
-        let server = &mut *self.server;
-        let front = server.owed.front()?;
-        let (Request::Bind(id @ 1..) | Request::Describe(id @ 1..)) = front.request else {
-            return None;
-        };
-        let is_lost = memchr::memmem::find(body, b"\0C26000\0").is_some();
-        if !is_lost && memchr::memmem::find(body, b"\0C0A000\0").is_none() {
-            return None;
-        }
-        let client = self.client.as_deref()?;
-        let mut named = client.statements.named.iter();
-        let (name, statement) = named.find(|(_, statement)| statement.id == id)?;
-        let behind = server.owed.behind_in_last_batch();
-        let is_alone =
-            server.status == TransactionStatus::Idle && !client.inlet.is_inside_forwarded();
-        let sent = behind.filter(|_| is_alone).and_then(|behind| server.again.take(behind));
-        let Some(sent) = sent else {
-            if is_lost {
-                server.statements.remove(id);
-                let error = no_such_statement(name);
-                self.skip();
-                return Some(Reply::Replace(error));
-            }
-            self.statements.retire(statement);
-            return None;
-        };
-        server.statements.insert(id);
-        // The server skips up to the Sync that it has, and then hears this.
-        let parse = Request::Parse(Some(Box::new(Undo::Held(id))));
-        server.owed.again_behind([Request::Sync, Request::Close(None), parse]);
-        self.to_server.make(|buf| {
-            frontend::encode::close(buf, Target::Statement(&statement.name)).expect(NO_ZERO_BYTE);
-            rewrite::parse(buf, statement);
-            buf.extend_from_slice(&sent);
-            frontend::encode::sync(buf);
-        });
-        Some(Reply::Swallow)
     }
 }
 
@@ -400,16 +333,7 @@ fn already_exists(name: &[u8]) -> Vec<u8> {
     buf
 }
 
-/// The error that PostgreSQL has for a statement that is not there, with the client's name in it.
-fn no_such_statement(name: &[u8]) -> Vec<u8> {
-    let message = [b"prepared statement \"", name, b"\" does not exist"].concat();
-    let mut buf = Vec::new();
-    let fields = encode::essentials(Severity::Error, b"26000", &message);
-    encode::error_response(&mut buf, fields).expect(NO_ZERO_BYTE);
-    buf
-}
-
-const NO_ZERO_BYTE: &str = "a name on the wire holds no zero byte";
+pub(super) const NO_ZERO_BYTE: &str = "a name on the wire holds no zero byte";
 
 /// Why a setting could not be set, in the server's words if they are there.
 fn setting_refused(body: &[u8]) -> Refusal {

@@ -16,8 +16,8 @@ use std::{
 use self::{network::Link, wire::Wire};
 use super::{backend::Backend, random::Random, script::SimClient};
 use crate::{
-    Core, Limit, Mode, Peer, PoolId, PoolSpec, ServerId, Statements, Time, Transfer, WorkerId,
-    core::Mutant,
+    Check, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reset, ServerId, Statements, Time, Transfer,
+    WorkerId, core::Mutant,
 };
 
 const MS: u64 = 1_000_000;
@@ -307,6 +307,12 @@ fn spec(random: &mut Random) -> PoolSpec {
     };
     spec.statements_per_server = 1 + u32::try_from(random.below(3)).unwrap();
     spec.logins_max = 2;
+    spec.round_robin = random.percent(30);
+    spec.check =
+        random.percent(30).then(|| Check { query: [].into(), idle: Duration::from_millis(20) });
+    let always = random.percent(30);
+    let reset = || Reset { query: (*b"DISCARD ALL").into(), always };
+    spec.reset = random.percent(30).then(reset);
     spec.timeouts.query_wait = None;
     spec.timeouts.login_retry_max = Duration::from_millis(500);
     spec.timeouts.server_idle = Some(Duration::from_millis(400));
