@@ -18,6 +18,7 @@ pub mod statsd;
 pub mod statsd_mapping;
 pub mod statsd_reply;
 pub mod statsd_settings;
+pub mod warm_image;
 pub mod wire;
 pub mod words;
 
@@ -479,6 +480,35 @@ pub static TARGETS: &[Target] = &[
         seeds: Seeds::Folder("words"),
         words: words::WORDS,
         bytes_max: 128,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "warm-image",
+        about: "a cache image: a damaged one is refused",
+        run: warm_image::file,
+        seeds: Seeds::Made(warm_image::file_seeds),
+        words: warm_image::WORDS,
+        memory: (1 << 20, 64),
+        smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "warm-image-body",
+        about: "the inside of a cache image: what is read has its pages in order",
+        run: warm_image::body,
+        seeds: Seeds::Made(warm_image::body_seeds),
+        words: warm_image::WORDS,
+        memory: (1 << 20, 64),
+        smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "warm-blocks",
+        about: "autoprewarm.blocks: what is read is written and read as the same",
+        run: warm_image::blocks,
+        seeds: Seeds::Folder("autoprewarm"),
+        words: warm_image::BLOCKS_WORDS,
+        memory: (64 << 10, 256),
         ..Target::PLAIN
     },
 ];

@@ -7,6 +7,7 @@ mod config;
 mod connection;
 mod context;
 mod errors;
+mod format;
 mod interrupt;
 mod logging;
 mod metrics;

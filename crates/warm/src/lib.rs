@@ -15,4 +15,4 @@ pub mod os_cache;
 pub mod ready;
 
 pub use image::CacheImage;
-pub use load::load;
+pub use load::{load, table::table};

@@ -14,10 +14,13 @@
 
 mod attempt;
 mod catalog;
+mod crew;
 mod occupancy;
 mod plan;
 mod queue;
 mod report;
+mod session;
+pub mod table;
 mod throttle;
 mod way;
 mod worker;
@@ -32,7 +35,7 @@ use crate::{
 };
 
 pub use report::{Loaded, Outcome, Pages, Problem, Residency, Unseen};
-pub use way::Way;
+pub use way::{Mode, Way};
 
 use attempt::{Attempt, Ended};
 

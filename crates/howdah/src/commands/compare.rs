@@ -17,6 +17,7 @@ use howdah_sql::Fingerprint;
 use crate::{
     context::Context,
     errors::{self, Advise as _},
+    format::{self, Format},
     outcome::Outcome,
     progress::Total,
 };
@@ -65,16 +66,6 @@ Examples:
   howdah compare run-16 run-17
   howdah compare run-16 run-17 --control run-16-again --fail-on 'p95>1.5x'
   howdah compare run-a run-b --explain-base postgresql://a/shop --explain-run postgresql://b/shop";
-
-/// How a comparison is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Lines for a person
-    #[default]
-    Table,
-    /// One JSON document
-    Json,
-}
 
 /// Queries in a table, if the user does not say.
 const TABLE_QUERIES: usize = 20;
@@ -143,8 +134,7 @@ fn print(
             write!(out, "{}", table(comparison, crossings, &style))?;
         }
         Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &document(comparison, crossings, limit))?;
-            writeln!(out)?;
+            format::write_json(&mut out, &document(comparison, crossings, limit))?;
         }
     }
     out.finish()?;

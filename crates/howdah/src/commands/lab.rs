@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::{
     context::Context,
     errors::{self, Advise as _},
+    format::{self, Format},
     outcome::Outcome,
 };
 
@@ -91,15 +92,6 @@ struct List {
     /// How to print the list
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Lines for a person
-    #[default]
-    Table,
-    /// One JSON document
-    Json,
 }
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
@@ -238,8 +230,7 @@ fn list(format: Format, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
     let mut out = ctx.stdout();
     match format {
         Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &Document { version: 1, labs })?;
-            writeln!(out)?;
+            format::write_json(&mut out, &Document { version: 1, labs })?;
         }
         Format::Table => {
             let widths = HEAD.map(str::len);

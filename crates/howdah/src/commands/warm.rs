@@ -1,4 +1,4 @@
-//! `howdah warm`: what is in a server's buffer cache, as a file.
+//! `howdah warm`: what is in a server's buffer cache, as a file, and back into a cache.
 
 mod advise;
 mod autoprewarm;
@@ -6,7 +6,9 @@ mod diff;
 mod dump;
 mod follow;
 mod info;
+mod load;
 mod prove;
+mod table;
 mod watch;
 
 use std::path::Path;
@@ -25,10 +27,11 @@ use crate::{
     outcome::Outcome,
 };
 
-/// Save what is in a server's buffer cache, and look at it.
+/// Save what is in a server's buffer cache, look at it, load it again.
 ///
 /// An image says which pages of which relations were in the cache, how much each was used, and which
-/// were dirty. It names relations, so it can be compared with that of another server.
+/// were dirty. It names relations, so it can be compared with that of another server, and
+/// loaded into it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -38,6 +41,8 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Dump(dump::Args),
+    Load(load::Args),
+    Table(table::Args),
     Info(info::Args),
     Diff(diff::Args),
     Import(autoprewarm::ImportArgs),
@@ -51,6 +56,8 @@ enum Command {
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     match args.command {
         Command::Dump(args) => dump::run(&args, ctx),
+        Command::Load(args) => load::run(&args, ctx),
+        Command::Table(args) => table::run(&args, ctx),
         Command::Info(args) => info::run(&args, ctx),
         Command::Diff(args) => diff::run(&args, ctx),
         Command::Import(args) => autoprewarm::import(&args, ctx),

@@ -227,3 +227,59 @@ fn sigterm_takes_a_last_image() {
     assert!(relation(&info, "public.last")["pages"].as_u64().unwrap() > 0);
     assert!(images.join("newest.cache.1").exists());
 }
+
+#[test]
+fn an_image_is_loaded_and_its_exit_code_tells_whether_it_is_there() {
+    let Some(mut cluster) = cluster("warm load") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    query(&cluster, TABLES);
+    query(&cluster, "CREATE EXTENSION pg_prewarm");
+    dump(folder.path(), &cluster, "image");
+    cluster.restart().unwrap();
+    let uri = cluster.uri("postgres");
+    let load = |args: &[&str]| {
+        howdah(folder.path()).args(["warm", "load", "image", &uri]).args(args).output().unwrap()
+    };
+    let check = load(&["--check", "--min-resident", "99"]);
+    assert_eq!(check.status.code(), Some(3), "{}", text(&check.stdout));
+    let loaded = load(&["--format", "json", "--min-resident", "99"]);
+    assert_eq!(loaded.status.code(), Some(0), "{}", text(&loaded.stderr));
+    let document: Value = serde_json::from_slice(&loaded.stdout).unwrap();
+    assert_eq!(document["seen_by"], "memory");
+    let orders = relation(&document, "public.orders");
+    assert!(orders["loaded"].as_u64().unwrap() > 100, "{orders}");
+    assert_eq!(orders["ways"][0], "pg_prewarm");
+    let check = load(&["--check", "--min-resident", "99"]);
+    assert_eq!(check.status.code(), Some(0), "{}", text(&check.stdout));
+    assert!(text(&check.stdout).contains("100.0 % of the plan is resident"));
+
+    query(&cluster, "DROP TABLE items");
+    let told = text(&load(&[]).stdout);
+    assert!(told.contains("public.items: no relation has this name now"), "{told}");
+    let nobody = howdah(folder.path())
+        .args(["warm", "load", "image", "postgresql://postgres@127.0.0.1:1/x", "--wait", "0"])
+        .output()
+        .unwrap();
+    assert_eq!(nobody.status.code(), Some(1));
+}
+
+#[test]
+fn a_table_is_loaded_with_what_belongs_to_it() {
+    let Some(mut cluster) = cluster("warm table") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    query(&cluster, TABLES);
+    query(&cluster, "CREATE EXTENSION pg_prewarm; CREATE INDEX orders_id ON orders (id)");
+    cluster.restart().unwrap();
+    let uri = cluster.uri("postgres");
+    let table = |args: &[&str]| {
+        howdah(folder.path()).args(["warm", "table", &uri]).args(args).output().unwrap()
+    };
+    let told = text(&table(&["orders"]).stdout);
+    assert!(told.contains("public.orders\n") && told.contains("public.orders_id\n"), "{told}");
+    assert!(told.lines().last().unwrap().ends_with("in all"), "{told}");
+    assert_eq!(text(&table(&["items", "--last", "1"]).stdout).trim(), "2  public.items");
+    assert_eq!(table(&["orders", "items", "--first", "1"]).status.code(), Some(2));
+    let missing = table(&["missing"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("is named missing"), "{}", text(&missing.stderr));
+}

@@ -1,27 +1,20 @@
 //! One attempt to load: from the first look at the server to the last.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use howdah_connect::{Client, Target};
 use howdah_inspect::ClockSweep;
 
 use super::{
-    LoadError, MAX_JOBS, Observer, Options,
+    LoadError, Observer, Options,
     catalog::{self, Found},
+    crew::{Crew, Worked},
     occupancy::Occupancy,
     plan::{self, Bounds, PIECE_PAGES, Piece, Plan},
-    queue::Queue,
     report::{Loaded, Outcome, Problem, Residency, Unseen},
-    throttle::Throttle,
-    worker::{self, Shared},
+    session,
+    way::Mode,
+    worker,
 };
 use crate::{
     dump::{self, Choice, DumpError, Facts, QueryFailure},
@@ -57,7 +50,7 @@ impl<'a> Attempt<'a> {
         let mut client =
             worker::reach(target, options.patience, observer).map_err(LoadError::Server)?;
         let facts = Facts::ask(&mut client).map_err(LoadError::Server)?;
-        let started = client.one_value(worker::STARTED).map_err(QueryFailure::from);
+        let started = client.one_value(session::STARTED).map_err(QueryFailure::from);
         let started = started.map_err(LoadError::Server)?.unwrap_or_default();
         if facts.page_bytes != image.origin.page_bytes {
             return Err(LoadError::PageBytes {
@@ -80,7 +73,7 @@ impl<'a> Attempt<'a> {
         let Plan { pieces, resident } =
             plan::plan(self.image, &places, seen.as_ref().ok(), bounds, &mut outcomes);
         let goal = goal(&places, &pieces, resident);
-        let Some((outcomes, is_cut_short)) = self.load(&places, pieces, outcomes) else {
+        let Some(Worked { outcomes, is_cut_short }) = self.load(&places, pieces, outcomes) else {
             return Ok(Ended::Restarted);
         };
         let residency = match seen {
@@ -115,7 +108,9 @@ impl<'a> Attempt<'a> {
     fn bounds(&self, seen: Option<&Occupancy>) -> Bounds {
         let all = u64::from(self.facts.buffers);
         let free = match seen {
-            Some(seen) if !self.options.evict => seen.free.saturating_sub((all / 64).min(256)),
+            Some(seen) if !self.options.evict => {
+                seen.free.saturating_sub((all / 64).clamp(64, 1024))
+            }
             _ => all,
         };
         let piece = match (self.options.bytes_per_second, self.options.max_latency) {
@@ -136,55 +131,24 @@ impl<'a> Attempt<'a> {
         places: &[Result<Found, Problem>],
         pieces: Vec<Piece>,
         outcomes: Vec<Outcome>,
-    ) -> Option<(Vec<Outcome>, bool)> {
-        self.observer.planned(pieces.iter().map(Piece::pages).sum());
-        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut databases = Vec::new();
-        let numbered: Vec<_> = pieces
-            .into_iter()
-            .filter_map(|piece| {
-                let found = places[piece.relation].as_ref().ok()?;
-                let number = *numbers.entry(&found.database).or_insert_with(|| {
-                    databases.push(found.database.clone());
-                    databases.len() - 1
-                });
-                Some((number, piece))
-            })
-            .collect();
-        let jobs = self.options.jobs.clamp(1, MAX_JOBS).min(numbered.len());
+    ) -> Option<Worked> {
         let sweep = self.clock_sweep();
         // A server that ends is noticed by the connections.
         let has_room = || {
             let state = sweep.as_ref().and_then(|sweep| sweep.read().ok());
             state.is_none_or(|state| state.has_free_buffers)
         };
-        let shared = Shared {
+        let crew = Crew {
             target: &self.target,
             options: self.options,
             observer: self.observer,
+            mode: Mode::Buffer,
             started: &self.started,
             page_bytes: self.facts.page_bytes,
-            databases: &databases,
             places,
-            queue: Queue::new(numbered),
-            throttle: Throttle::new(self.options.bytes_per_second),
-            outcomes: Mutex::new(outcomes),
-            is_restarted: AtomicBool::new(false),
-            is_done: AtomicBool::new(false),
             has_room: &has_room,
         };
-        if !self.options.only_look {
-            self.work(&shared, jobs);
-        }
-        if shared.is_restarted.load(Ordering::Relaxed) {
-            return None;
-        }
-        let left = shared.queue.drain();
-        let mut outcomes = shared.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for piece in &left {
-            outcomes[piece.relation].pages.failed += piece.pages();
-        }
-        Some((outcomes, !left.is_empty()))
+        crew.work(pieces, outcomes)
     }
 
     /// What tells at any moment whether a buffer is free, which the first look cannot: others take some
@@ -194,22 +158,6 @@ impl<'a> Attempt<'a> {
             return None;
         }
         dump::local_server(&mut self.client).ok()?.clock_sweep().ok()
-    }
-
-    fn work(&self, shared: &Shared<'_>, jobs: usize) {
-        thread::scope(|scope| {
-            if let Some(limit) = self.options.max_latency
-                && let Ok(client) = dump::connect(&self.target)
-            {
-                scope.spawn(move || shared.throttle.watch(client, limit, || shared.is_over()));
-            }
-            let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(|| worker::run(shared))).collect();
-            for worker in workers {
-                // A panic goes on when the scope ends.
-                let _ = worker.join();
-            }
-            shared.is_done.store(true, Ordering::Relaxed);
-        });
     }
 }
 

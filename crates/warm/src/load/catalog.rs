@@ -28,13 +28,13 @@ pub(super) struct Found {
 /// What a relation is, as far as it decides the way to its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A table or materialised view in the heap.
+    /// A table, materialised view or sequence in the heap.
     Heap,
     /// A TOAST table.
     Toast,
     /// A btree.
     Btree,
-    /// An index of another access method, a sequence, a table of another one.
+    /// An index or a table of another access method.
     Other,
 }
 
@@ -110,6 +110,9 @@ SELECT w.at, c.oid, c.relkind, COALESCE(a.amname, ''),
        CASE WHEN c.reltablespace = 0 THEN d.dattablespace ELSE c.reltablespace END,
        pg_relation_filenode(c.oid), CASE WHEN c.relisshared THEN 0 ELSE d.oid END, l.main, l.fsm, l.vm, l.init";
 
+/// How many those are.
+pub(super) const COLUMN_COUNT: usize = 11;
+
 const FROM: &str = "
 LEFT JOIN pg_am a ON a.oid = c.relam
 JOIN pg_database d ON d.datname = current_database()
@@ -135,7 +138,7 @@ const BY_FILE: &str = "
 FROM unnest($1::int4[], $2::oid[], $3::oid[]) AS w(at, tablespace, filenode)
 JOIN pg_class c ON c.oid = pg_filenode_relation(w.tablespace, w.filenode)";
 
-type Place = (usize, Result<Found, Problem>);
+pub(super) type Place = (usize, Result<Found, Problem>);
 
 fn ask(
     image: &CacheImage,
@@ -150,12 +153,10 @@ fn ask(
         wanted.iter().partition(|&&at| image.relations[at].name.is_some());
     let mut places = Vec::new();
     if !named.is_empty() {
-        let result = by_name(&mut client, image, &named)?;
-        read(&result, target, &mut places)?;
+        places.extend(read(&by_name(&mut client, image, &named)?, target)?);
     }
     if !nameless.is_empty() {
-        let result = by_file(&mut client, image, &nameless, facts)?;
-        read(&result, target, &mut places)?;
+        places.extend(read(&by_file(&mut client, image, &nameless, facts)?, target)?);
     }
     Ok(places)
 }
@@ -201,17 +202,27 @@ fn by_file(
     Ok(client.query_with(&format!("{COLUMNS}{BY_FILE}{FROM}"), &values)?)
 }
 
-fn read(result: &ResultSet, target: &Target, places: &mut Vec<Place>) -> Result<(), QueryFailure> {
-    for row in &result.rows {
+/// A query for relations that `with` names: it ends with a table `w` of places and oids. Schema and name
+/// stand behind the columns that [`read`] takes.
+pub(super) fn family(with: &str) -> String {
+    format!(
+        "{with} {COLUMNS}, n.nspname, c.relname FROM w JOIN pg_class c ON c.oid = w.oid
+         JOIN pg_namespace n ON n.oid = c.relnamespace {FROM} ORDER BY w.at"
+    )
+}
+
+/// The relations of a result, in its order.
+pub(super) fn read(result: &ResultSet, target: &Target) -> Result<Vec<Place>, QueryFailure> {
+    let place = |row: &Row| {
         let text = |column| row.text(column).map(Cow::into_owned);
         let at = dump::number("a place in a list", text(0))?;
         let place = match without_pages(text(2).as_deref()) {
             Some(kind) => Err(Problem::NoPages(kind)),
             None => Ok(found(row, target)?),
         };
-        places.push((at, place));
-    }
-    Ok(())
+        Ok((at, place))
+    };
+    result.rows.iter().map(place).collect()
 }
 
 fn found(row: &Row, target: &Target) -> Result<Found, QueryFailure> {
@@ -229,7 +240,7 @@ fn found(row: &Row, target: &Target) -> Result<Found, QueryFailure> {
             filenode: dump::number("relfilenode", text(5))?,
         },
         kind: match (text(2).as_deref(), text(3).as_deref()) {
-            (Some("r" | "m"), Some("heap")) => Kind::Heap,
+            (Some("r" | "m"), Some("heap")) | (Some("S"), _) => Kind::Heap,
             (Some("t"), Some("heap")) => Kind::Toast,
             (Some("i"), Some("btree")) => Kind::Btree,
             _ => Kind::Other,

@@ -63,6 +63,16 @@ impl Piece {
     pub(super) fn pages(&self) -> u64 {
         self.runs.iter().map(|run| run.pages()).sum()
     }
+
+    /// Drops the blocks from `end` on, and gives their number.
+    pub(super) fn cut_at(&mut self, end: u32) -> u64 {
+        let before = self.pages();
+        self.runs.retain_mut(|run| {
+            run.last = run.last.min(end.saturating_sub(1));
+            run.first < end
+        });
+        before - self.pages()
+    }
 }
 
 /// Makes a plan for the relations `places` of `image`, and notes in `outcomes` what it leaves out.

@@ -88,14 +88,14 @@ pub enum Problem {
     /// It is shorter than in the image: these pages are no more.
     #[error("it is shorter than it was")]
     Shrunk,
-    /// Another session holds a lock on it.
+    /// Another session holds a lock on it, or a standby keeps ending queries on it.
     #[error("it is locked by another session")]
     Locked,
     /// The role may not read it.
     #[error("{0}")]
     Denied(Box<SqlError>),
     /// Without `pg_prewarm` there is no way to this fork or kind of relation.
-    #[error("without the extension pg_prewarm there is no way to {0}")]
+    #[error("without the extension pg_prewarm there is no way to load {0}")]
     NoWay(&'static str),
     /// The server refuses it.
     #[error("{0}")]
@@ -176,10 +176,13 @@ impl Outcome {
         }
     }
 
-    /// Notes that pages could not be loaded. The first reason stays.
+    /// Notes that pages could not be loaded. The first reason stays, unless it is that a fork of little
+    /// weight has no way.
     pub(super) fn fail(&mut self, pages: u64, problem: Problem) {
         self.pages.failed += pages;
-        self.problem.get_or_insert(problem);
+        if matches!(self.problem, None | Some(Problem::NoWay(_))) {
+            self.problem = Some(problem);
+        }
     }
 }
 

@@ -1,41 +1,49 @@
 //! One connection that takes pieces from the queue until none is left.
 
 use std::{
+    collections::BTreeSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, QueryError, SqlError, Target};
+use howdah_connect::{Client, Target};
 
 use super::{
     Event, Observer, Options,
-    catalog::Found,
+    catalog::{Found, Kind},
     plan::Piece,
     queue::{Queue, Taken},
     report::{Outcome, Problem},
+    session::{self, Session, Step},
     throttle::Throttle,
-    way::{self, Way},
+    way::Mode,
 };
-use crate::dump::{self, QueryFailure};
+use crate::{
+    dump::{self, QueryFailure},
+    image::Fork,
+};
 
 /// What all connections of an attempt share.
 pub(super) struct Shared<'a> {
     pub(super) target: &'a Target,
     pub(super) options: &'a Options,
     pub(super) observer: &'a dyn Observer,
+    pub(super) mode: Mode,
     /// When the server was started, as it says itself.
     pub(super) started: &'a str,
     pub(super) page_bytes: u32,
     /// Names of databases by the number they have in the queue.
     pub(super) databases: &'a [String],
-    /// Where the relations of the image are, by their place in it.
+    /// Where the relations are, by the number they have in pieces.
     pub(super) places: &'a [Result<Found, Problem>],
     pub(super) queue: Queue,
     pub(super) throttle: Throttle,
     pub(super) outcomes: Mutex<Vec<Outcome>>,
+    /// Relations that were read from end to end, whatever piece was asked for.
+    pub(super) read_whole: Mutex<BTreeSet<usize>>,
     /// The server restarted: this attempt is void.
     pub(super) is_restarted: AtomicBool,
     /// All pieces are done.
@@ -52,29 +60,14 @@ impl Shared<'_> {
             || self.observer.wants_end()
     }
 
-    fn outcome(&self, relation: usize, change: impl FnOnce(&mut Outcome)) {
-        // Each change is one step, so the list is whole even if another thread panicked.
-        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut outcomes[relation]);
+    fn outcome<T>(&self, relation: usize, change: impl FnOnce(&mut Outcome) -> T) -> T {
+        change(&mut locked(&self.outcomes)[relation])
     }
 }
 
-/// A connection to one database, ready to load.
-struct Session {
-    client: Client,
-    database: usize,
-    /// The quoted schema of `pg_prewarm`, if it is there and may be called.
-    pg_prewarm: Option<String>,
-}
-
-/// How a piece ended.
-enum Step {
-    Loaded(Way),
-    /// Not now: another session holds a lock.
-    Later,
-    Failed(Problem),
-    /// The connection is gone, the piece is not done.
-    Lost(QueryFailure),
+/// Every change of what connections share is one step, so it is whole even if a thread panicked.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Loads pieces until none is left or all is over.
@@ -83,31 +76,26 @@ pub(super) fn run(shared: &Shared<'_>) {
     while !shared.is_over() {
         let here = session.as_ref().map(|session| session.database);
         let Some(taken) = shared.queue.take(here) else { break };
+        let pages = taken.piece.pages();
         if !(shared.has_room)() {
-            let pages = taken.piece.pages();
             shared.outcome(taken.piece.relation, |outcome| outcome.pages.no_room += pages);
             shared.observer.advanced(pages);
             continue;
         }
-        shared
-            .throttle
-            .admit(taken.piece.pages() * u64::from(shared.page_bytes), || shared.is_over());
+        shared.throttle.admit(pages * u64::from(shared.page_bytes), || shared.is_over());
         load_one(shared, &mut session, taken);
     }
 }
 
+/// Loads a piece, over as many connections as it takes.
 fn load_one(shared: &Shared<'_>, session: &mut Option<Session>, taken: Taken) {
-    let Taken { database, piece, is_second_try } = taken;
-    let pages = piece.pages();
+    let Taken { database, mut piece, is_second_try } = taken;
     let mut losses = 0;
     let problem = loop {
         let began = Instant::now();
-        let step = match ready(shared, session, database) {
-            Ok(session) => load_piece(shared, session, &piece),
-            Err(failure) => Step::Lost(failure),
-        };
-        match step {
+        match try_one(shared, session, database, &piece) {
             Step::Loaded(way) => {
+                let pages = piece.pages();
                 shared.outcome(piece.relation, |outcome| outcome.note_loaded(pages, way));
                 shared.observer.advanced(pages);
                 return shared.throttle.rest(began.elapsed(), || shared.is_over());
@@ -115,15 +103,18 @@ fn load_one(shared: &Shared<'_>, session: &mut Option<Session>, taken: Taken) {
             Step::Later if !is_second_try => return shared.queue.later(database, piece),
             Step::Later => break Problem::Locked,
             Step::Failed(problem) => break problem,
+            Step::BeyondEnd(error) => match shorten(shared, session, &mut piece) {
+                true if piece.runs.is_empty() => return,
+                true => {}
+                false => break Problem::Refused(error),
+            },
             Step::Lost(failure) => {
                 *session = None;
                 losses += 1;
                 if is_crash(&failure) {
                     shared.is_restarted.store(true, Ordering::Relaxed);
-                    return shared.queue.later(database, piece);
-                }
-                if losses == LOSSES_MAX {
-                    break Problem::Lost(Arc::new(failure));
+                } else if losses == LOSSES_MAX {
+                    break session::lost(failure);
                 }
             }
         }
@@ -131,12 +122,53 @@ fn load_one(shared: &Shared<'_>, session: &mut Option<Session>, taken: Taken) {
             return shared.queue.later(database, piece);
         }
     };
+    let pages = piece.pages();
     shared.outcome(piece.relation, |outcome| outcome.fail(pages, problem));
     shared.observer.advanced(pages);
 }
 
 /// How often one piece may lose its connection. A server may crash because of what it reads.
 const LOSSES_MAX: u32 = 3;
+
+fn try_one(
+    shared: &Shared<'_>,
+    session: &mut Option<Session>,
+    database: usize,
+    piece: &Piece,
+) -> Step {
+    let Ok(found) = &shared.places[piece.relation] else {
+        return Step::Failed(Problem::Dropped);
+    };
+    let session = match ready(shared, session, database) {
+        Ok(session) => session,
+        Err(failure) => return Step::Lost(failure),
+    };
+    if locked(&shared.read_whole).contains(&piece.relation) {
+        return Step::Loaded(super::Way::IndexOnlyScan);
+    }
+    let wanted = shared.outcome(piece.relation, |outcome| outcome.pages.wanted);
+    let length = found.lengths[Fork::Main.number() as usize].unwrap_or(u32::MAX);
+    let step = session.load(found, piece, shared.mode, wanted * 2 >= u64::from(length));
+    if found.kind == Kind::Btree && matches!(step, Step::Loaded(super::Way::IndexOnlyScan)) {
+        locked(&shared.read_whole).insert(piece.relation);
+    }
+    step
+}
+
+/// Cuts off what is beyond the end of a relation that became shorter since it was looked up. False, if
+/// nothing is, or the length cannot be had.
+fn shorten(shared: &Shared<'_>, session: &mut Option<Session>, piece: &mut Piece) -> bool {
+    let (Some(session), Ok(found)) = (session, &shared.places[piece.relation]) else {
+        return false;
+    };
+    let Ok(length) = session.length(found.oid, piece.fork) else { return false };
+    let beyond = piece.cut_at(length);
+    if beyond > 0 {
+        shared.outcome(piece.relation, |outcome| outcome.fail(beyond, Problem::Shrunk));
+        shared.observer.advanced(beyond);
+    }
+    beyond > 0
+}
 
 /// Whether buffers are lost with the connection: the server stopped, or one of its processes crashed,
 /// upon which it empties them.
@@ -155,27 +187,15 @@ fn ready<'s>(
         // The old one is closed first: there are never more than were asked for.
         *session = None;
         let target = shared.target.with_database(&shared.databases[database]);
-        let mut client = reach(&target, shared.options.patience, shared.observer)?;
-        prepare(&mut client, &shared.options.lock_timeout)?;
-        let started = client.one_value(STARTED)?;
-        if started.as_deref() != Some(shared.started) {
+        let client = reach(&target, shared.options.patience, shared.observer)?;
+        let mut new = Session::new(client, database, shared.options.lock_timeout)?;
+        if new.started()? != shared.started {
             shared.is_restarted.store(true, Ordering::Relaxed);
         }
-        let pg_prewarm = client.one_value(PG_PREWARM)?;
-        *session = Some(Session { client, database, pg_prewarm });
+        *session = Some(new);
     }
     Ok(session.as_mut().expect("it was just filled"))
 }
-
-/// When the server was started.
-pub(super) const STARTED: &str = "SELECT pg_postmaster_start_time()::text";
-
-const PG_PREWARM: &str = "
-    SELECT quote_ident(n.nspname) FROM pg_extension e
-    JOIN pg_namespace n ON n.oid = e.extnamespace
-    JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = 'pg_prewarm'
-    WHERE e.extname = 'pg_prewarm' AND has_function_privilege(p.oid, 'EXECUTE')
-    AND has_schema_privilege(n.oid, 'USAGE')";
 
 /// Connects, and waits as long as `patience` for a server that cannot be reached or is starting.
 pub(super) fn reach(
@@ -201,44 +221,3 @@ pub(super) fn reach(
 }
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Settings of a loading session. Parallel workers would read into buffers of their own plan,
-/// compilation costs more than the statements, and a limit on statements is meant for users.
-fn prepare(client: &mut Client, lock_timeout: &Duration) -> Result<(), QueryError> {
-    let lock_timeout_ms = lock_timeout.as_millis().max(1);
-    client.query(&format!(
-        "SET lock_timeout = {lock_timeout_ms}; SET statement_timeout = 0; SET jit = off;
-         SET max_parallel_workers_per_gather = 0; SET synchronize_seqscans = off"
-    ))?;
-    Ok(())
-}
-
-fn load_piece(shared: &Shared<'_>, session: &mut Session, piece: &Piece) -> Step {
-    let Ok(found) = &shared.places[piece.relation] else {
-        return Step::Failed(Problem::Dropped);
-    };
-    let Some(schema) = &session.pg_prewarm else {
-        return Step::Failed(Problem::NoWay("its pages"));
-    };
-    let statement = way::by_pg_prewarm(schema, found, piece);
-    let values: Vec<_> = statement.values.iter().map(|value| Some(&**value)).collect();
-    match session.client.query_with(&statement.sql, &values) {
-        Ok(_) => Step::Loaded(Way::PgPrewarm),
-        Err(QueryError::Sql(error)) if !error.ends_session() => refused(error),
-        Err(error) => Step::Lost(error.into()),
-    }
-}
-
-fn refused(error: Box<SqlError>) -> Step {
-    match error.sqlstate.as_str() {
-        // lock_not_available
-        "55P03" => Step::Later,
-        // insufficient_privilege
-        "42501" => Step::Failed(Problem::Denied(error)),
-        // undefined_table
-        "42P01" => Step::Failed(Problem::Dropped),
-        // invalid_parameter_value: the block is beyond the end now
-        "22023" => Step::Failed(Problem::Shrunk),
-        _ => Step::Failed(Problem::Refused(error)),
-    }
-}

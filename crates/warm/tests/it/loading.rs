@@ -1,62 +1,16 @@
 //! What is in a server's cache after a load, as `pg_buffercache` tells it.
 
-use std::collections::BTreeSet;
-
-use howdah_connect::{Client, Target};
 use howdah_lab::{Cluster, MAJORS};
 use howdah_warm::{
-    CacheImage,
-    dump::{self, Choice},
-    load::{self, Loaded, Options, Outcome, Way},
+    dump::Choice,
+    load::{Options, Way},
 };
 
-use crate::support::{session, start, target};
+use crate::support::{SCHEMA, cached, check_sums, image, load, outcome, session, start, target};
 
-/// A table with an index, TOAST, a visibility and a free space map, some hundred pages in all.
-const SCHEMA: &str = "
-    CREATE EXTENSION pg_buffercache;
-    CREATE SCHEMA \"Odd.Schema\";
-    CREATE TABLE \"Odd.Schema\".\"ta,ble\" (id int PRIMARY KEY, pad text);
-    INSERT INTO \"Odd.Schema\".\"ta,ble\" SELECT n, repeat('x', 300) FROM generate_series(1, 8000) n;
-    CREATE TABLE long (id int, body text);
-    ALTER TABLE long ALTER body SET STORAGE EXTERNAL;
-    INSERT INTO long SELECT n, repeat('y', 5000) FROM generate_series(1, 100) n;";
-
-/// The blocks of a relation's main fork that are in the cache.
-fn cached(client: &mut Client, relation: &str) -> BTreeSet<u32> {
-    let sql = format!(
-        "SELECT relblocknumber FROM pg_buffercache JOIN pg_database d ON d.oid = reldatabase
-         WHERE d.datname = current_database() AND relforknumber = 0
-         AND relfilenode = pg_relation_filenode('{relation}')"
-    );
-    let rows = client.query(&sql).unwrap().remove(0).rows;
-    rows.iter().map(|row| row.text(0).unwrap().parse().unwrap()).collect()
-}
-
-fn image(target: &Target) -> CacheImage {
-    dump::dump(target, Choice::Memory).unwrap().image
-}
-
-fn load(image: &CacheImage, target: &Target, options: &Options) -> Loaded {
-    load::load(image, target, options, &()).unwrap()
-}
-
-fn outcome<'a>(loaded: &'a Loaded, name: &str) -> &'a Outcome {
-    let is_it = |outcome: &&Outcome| match &outcome.relation {
-        howdah_warm::diff::Known::Named(found) => found.to_string() == name,
-        howdah_warm::diff::Known::File(_) => false,
-    };
-    loaded.outcomes.iter().find(is_it).unwrap()
-}
-
-/// Whether the sums close.
-fn check_sums(loaded: &Loaded) {
-    for outcome in &loaded.outcomes {
-        let pages = outcome.pages;
-        let sum = pages.resident + pages.loaded + pages.no_room + pages.failed;
-        assert_eq!(pages.wanted, sum, "{outcome:?}");
-    }
-}
+/// Relations of [`SCHEMA`].
+const TABLE: &str = "\"Odd.Schema\".\"ta,ble\"";
+const INDEX: &str = "\"Odd.Schema\".\"ta,ble_pkey\"";
 
 #[test]
 fn what_was_cached_before_a_restart_is_cached_after_it() {
@@ -103,3 +57,128 @@ fn what_was_cached_before_a_restart_is_cached_after_it() {
         assert_eq!(again.pages().loaded, 0, "{major}: {:#?}", again.pages());
     }
 }
+
+#[test]
+fn a_standby_gets_as_warm_as_its_primary() {
+    for major in [14, 15, 17, 18] {
+        let test = format!("standby on {major}");
+        let Some(primary) = start(&test, Cluster::builder().major(major)) else { continue };
+        let here = target(&primary, "postgres");
+        let mut client = session(&here);
+        client.query(SCHEMA).unwrap();
+        client.query("CREATE EXTENSION pg_prewarm").unwrap();
+        let standby = Cluster::builder().standby_of(&primary).start().unwrap();
+        // What the standby replayed before it was copied is not in its cache.
+        let there = target(&standby, "postgres");
+        client
+            .query(&format!("SELECT count(*) FROM {TABLE}; SELECT count(body) FROM long"))
+            .unwrap();
+        let before = cached(&mut client, TABLE);
+        assert!(before.len() > 300, "{}", before.len());
+        let image = image(&here);
+        let loaded = load(&image, &there, &Options::default());
+        check_sums(&loaded);
+        assert!(loaded.share() > 0.99, "{major}: {:#?}", loaded.outcomes);
+        assert!(!outcome(&loaded, "Odd.Schema.ta,ble").is_rewritten);
+        assert!(cached(&mut session(&there), TABLE).is_superset(&before), "{major}");
+    }
+}
+
+#[test]
+fn a_rewritten_table_and_a_dumped_copy_are_found_by_name() {
+    let Some(cluster) = start("rewritten", Cluster::builder().major(15)) else { return };
+    session(&target(&cluster, "postgres")).query("CREATE DATABASE shop").unwrap();
+    let shop = target(&cluster, "shop");
+    let mut client = session(&shop);
+    client.query(SCHEMA).unwrap();
+    client.query("CREATE EXTENSION pg_prewarm").unwrap();
+    client.query(&format!("SELECT count(*) FROM {TABLE}; SELECT count(body) FROM long")).unwrap();
+    let image = image(&shop);
+
+    client.query(&format!("DELETE FROM {TABLE} WHERE id % 4 = 0")).unwrap();
+    client.query(&format!("VACUUM FULL {TABLE}")).unwrap();
+    let mut cluster = cluster;
+    drop(client);
+    cluster.restart().unwrap();
+    let loaded = load(&image, &shop, &Options::default());
+    let table = outcome(&loaded, "Odd.Schema.ta,ble");
+    assert!(table.is_rewritten && table.problem.is_none(), "{table:?}");
+    let mut client = session(&shop);
+    let length = "SELECT pg_relation_size('\"Odd.Schema\".\"ta,ble\"') / 8192";
+    let length: usize = client.one_value(length).unwrap().unwrap().parse().unwrap();
+    assert_eq!(cached(&mut client, TABLE).len(), length, "all of it was cached, so all of it is");
+
+    let Some(pg_dump) = howdah_lab::client_tool("pg_dump") else { return };
+    let Some(copy) = start("copy", Cluster::builder().major(15)) else { return };
+    session(&target(&copy, "postgres")).query("CREATE DATABASE shop").unwrap();
+    let text = std::process::Command::new(pg_dump)
+        .args(["--inserts", "--rows-per-insert=1000", &cluster.uri("shop")])
+        .output()
+        .unwrap();
+    let there = target(&copy, "shop");
+    let text = String::from_utf8(text.stdout).unwrap();
+    // Lines for psql, which newer minors write around it all.
+    let sql: Vec<_> = text.lines().filter(|line| !line.starts_with('\\')).collect();
+    session(&there).query(&sql.join("\n")).unwrap();
+    let mut copy = copy;
+    copy.restart().unwrap();
+    let loaded = load(&image, &there, &Options::default());
+    check_sums(&loaded);
+    assert!(loaded.share() > 0.99, "{:#?}", loaded.outcomes);
+    let toast = outcome(&loaded, "public.long (TOAST)");
+    assert!(toast.is_rewritten && toast.pages.loaded > 50, "{toast:?}");
+    assert_eq!(cached(&mut session(&there), TABLE).len(), length);
+}
+
+#[test]
+fn a_reader_without_extensions_warms_tables_and_btrees_by_queries() {
+    for major in [14, 15, 17, 18] {
+        let test = format!("by queries on {major}");
+        let Some(mut cluster) = start(&test, Cluster::builder().major(major)) else { continue };
+        let here = target(&cluster, "postgres");
+        let mut client = session(&here);
+        client.query(SCHEMA).unwrap();
+        client.query(RIGHTS).unwrap();
+        client.query("VACUUM ANALYZE").unwrap();
+        client
+            .query(&format!("SELECT count(*) FROM {TABLE}; SELECT count(body) FROM long"))
+            .unwrap();
+        client.query(&format!("SET enable_seqscan = off; SELECT count(id) FROM {TABLE}")).unwrap();
+        client.query("SET enable_seqscan = off; SELECT count(n) FROM hashed WHERE n = 7").unwrap();
+        let (table, index) = (cached(&mut client, TABLE), cached(&mut client, INDEX));
+        assert!(table.len() > 300 && index.len() > 10);
+        let image = image(&here);
+        drop(client);
+        cluster.restart().unwrap();
+
+        let reader = here.with_user("reader");
+        // It may not look into the cache: neither memory, as far as the server goes, nor an extension.
+        let options = Options { look: Choice::PgBuffercache, ..Options::default() };
+        let loaded = load(&image, &reader, &options);
+        check_sums(&loaded);
+        assert!(loaded.residency.is_err());
+        assert_eq!(outcome(&loaded, "Odd.Schema.ta,ble").ways, [Way::RowPointers]);
+        let scanned = outcome(&loaded, "Odd.Schema.ta,ble_pkey");
+        assert_eq!(scanned.ways, [Way::IndexOnlyScan], "{major}: {scanned:?}");
+        let mut client = session(&here);
+        assert!(cached(&mut client, TABLE).is_superset(&table), "{major}");
+        // The metapage and inner pages beside the first path are not read.
+        let index_now = cached(&mut client, INDEX);
+        let missed = index.difference(&index_now).count();
+        assert!(missed * 10 <= index.len(), "{major}: {missed} of {}", index.len());
+        let told = |name: &str| outcome(&loaded, name).problem.as_ref().unwrap().to_string();
+        assert!(told("public.secret").contains("permission denied"), "{}", told("public.secret"));
+        assert!(told("public.hashed_n_idx").contains("without the extension pg_prewarm"));
+        assert!(cached(&mut client, "secret").is_empty());
+    }
+}
+
+const RIGHTS: &str = "
+    CREATE ROLE reader LOGIN;
+    GRANT USAGE ON SCHEMA \"Odd.Schema\" TO reader;
+    GRANT SELECT ON ALL TABLES IN SCHEMA \"Odd.Schema\" TO reader;
+    CREATE TABLE hashed AS SELECT generate_series(1, 3000) AS n;
+    CREATE INDEX ON hashed USING hash (n);
+    GRANT SELECT ON hashed TO reader;
+    REVOKE EXECUTE ON FUNCTION pg_buffercache_pages() FROM PUBLIC;
+    CREATE TABLE secret AS SELECT generate_series(1, 3000) AS n;";

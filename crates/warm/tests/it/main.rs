@@ -6,3 +6,5 @@ mod dumping;
 mod loading;
 mod readiness;
 mod support;
+mod tables;
+mod trouble;

@@ -12,7 +12,11 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 
 use super::report;
-use crate::{context::Context, outcome::Outcome};
+use crate::{
+    context::Context,
+    format::{self, Format},
+    outcome::Outcome,
+};
 
 /// Say what is in a capture: where it came from, its time, its events.
 #[derive(Debug, clap::Args)]
@@ -26,15 +30,6 @@ pub(super) struct Args {
     /// Read all of it, and fail if its events are not those that its manifest counts
     #[arg(long)]
     verify: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Lines for a person
-    #[default]
-    Table,
-    /// One JSON document: the manifest and the size
-    Json,
 }
 
 /// The document of `--format json`.
@@ -57,8 +52,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
                 bytes: capture.bytes(),
                 manifest: capture.manifest(),
             };
-            serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
-            writeln!(out)?;
+            format::write_json(&mut out, &document)?;
         }
     }
     match args.verify {

@@ -1,14 +1,15 @@
 //! `howdah warm diff`: two images side by side.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::{io::Write as _, path::PathBuf};
 
 use howdah_warm::diff::{Known, RelationChange, diff};
 use serde::Serialize;
 
-use crate::{context::Context, outcome::Outcome};
+use crate::{
+    context::Context,
+    format::{self, Format},
+    outcome::Outcome,
+};
 
 /// Compare two images: which relations' pages left the cache, stayed, came.
 ///
@@ -26,15 +27,6 @@ pub(super) struct Args {
     /// How to print it
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Lines for a person
-    #[default]
-    Table,
-    /// One JSON document
-    Json,
 }
 
 /// The document of `--format json`. Counts are pages.
@@ -72,8 +64,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
         Format::Json => {
             let document = Document { version: 1, left, stayed, came, relations: rows };
-            serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
-            writeln!(out)?;
+            format::write_json(&mut out, &document)?;
         }
     }
     let is_enough = |min: u64| stayed * 100 >= (left + stayed) * min;

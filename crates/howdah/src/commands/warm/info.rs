@@ -13,7 +13,11 @@ use howdah_warm::{
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use crate::{context::Context, outcome::Outcome};
+use crate::{
+    context::Context,
+    format::{self, Format},
+    outcome::Outcome,
+};
 
 /// Say what is in an image: from which server, how hot, which relations.
 #[derive(Debug, clap::Args)]
@@ -27,15 +31,6 @@ pub(super) struct Args {
     /// Relations to show, those with most pages first; 0 for all [default: 20 in a table, all in JSON]
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Lines for a person
-    #[default]
-    Table,
-    /// One JSON document
-    Json,
 }
 
 const TABLE_RELATIONS: usize = 20;
@@ -86,9 +81,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
         Format::Json => {
             rows.truncate(super::limit(args.limit, usize::MAX));
-            serde_json::to_writer_pretty(&mut out, &document(&image, rows))
-                .map_err(io::Error::from)?;
-            writeln!(out)?;
+            format::write_json(&mut out, &document(&image, rows))?;
         }
     }
     Ok(Outcome::Done)

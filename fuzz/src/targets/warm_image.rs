@@ -1,0 +1,130 @@
+//! Files of the cache warmer: images, and contrib's autoprewarm.blocks.
+
+use std::collections::BTreeMap;
+
+use howdah_warm::{
+    CacheImage, autoprewarm,
+    image::{CachedFork, Fork, Origin, Page, QualifiedName, Relation, RelationFile, RelationName},
+};
+
+use super::Shape;
+
+/// The mark of an image, its version, and numbers at the ends of their ranges.
+pub const WORDS: &[&[u8]] = &[
+    b"HOWDAHCI\x01\0\0\0",
+    b"\x28\xb5\x2f\xfd",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+    b"\x80\x80\x80\x80\x04",
+    b"\0",
+    b"public",
+];
+
+/// Parts of autoprewarm.blocks.
+pub const BLOCKS_WORDS: &[&[u8]] =
+    &[b"<<1>>\n", b"<<", b">>", b",", b"\n", b"0,1664,1260,0,0\n", b"4294967295", b"4294967296"];
+
+/// The bytes of a file: damaged ones are refused, whatever is wrong with them.
+pub fn file(input: &[u8]) -> Shape {
+    read(CacheImage::parse(input))
+}
+
+/// The bytes inside of a file, whose checksum is right: what is read keeps the promises of an image.
+pub fn body(input: &[u8]) -> Shape {
+    let mut bytes = b"HOWDAHCI\x01\0\0\0".to_vec();
+    bytes.extend((input.len() as u64).to_le_bytes());
+    bytes.extend(xxhash_rust::xxh3::xxh3_64(input).to_le_bytes());
+    bytes.extend(zstd::encode_all(input, 1).expect("memory takes what is written"));
+    read(CacheImage::parse(&bytes))
+}
+
+fn read(parsed: Result<CacheImage, howdah_warm::image::BodyError>) -> Shape {
+    let image = match parsed {
+        Ok(image) => image,
+        // Without the numbers in it.
+        Err(error) => {
+            let text: String =
+                error.to_string().chars().filter(|char| !char.is_ascii_digit()).collect();
+            return Shape::of((false, text.len().min(60)));
+        }
+    };
+    for fork in image.relations.iter().flat_map(|relation| &relation.forks) {
+        let blocks: Vec<_> = fork.pages.iter().map(|page| page.block).collect();
+        assert!(blocks.is_sorted_by(|a, b| a < b), "blocks ascend, each once");
+        assert_eq!(blocks.len(), fork.pages.len());
+    }
+    let mut blocks = Vec::new();
+    let written = autoprewarm::write(&image, None, &mut blocks).expect("memory takes it");
+    assert!(written <= image.page_count());
+    Shape::of((true, image.relations.len().min(9), image.page_count().min(9)))
+}
+
+/// Images of which the inside is taken.
+pub fn body_seeds() -> Vec<Vec<u8>> {
+    file_seeds().iter().filter_map(|file| zstd::decode_all(file.get(HEAD_BYTES..)?).ok()).collect()
+}
+
+/// Bytes before the packed part of a file.
+const HEAD_BYTES: usize = 28;
+
+/// Images as they are saved.
+pub fn file_seeds() -> Vec<Vec<u8>> {
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    [0, 1, 40]
+        .into_iter()
+        .map(|pages| {
+            let path = folder.path().join("image");
+            image(pages).save(&path, Default::default()).expect("it can be written");
+            std::fs::read(path).expect("it was just written")
+        })
+        .collect()
+}
+
+fn image(pages: u32) -> CacheImage {
+    let name = |name: &str| QualifiedName { schema: "public".to_owned(), name: name.to_owned() };
+    let page = |at| Page { block: at * 3 / 2, usage: (at % 6) as u8, is_dirty: at % 5 == 0 };
+    let fork = |fork| CachedFork { fork, length: Some(100), pages: (0..pages).map(page).collect() };
+    let relation = |filenode, name| Relation {
+        file: RelationFile { database: 5, tablespace: 1663, filenode },
+        name,
+        is_logged: filenode % 2 == 0,
+        forks: vec![fork(Fork::Main), fork(Fork::VisibilityMap)],
+    };
+    CacheImage {
+        origin: Origin {
+            server_version: 150_018,
+            system_identifier: u64::MAX,
+            page_bytes: 8192,
+            buffers: 4096,
+            taken_at_us: 1_795_000_000_000_000,
+            source: howdah_warm::image::Source::Memory,
+        },
+        databases: BTreeMap::from([(5, "shop".to_owned())]),
+        relations: vec![
+            relation(16_384, Some(RelationName::Own(name("orders")))),
+            relation(16_385, Some(RelationName::Toast(name("orders")))),
+            relation(16_390, None),
+        ],
+    }
+}
+
+/// autoprewarm.blocks: what is read can be written and is read again as the same.
+pub fn blocks(input: &[u8]) -> Shape {
+    let image = match autoprewarm::read(input, 8192, 0) {
+        Ok(image) => image,
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.len() < 1000, "{text}");
+            return Shape::of((
+                false,
+                text.chars().filter(char::is_ascii_alphabetic).count().min(60),
+            ));
+        }
+    };
+    let mut out = Vec::new();
+    let count = autoprewarm::write(&image, None, &mut out).expect("memory takes it");
+    assert_eq!(count, image.page_count());
+    let again = autoprewarm::read(&*out, 8192, 0).expect("what we write can be read");
+    assert_eq!(again, image);
+    Shape::of((true, image.relations.len().min(9), count.min(9)))
+}
