@@ -3,7 +3,7 @@
 use howdah_lab::{Cluster, MAJORS};
 use howdah_warm::{
     dump::Choice,
-    load::{Options, Way},
+    load::{Options, Outcome, Way},
 };
 
 use crate::support::{SCHEMA, cached, check_sums, image, load, outcome, session, start, target};
@@ -124,7 +124,11 @@ fn a_rewritten_table_and_a_dumped_copy_are_found_by_name() {
     copy.restart().unwrap();
     let loaded = load(&image, &there, &Options::default());
     check_sums(&loaded);
-    assert!(loaded.share() > 0.99, "{:#?}", loaded.outcomes);
+    // Other databases of the image lack the extension, and so what only that can load.
+    let of_shop = |outcome: &&Outcome| outcome.database.as_deref() == Some("shop");
+    let failed: Vec<_> =
+        loaded.outcomes.iter().filter(of_shop).filter(|outcome| outcome.pages.failed > 0).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
     let toast = outcome(&loaded, "public.long (TOAST)");
     assert!(toast.is_rewritten && toast.pages.loaded > 50, "{toast:?}");
     assert_eq!(cached(&mut session(&there), TABLE).len(), length);

@@ -45,13 +45,13 @@ fn what_belongs_to_a_table_is_loaded_with_it() {
     };
     let all = warm(&["parted", "long"], &Options::default()).unwrap();
     let found = names(&all);
-    assert_eq!(found.len(), 7, "{found:?}");
+    assert_eq!(found.len(), 11, "{found:?}");
     for name in
         ["public.low", "public.high", "public.low_n_idx", "public.high_n_idx", "public.long"]
     {
         assert!(found.contains(&name.to_owned()), "{name} in {found:?}");
     }
-    assert!(found.iter().filter(|name| name.starts_with("pg_toast.")).count() == 2);
+    assert!(found.iter().filter(|name| name.starts_with("pg_toast.")).count() == 6);
     assert!(all.iter().all(|warmed| warmed.blocks == warmed.wanted && warmed.problem.is_none()));
     let mut client = session(&here);
     for name in ["low", "high", "low_n_idx"] {
