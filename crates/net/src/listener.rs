@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::PermissionsExt as _,
+        unix::fs::{PermissionsExt as _, chown},
     },
     path::{Path, PathBuf},
 };
@@ -55,7 +55,8 @@ pub struct ListenError {
 
 impl Listener {
     /// Listens on a TCP address; port 0 takes a free one. `backlog` connections wait in the kernel
-    /// until they are accepted. Others may listen there too, if they are of the same user.
+    /// until they are accepted. Others may listen there too, if they are of the same user and come by
+    /// here as well: [`Listener::check_free`] tells beforehand whether somebody does.
     ///
     /// # Errors
     ///
@@ -63,6 +64,27 @@ impl Listener {
     pub fn tcp(address: SocketAddr, backlog: u32) -> Result<Self, ListenError> {
         Self::begin_tcp(address, backlog)
             .map_err(|source| ListenError { place: address.to_string(), source })
+    }
+
+    /// Whether nobody listens on a TCP address. Since listeners share a port with others of their
+    /// kind, a second process would not be refused, and would take half of the first one's clients.
+    ///
+    /// # Errors
+    ///
+    /// Somebody does, or the address is not ours.
+    pub fn check_free(address: SocketAddr) -> Result<(), ListenError> {
+        let check = || {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let socket =
+                socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+            // What connections of before have left does not count; listeners do.
+            set_socket_reuseaddr(&socket, true)?;
+            if address.is_ipv6() {
+                set_ipv6_v6only(&socket, true)?;
+            }
+            Ok(bind(&socket, &address)?)
+        };
+        check().map_err(|source| ListenError { place: address.to_string(), source })
     }
 
     fn begin_tcp(address: SocketAddr, backlog: u32) -> io::Result<Self> {
@@ -82,19 +104,25 @@ impl Listener {
         Ok(Self { socket: socket.into(), place: Place::Tcp(address) })
     }
 
-    /// Listens on a unix socket with these permissions. A socket that a dead process left there is
+    /// Listens on a unix socket with these permissions, which belongs to the group of this number, or
+    /// to our own. A socket that a dead process left there is
     /// replaced; one that somebody answers at is an error, and so is any other file. A path that
     /// begins with `@` is a name in Linux's abstract namespace, which has no permissions.
     ///
     /// # Errors
     ///
     /// The path is taken, too long, or in a directory we may not write to.
-    pub fn unix(path: &Path, mode: u32, backlog: u32) -> Result<Self, ListenError> {
-        Self::begin_unix(path, mode, backlog)
+    pub fn unix(
+        path: &Path,
+        mode: u32,
+        group: Option<u32>,
+        backlog: u32,
+    ) -> Result<Self, ListenError> {
+        Self::begin_unix(path, mode, group, backlog)
             .map_err(|source| ListenError { place: path.display().to_string(), source })
     }
 
-    fn begin_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Self> {
+    fn begin_unix(path: &Path, mode: u32, group: Option<u32>, backlog: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let address = unix_address(path)?;
@@ -106,6 +134,10 @@ impl Listener {
             other => other?,
         }
         if !is_abstract(path) {
+            // The group first: until then, permissions would be another's.
+            if group.is_some() {
+                chown(path, None, group)?;
+            }
             // Between these two lines the umask holds, which gives away no more than `mode` may.
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         }
@@ -211,14 +243,27 @@ mod tests {
     }
 
     #[test]
+    fn a_port_is_free_until_somebody_listens() {
+        let listener = Listener::tcp(([127, 0, 0, 1], 0).into(), 8).unwrap();
+        let address = listener.tcp_address().unwrap();
+        let taken = Listener::check_free(address).unwrap_err();
+        assert_eq!(taken.source.kind(), io::ErrorKind::AddrInUse, "{taken}");
+        let (client, accepted) = (TcpStream::connect(address).unwrap(), listener.accept().unwrap());
+        drop(listener);
+        assert!(accepted.is_some());
+        Listener::check_free(address).unwrap();
+        drop(client);
+    }
+
+    #[test]
     fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
         let directory = std::env::temp_dir().join(format!("howdah-net-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join(".s.PGSQL.1");
         drop(UnixListener::bind(&path).unwrap());
-        let listener = Listener::unix(&path, 0o700, 8).unwrap();
+        let listener = Listener::unix(&path, 0o700, None, 8).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
-        let refused = Listener::unix(&path, 0o700, 8).unwrap_err();
+        let refused = Listener::unix(&path, 0o700, None, 8).unwrap_err();
         assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse, "{refused}");
 
         // The one who was refused had knocked to see whether anybody is in.
