@@ -18,7 +18,7 @@ mod upstream;
 
 use std::sync::Arc;
 
-use howdah_wire::startup::CancelKey;
+use howdah_wire::{Header, startup::CancelKey};
 
 use crate::{
     Io,
@@ -72,6 +72,8 @@ pub struct Core {
     to_client: Gather,
     wishes: WishTable,
     statements: Arc<Statements>,
+    /// Longest body of a message that is let through, either way.
+    body_bytes_max: u32,
     next_sweep: Time,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
@@ -99,11 +101,19 @@ impl Core {
             to_client: Gather::default(),
             wishes: WishTable::default(),
             statements,
+            body_bytes_max: u32::MAX,
             next_sweep: Time::default(),
             starving: Vec::new(),
             #[cfg(test)]
             mutant: None,
         }
+    }
+
+    /// Lets no message through that is longer than this, its five bytes of header included. Who sends
+    /// one loses its connection, since what follows could be read only after it.
+    pub fn bound_messages(&mut self, message_bytes: u32) {
+        let header = u32::try_from(Header::BYTES).expect("it is five");
+        self.body_bytes_max = message_bytes.saturating_sub(header);
     }
 
     /// Makes a pool known, or gives it other settings; those with limits in them take effect for
@@ -113,7 +123,10 @@ impl Core {
             self.pools.resize_with(id.index() + 1, || None);
         }
         match &mut self.pools[id.index()] {
-            Some(pool) => pool.spec = spec,
+            Some(pool) => {
+                spec.greeting.inherit(&pool.spec.greeting);
+                pool.spec = spec;
+            }
             none => *none = Some(Pool::new(spec)),
         }
     }
@@ -139,10 +152,14 @@ impl Core {
         Some(self.clients.insert(client))
     }
 
-    /// Sends a new client ParameterStatus, BackendKeyData and ReadyForQuery: now, or, in a pool that
-    /// never had a server, when the first server has logged us in. Until then it is paused.
-    pub fn greet_client(&mut self, id: ClientId, now: Time, io: &mut dyn Io) {
+    /// Sends a new client what its login owes it, such as AuthenticationOk, and behind that
+    /// ParameterStatus, BackendKeyData and ReadyForQuery: now, or, in a pool that never had a server,
+    /// when the first server has logged us in. Until then it is paused.
+    pub fn greet_client(&mut self, id: ClientId, owed: &[u8], now: Time, io: &mut dyn Io) {
         self.now = now;
+        if self.clients.get(id).is_some() {
+            self.to_client.make(|buf| buf.extend_from_slice(owed));
+        }
         self.greet(id, io);
     }
 
@@ -224,7 +241,7 @@ impl Core {
         self.adopt(transfer)
     }
 
-    /// Gives idle servers of a pool to those who wait.
+    /// Gives idle servers of a pool to those who wait, and greets those who wait for that.
     pub fn serve_waiting(&mut self, pool: PoolId, now: Time, io: &mut dyn Io) {
         self.now = now;
         self.serve(pool, io);

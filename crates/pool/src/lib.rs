@@ -47,6 +47,7 @@ pub use ids::{ClientId, Peer, PoolId, ServerId, WorkerId};
 pub use io::{Backlog, Io};
 pub use limits::{Limit, Permits};
 pub use login::{CancelSecret, ClientLogin, ServerFailure, ServerLogin};
+pub use pool::Greeting;
 pub use refusal::Refusal;
 pub use settings::Setting;
 pub use spec::{Check, Mode, PoolSpec, Reserve, Reset, Timeouts};

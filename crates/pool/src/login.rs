@@ -22,8 +22,9 @@ impl fmt::Debug for CancelSecret {
 
 /// A client that has proven who it is.
 ///
-/// AuthenticationOk has been sent to it (and NegotiateProtocolVersion before, where due), nothing
-/// after that: ParameterStatus, BackendKeyData and ReadyForQuery are the core's.
+/// AuthenticationOk has been sent to it (and NegotiateProtocolVersion before, where due), or goes with
+/// [`crate::Core::greet_client`]; nothing after that: ParameterStatus, BackendKeyData and ReadyForQuery
+/// are the core's.
 #[derive(Clone, Debug)]
 pub struct ClientLogin {
     /// The pool of its database and user.

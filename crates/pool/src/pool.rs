@@ -1,14 +1,51 @@
 //! [`Pool`]: the servers of one database and user that this worker holds, and the clients that wait
 //! for them.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use crate::{
-    ids::{ClientId, ServerId},
+    ids::{ClientId, ServerId, WorkerId},
     settings::Setting,
     spec::PoolSpec,
     time::Time,
 };
+
+/// What the last server of a pool to log in reported, whichever worker's it is. Asked for when a client
+/// logs in, never on the path of a query.
+#[derive(Debug, Default)]
+pub struct Greeting(Mutex<Option<Arc<[Setting]>>>);
+
+impl Greeting {
+    pub(crate) fn known(&self) -> Option<Arc<[Setting]>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes what another knows, if this one knows nothing.
+    pub(crate) fn inherit(&self, from: &Self) {
+        if self.known().is_none()
+            && let Some(known) = from.known()
+        {
+            self.learn(known);
+        }
+    }
+
+    pub(crate) fn learn(&self, reported: Arc<[Setting]>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reported);
+    }
+}
+
+/// That another worker starves for a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) by: WorkerId,
+    /// When it first said so.
+    pub(crate) since: Time,
+    /// When it last said so: it does again and again for as long as it starves.
+    pub(crate) heard: Time,
+}
 
 /// A worker's part of a pool.
 #[derive(Debug)]
@@ -21,8 +58,6 @@ pub(crate) struct Pool {
     pub(crate) waiting: VecDeque<ClientId>,
     /// Clients that are not greeted yet.
     pub(crate) unwelcomed: Vec<ClientId>,
-    /// What the last server to log in reported: clients are greeted with it.
-    pub(crate) greeting: Option<Arc<[Setting]>>,
     /// Logins under way.
     pub(crate) opening: u32,
     /// Servers, those being opened included.
@@ -33,6 +68,13 @@ pub(crate) struct Pool {
     pub(crate) failures: u32,
     /// No login before this.
     pub(crate) retry_at: Time,
+    /// Whether the server has said that it takes nobody for now, and nobody has got in since: it
+    /// starts, or it is being restarted.
+    pub(crate) restarting: bool,
+    /// Workers that starve for a server of ours, each once.
+    pub(crate) wanted_by: VecDeque<Wanted>,
+    /// We do not ask others for a server before this.
+    pub(crate) ask_at: Time,
 }
 
 impl Pool {
@@ -42,12 +84,14 @@ impl Pool {
             idle: VecDeque::new(),
             waiting: VecDeque::new(),
             unwelcomed: Vec::new(),
-            greeting: None,
             opening: 0,
             servers: 0,
             checking: 0,
             failures: 0,
             retry_at: Time::default(),
+            restarting: false,
+            wanted_by: VecDeque::new(),
+            ask_at: Time::default(),
         }
     }
 

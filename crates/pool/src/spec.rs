@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::limits::Limit;
+use crate::{limits::Limit, pool::Greeting};
 
 /// For how long a client has a server to itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,6 +46,8 @@ pub struct PoolSpec {
     pub round_robin: bool,
     /// Servers beyond the pool's size, for when clients have waited too long.
     pub reserve: Option<Reserve>,
+    /// What clients are greeted with, once a server of any worker has logged us in.
+    pub greeting: Arc<Greeting>,
     /// What takes too long.
     pub timeouts: Timeouts,
 }
@@ -96,6 +98,7 @@ impl PoolSpec {
             check: None,
             round_robin: false,
             reserve: None,
+            greeting: Arc::default(),
             timeouts: Timeouts::default(),
         }
     }

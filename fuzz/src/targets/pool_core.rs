@@ -126,7 +126,7 @@ fn stage_with(spec: PoolSpec, settings: Vec<Setting>) -> (Core, Sent, ClientId, 
         settings,
     };
     let client = core.add_client(login).expect("the pool is known");
-    core.greet_client(client, Time(0), &mut sent);
+    core.greet_client(client, b"", Time(0), &mut sent);
     let server = sent.opened.pop().expect("the client needs one");
     let parameters = vec![Setting::new("TimeZone", "UTC")];
     let login = ServerLogin { parameters, cancel_key: None };

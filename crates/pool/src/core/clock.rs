@@ -59,6 +59,7 @@ impl Core {
         for index in 0..self.pools.len() {
             if self.pools[index].is_some() {
                 let pool = PoolId(u32::try_from(index).expect("it was made of a u32"));
+                self.welcome(pool, io);
                 self.open_for_waiting(pool, io);
             }
         }

@@ -78,7 +78,7 @@ impl Core {
         {
             self.to_client.make(|buf| buf.extend_from_slice(&reply));
         }
-        let end = walk(&mut listener, &mut self.to_client, input, &mut at);
+        let end = walk(&mut listener, &mut self.to_client, self.body_bytes_max, input, &mut at);
         if linked.is_some() && listener.server.owed.is_empty() {
             listener.server.since = self.now; // From now on it waits for the client.
         }
@@ -154,7 +154,13 @@ impl Core {
     }
 }
 
-fn walk(listener: &mut Listener<'_>, to_client: &mut Gather, input: &[u8], at: &mut usize) -> End {
+fn walk(
+    listener: &mut Listener<'_>,
+    to_client: &mut Gather,
+    body_bytes_max: u32,
+    input: &[u8],
+    at: &mut usize,
+) -> End {
     loop {
         let inlet = &mut listener.server.inlet;
         let taken = (input.len() - *at).min(inlet.body_left as usize);
@@ -178,7 +184,7 @@ fn walk(listener: &mut Listener<'_>, to_client: &mut Gather, input: &[u8], at: &
             let unknown = format!("no message has the tag {}", header.tag);
             return End::Fault(Refusal::ServerProtocol(unknown));
         };
-        if let Err(error) = header.within(kind.body_bytes_max()) {
+        if let Err(error) = header.within(kind.body_bytes_max().min(body_bytes_max)) {
             return End::Fault(Refusal::ServerProtocol(error.to_string()));
         }
         let start = *at + Header::BYTES;

@@ -16,15 +16,17 @@ use std::sync::Arc;
 
 use howdah_wire::backend::encode;
 
-use super::{Core, Mutant, settle};
+use super::{Core, Mutant, open::STARVED_AFTER, settle};
 use crate::{
     Io,
     client::{Client, ClientState},
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     login::ServerLogin,
+    pool::Wanted,
     server::{Server, ServerState},
     settings::{ServerSettings, is_settable},
     spec::Mode,
+    time::Time,
 };
 
 /// A server on its way from one worker to another: everything known of it but its socket.
@@ -91,9 +93,20 @@ impl Core {
         let pool = self.pool(pool_id);
         pool.opening -= 1;
         pool.failures = 0;
-        pool.greeting = Some(parameters);
+        pool.restarting = false;
+        pool.spec.greeting.learn(parameters);
         pool.idle.push_back(id);
         self.serve(pool_id, io);
+    }
+
+    /// Greets those who wait for it, if there is something to greet them with.
+    pub(super) fn welcome(&mut self, pool_id: PoolId, io: &mut dyn Io) {
+        let pool = self.pool(pool_id);
+        if !pool.unwelcomed.is_empty() && pool.spec.greeting.known().is_some() {
+            for client in std::mem::take(&mut pool.unwelcomed) {
+                self.greet(client, io);
+            }
+        }
     }
 
     pub(super) fn greet(&mut self, id: ClientId, io: &mut dyn Io) {
@@ -101,9 +114,10 @@ impl Core {
         let Some(client) = self.clients.get_mut(id) else { return };
         let pool_id = client.pool;
         let Some(pool) = self.pools[pool_id.index()].as_mut() else { return };
-        let Some(greeting) = &pool.greeting else {
+        let Some(greeting) = pool.spec.greeting.known() else {
             pool.unwelcomed.push(id);
             client.since = self.now;
+            self.flush_client(id, &[], io);
             self.update_pause(Peer::Client(id), io);
             return self.open_for_waiting(pool_id, io);
         };
@@ -128,12 +142,7 @@ impl Core {
 
     /// Gives idle servers to those who wait, the first first.
     pub(super) fn serve(&mut self, pool_id: PoolId, io: &mut dyn Io) {
-        let pool = self.pool(pool_id);
-        if pool.greeting.is_some() && !pool.unwelcomed.is_empty() {
-            for client in std::mem::take(&mut pool.unwelcomed) {
-                self.greet(client, io);
-            }
-        }
+        self.welcome(pool_id, io);
         loop {
             if self.next_idle(pool_id).is_none() {
                 return self.check_idle(pool_id, io);
@@ -208,7 +217,10 @@ impl Core {
         if pool.spec.servers_once || yields {
             return self.close_server(id, io);
         }
-        if !pool.waiting.is_empty() {
+        if !pool.wanted_by.is_empty() && self.give_away(pool_id, id, io) {
+            return;
+        }
+        if !self.pool(pool_id).waiting.is_empty() {
             self.serve(pool_id, io);
         }
     }
@@ -220,15 +232,48 @@ impl Core {
         // One that has not taken all that was sent to it stays: that is with this worker's socket.
         let idle = &self.pools[pool_id.index()].as_ref().expect("it is there").idle;
         let movable = |id: &ServerId| self.servers.get(*id).is_some_and(|s| !s.backlogged);
-        let Some(at) = idle.iter().position(movable) else {
-            self.evict_for(pool_id, io);
-            return;
-        };
-        let id = self.pool(pool_id).idle.remove(at).expect("it was found there");
-        if let Some(server) = self.servers.remove(id) {
-            self.pool(pool_id).servers -= 1;
-            io.hand_over(id, by, Box::new(Transfer { server }));
+        let found = idle.iter().copied().find(movable);
+        match found {
+            Some(id) => self.hand_over(id, by, io),
+            // Room is as good: who asked will look for it again.
+            None if self.evict_for(pool_id, io) => {}
+            None => {
+                let now = self.now;
+                let wanted_by = &mut self.pool(pool_id).wanted_by;
+                match wanted_by.iter_mut().find(|wanted| wanted.by == by) {
+                    Some(wanted) => wanted.heard = now,
+                    None => wanted_by.push_back(Wanted { by, since: now, heard: now }),
+                }
+            }
         }
+    }
+
+    /// Gives a server that has become idle to a worker that starves for it, unless somebody here has
+    /// waited for longer.
+    fn give_away(&mut self, pool_id: PoolId, id: ServerId, io: &mut dyn Io) -> bool {
+        let now = self.now;
+        let pool = self.pools[pool_id.index()].as_mut().expect("it has servers");
+        // Who has got one elsewhere does not say so, but asks no more.
+        pool.wanted_by.retain(|wanted| now.since(wanted.heard) <= 3 * STARVED_AFTER);
+        let Some(Wanted { by, since, .. }) = pool.wanted_by.front().copied() else { return false };
+        let first = pool.waiting.front().and_then(|first| self.clients.get(*first));
+        let backlogged = self.servers.get(id).is_some_and(|server| server.backlogged);
+        if backlogged || first.is_some_and(|client| client.since <= since) {
+            return false;
+        }
+        pool.wanted_by.pop_front();
+        self.hand_over(id, by, io);
+        // Those who wait here take their turn at the other worker's.
+        self.open_for_waiting(pool_id, io);
+        true
+    }
+
+    fn hand_over(&mut self, id: ServerId, to: WorkerId, io: &mut dyn Io) {
+        let Some(server) = self.servers.remove(id) else { return };
+        let pool = self.pool(server.pool);
+        pool.idle.retain(|idle| *idle != id);
+        pool.servers -= 1;
+        io.hand_over(id, to, Box::new(Transfer { server }));
     }
 
     pub(super) fn adopt(&mut self, transfer: Box<Transfer>) -> Option<ServerId> {
@@ -243,8 +288,11 @@ impl Core {
         let id = self.servers.insert(server);
         let pool = self.pool(pool_id);
         // The worker may never have logged in itself, and its clients are to be greeted all the same.
-        pool.greeting.get_or_insert(greeting);
+        if pool.spec.greeting.known().is_none() {
+            pool.spec.greeting.learn(greeting);
+        }
         pool.servers += 1;
+        pool.ask_at = Time::default();
         pool.idle.push_back(id);
         Some(id)
     }

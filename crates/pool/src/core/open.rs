@@ -24,6 +24,16 @@ use crate::{
 /// For how long a server works for its pool before it can be closed for another.
 const TENURE: Duration = Duration::from_secs(1);
 
+/// A worker that has servers of its own asks for another's when somebody has waited this long, and no
+/// more often.
+pub(super) const STARVED_AFTER: Duration = Duration::from_millis(100);
+
+/// "The database system is starting up", or shutting down.
+const CANNOT_CONNECT_NOW: [u8; 5] = *b"57P03";
+
+/// What the worker says of a server that cannot be reached.
+const UNREACHABLE: [u8; 5] = *b"08006";
+
 impl Core {
     /// Opens servers for those who wait, as far as limits and pauses allow.
     pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn Io) {
@@ -36,7 +46,7 @@ impl Core {
         while self.wants_server(pool_id) {
             let Some(permits) = self.permits(pool_id, io) else {
                 self.starving.push(pool_id);
-                return io.want_server(pool_id);
+                return self.ask_others(pool_id, io);
             };
             let now = self.now;
             let pool = self.pool(pool_id);
@@ -44,6 +54,19 @@ impl Core {
             pool.servers += 1;
             let server = self.servers.insert(Server::opening(pool_id, permits, now));
             io.open_server(server, pool_id);
+        }
+    }
+
+    /// Asks other workers for a server, if this one starves: it has none, or those that it has have
+    /// left somebody waiting for long. Not at every occasion: each worker is woken by it.
+    fn ask_others(&mut self, pool_id: PoolId, io: &mut dyn Io) {
+        let (now, first) = (self.now, self.waits_since(pool_id));
+        let pool = self.pool(pool_id);
+        let starves =
+            first.is_some_and(|since| pool.servers == 0 || now.since(since) >= STARVED_AFTER);
+        if starves && now >= pool.ask_at {
+            pool.ask_at = now + STARVED_AFTER;
+            io.want_server(pool_id);
         }
     }
 
@@ -145,7 +168,10 @@ impl Core {
         let pause = timeouts.login_retry * (1 << pool.failures.min(16));
         pool.retry_at = now + pause.min(timeouts.login_retry_max);
         pool.failures = pool.failures.saturating_add(1);
-        if pool.servers == 0 {
+        pool.restarting |= failure.sqlstate == CANNOT_CONNECT_NOW;
+        let passes = failure.sqlstate == CANNOT_CONNECT_NOW || failure.sqlstate == UNREACHABLE;
+        if pool.servers == 0 && !(pool.restarting && passes) {
+            pool.restarting = false;
             let ServerFailure { sqlstate, message } = failure;
             self.refuse_waiting(pool_id, &Refusal::ServerLogin { sqlstate, message }, io);
         }

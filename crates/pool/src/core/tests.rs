@@ -9,6 +9,7 @@ mod settings;
 mod shortage;
 mod statements;
 mod transaction_mode;
+mod workers;
 
 use std::{collections::HashMap, io::IoSlice, sync::Arc, time::Duration};
 
@@ -30,6 +31,9 @@ struct Recorder {
     cancels: Vec<(ServerId, CancelKey)>,
     /// Peers that take nothing.
     stuck: Vec<Peer>,
+    /// How often other workers were asked for a server.
+    wants: usize,
+    handed_over: Vec<(WorkerId, Box<Transfer>)>,
 }
 
 impl Io for Recorder {
@@ -64,9 +68,13 @@ impl Io for Recorder {
         self.cancels.push((server, key.clone()));
     }
 
-    fn want_server(&mut self, _: PoolId) {}
+    fn want_server(&mut self, _: PoolId) {
+        self.wants += 1;
+    }
 
-    fn hand_over(&mut self, _: ServerId, _: WorkerId, _: Box<Transfer>) {}
+    fn hand_over(&mut self, _: ServerId, to: WorkerId, transfer: Box<Transfer>) {
+        self.handed_over.push((to, transfer));
+    }
 }
 
 /// A core with one pool, and what it ordered.
@@ -80,8 +88,12 @@ const POOL: PoolId = PoolId(0);
 
 impl Stage {
     fn new(spec: PoolSpec) -> Self {
-        let mut core = Core::new(WorkerId(0));
-        core.set_pool(POOL, Arc::new(spec));
+        Self::of_worker(0, &Arc::new(spec))
+    }
+
+    fn of_worker(number: u8, spec: &Arc<PoolSpec>) -> Self {
+        let mut core = Core::new(WorkerId(number));
+        core.set_pool(POOL, Arc::clone(spec));
         Self { core, io: Recorder::default(), now: Time::default() }
     }
 
@@ -97,7 +109,7 @@ impl Stage {
         let secret = CancelSecret([7; 32]);
         let login = ClientLogin { pool, version: ProtocolVersion::V3_0, secret, settings };
         let id = self.core.add_client(login).unwrap();
-        self.core.greet_client(id, self.now, &mut self.io);
+        self.core.greet_client(id, b"", self.now, &mut self.io);
         id
     }
 

@@ -121,7 +121,7 @@ impl Core {
         let Some(client) = self.clients.get_mut(id) else { return Stop::Goodbye };
         let to_client = &mut self.to_client;
         let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {
-            return walk(&mut Alone { client, to_client }, input, at);
+            return walk(&mut Alone { client, to_client }, self.body_bytes_max, input, at);
         };
         server.again.forget_open();
         if server.owed.is_empty() {
@@ -137,7 +137,8 @@ impl Core {
         let statements_max = if shares { spec.statements_per_server as usize } else { 0 };
         let statements: &Statements = &self.statements;
         let rewriter = Rewriter { client, server, statements, statements_max, to_server };
-        walk(&mut Upstream { rewriter, to_client, shares, input }, input, at)
+        let mut judge = Upstream { rewriter, to_client, shares, input };
+        walk(&mut judge, self.body_bytes_max, input, at)
     }
 }
 
@@ -156,7 +157,7 @@ pub(super) trait Judge {
 /// Walks over messages as far as they can be dealt with: each is framed and judged, and its body
 /// streams as was decided when its front was there.
 #[inline]
-fn walk(judge: &mut impl Judge, input: &[u8], at: &mut usize) -> Stop {
+fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usize) -> Stop {
     loop {
         let inlet = judge.inlet();
         let taken = (input.len() - *at).min(inlet.body_left as usize);
@@ -169,7 +170,7 @@ fn walk(judge: &mut impl Judge, input: &[u8], at: &mut usize) -> Stop {
         if is_cut {
             return Stop::Starved;
         }
-        let (header, kind) = match front(input, *at) {
+        let (header, kind) = match front(input, *at, body_bytes_max) {
             Ok(front) => front,
             Err(stop) => return stop,
         };
@@ -193,7 +194,7 @@ fn walk(judge: &mut impl Judge, input: &[u8], at: &mut usize) -> Stop {
 
 /// A header and its kind, or why not.
 #[inline]
-fn front(input: &[u8], at: usize) -> Result<(Header, Frontend), Stop> {
+fn front(input: &[u8], at: usize, body_bytes_max: u32) -> Result<(Header, Frontend), Stop> {
     let header = match header_at(input, at) {
         Ok(Some(header)) => header,
         Ok(None) => return Err(Stop::Starved),
@@ -203,7 +204,7 @@ fn front(input: &[u8], at: usize) -> Result<(Header, Frontend), Stop> {
         let unknown = format!("no message has the tag {}", header.tag);
         return Err(Stop::Fault(Refusal::Protocol(unknown)));
     };
-    match header.within(kind.body_bytes_max()) {
+    match header.within(kind.body_bytes_max().min(body_bytes_max)) {
         Ok(header) => Ok((header, kind)),
         Err(error) => Err(Stop::Fault(Refusal::Protocol(error.to_string()))),
     }

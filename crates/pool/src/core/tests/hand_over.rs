@@ -152,7 +152,7 @@ fn work(
     let version = ProtocolVersion::V3_0;
     let login = ClientLogin { pool: POOL, version, secret, settings: Vec::new() };
     let client = core.add_client(login).unwrap();
-    core.greet_client(client, Time(0), &mut worker);
+    core.greet_client(client, b"", Time(0), &mut worker);
     let (mut now, mut sent) = (Time(0), 0);
     loop {
         now = Time(now.0 + 1_000_000);

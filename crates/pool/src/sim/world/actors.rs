@@ -18,7 +18,7 @@ impl World {
         let login = ClientLogin { pool, version: ProtocolVersion::V3_2, secret, settings };
         let id = self.workers[worker].core.add_client(login).expect("the pool is known");
         self.attach(End::Client(client), worker, Peer::Client(id));
-        self.call(worker, |core, now, io| core.greet_client(id, now, io));
+        self.call(worker, |core, now, io| core.greet_client(id, b"", now, io));
         self.soon(Event::Step(client));
         if self.faults && self.random.percent(25) {
             let at = self.now + self.random.below(200 * MS);
