@@ -16,6 +16,7 @@
 mod directory;
 mod entrance;
 mod front;
+mod group;
 mod helpers;
 mod link;
 mod mail;
@@ -78,6 +79,14 @@ pub enum StartError {
     #[error("cannot listen on {text:?}: no such address")]
     Address {
         /// The text.
+        text: String,
+    },
+    /// `listen.unix-group` is nobody's.
+    #[error("cannot use the group {name:?}: {text}")]
+    Group {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
         text: String,
     },
     /// Certificates, keys or authorities.
@@ -208,6 +217,9 @@ fn listen_tcp(
     for text in &listen.addresses {
         for address in resolve(text, listen.port)? {
             let mut found = address;
+            if found.port() != 0 {
+                Listener::check_free(found)?;
+            }
             for own in &mut *listeners {
                 let listener = Listener::tcp(found, listen.backlog)?;
                 found = listener.tcp_address().unwrap_or(found);
@@ -240,10 +252,11 @@ fn listen_unix(
         (0, Some(found)) => found.port(),
         (port, _) => port,
     };
+    let group = listen.unix_group.as_deref().map(group::number).transpose()?;
     let mut unix = Vec::new();
     for directory in &listen.unix_directories {
         let path = directory.join(format!(".s.PGSQL.{port}"));
-        let listener = Listener::unix(&path, listen.unix_mode, listen.backlog)?;
+        let listener = Listener::unix(&path, listen.unix_mode, group, listen.backlog)?;
         for own in &mut *listeners {
             own.push(listener.try_clone()?);
         }

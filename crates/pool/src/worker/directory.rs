@@ -20,7 +20,7 @@ use rustls::ClientConfig;
 
 use super::StartError;
 use crate::{
-    Check, Limit, Mode, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
+    Check, Limit, Mode, Permits, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
     auth::{ServerIntent, ServerProtection},
     config::{Config, HostOrder, PoolMode, PoolSettings},
 };
@@ -32,6 +32,8 @@ const POOLS_MAX: usize = 100_000;
 #[derive(Debug)]
 pub(super) struct Directory {
     config: Arc<Config>,
+    /// How many clients may be logged in.
+    clients: Arc<Limit>,
     tls: TlsSettings,
     tls_config: Option<Arc<ClientConfig>>,
     inner: Mutex<Inner>,
@@ -58,8 +60,32 @@ pub(super) struct Key {
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum LimitOf {
-    Database(String),
-    User(String),
+    DatabaseServers(String),
+    UserServers(String),
+    DatabaseClients(String),
+    UserClients(String),
+}
+
+/// How many clients there may be: of all databases, of one, of one user.
+#[derive(Debug)]
+pub(super) struct ClientLimits {
+    limits: Arc<[Arc<Limit>]>,
+    /// PgBouncer's name of each, for who is turned away.
+    names: Vec<&'static str>,
+}
+
+impl ClientLimits {
+    /// Takes a client in.
+    ///
+    /// # Errors
+    ///
+    /// There are as many as there may be; by the name of the limit that says so.
+    pub(super) fn try_take(&self) -> Result<Permits, &'static str> {
+        Permits::try_take(&self.limits).ok_or_else(|| {
+            let full = self.limits.iter().position(|limit| limit.taken() >= limit.max());
+            self.names[full.unwrap_or(0)]
+        })
+    }
 }
 
 /// A pool, as workers need it.
@@ -68,6 +94,7 @@ pub(super) struct PoolEntry {
     pub(super) id: PoolId,
     pub(super) spec: Arc<PoolSpec>,
     pub(super) settings: PoolSettings,
+    pub(super) clients: ClientLimits,
     tls: TlsSettings,
     tls_config: Option<Arc<ClientConfig>>,
     /// Keys that a client's login by SCRAM has shown: they open servers that keep the same secret.
@@ -91,7 +118,9 @@ impl Directory {
         let tls = config.tls.server_settings();
         let wanted = tls.mode != howdah_connect::SslMode::Disable;
         let tls_config = if wanted { Some(tls::client_config(&tls)?) } else { None };
-        Ok(Self { config: Arc::new(config), tls, tls_config, inner: Mutex::default() })
+        let clients = Limit::new(config.limits.clients);
+        let config = Arc::new(config);
+        Ok(Self { config, clients, tls, tls_config, inner: Mutex::default() })
     }
 
     pub(super) fn config(&self) -> &Arc<Config> {
@@ -123,11 +152,13 @@ impl Directory {
             settings.mode = PoolMode::Session;
         }
         let spec = self.spec(&mut inner, key, &settings);
+        let clients = self.client_limits(&mut inner, key, &settings);
         let id = PoolId(u32::try_from(inner.pools.len()).ok()?);
         let entry = Arc::new(PoolEntry {
             id,
             spec: Arc::new(spec),
             settings,
+            clients,
             tls: self.tls.clone(),
             tls_config: self.tls_config.clone(),
             client_keys: Mutex::default(),
@@ -138,17 +169,31 @@ impl Directory {
         Some(entry)
     }
 
+    fn client_limits(&self, inner: &mut Inner, key: &Key, settings: &PoolSettings) -> ClientLimits {
+        let mut limits = vec![Arc::clone(&self.clients)];
+        let mut names = vec!["max_client_conn"];
+        let of_database = LimitOf::DatabaseClients(key.database.clone());
+        let of_user = LimitOf::UserClients(key.user.clone());
+        let own = [
+            (of_database, settings.database_clients, "max_db_client_connections"),
+            (of_user, settings.user_clients, "max_user_client_connections"),
+        ];
+        for (of, max, name) in own {
+            if let Some(limit) = inner.limit(of, max) {
+                limits.push(limit);
+                names.push(name);
+            }
+        }
+        ClientLimits { limits: limits.into(), names }
+    }
+
     fn spec(&self, inner: &mut Inner, key: &Key, settings: &PoolSettings) -> PoolSpec {
         let max = |limit: Option<NonZeroU32>| limit.map_or(u32::MAX, NonZeroU32::get);
         let mut limits = Vec::new();
-        let mut shared = |of, limit: Option<NonZeroU32>| {
-            if limit.is_some() {
-                let new = || Limit::new(max(limit));
-                limits.push(Arc::clone(inner.limits.entry(of).or_insert_with(new)));
-            }
-        };
-        shared(LimitOf::Database(key.database.clone()), settings.database_servers);
-        shared(LimitOf::User(settings.login.user.clone()), settings.user_servers);
+        let of_database = LimitOf::DatabaseServers(key.database.clone());
+        limits.extend(inner.limit(of_database, settings.database_servers));
+        let of_user = LimitOf::UserServers(settings.login.user.clone());
+        limits.extend(inner.limit(of_user, settings.user_servers));
         let times = &settings.timeouts;
         let with = |size| [Limit::new(size)].into_iter().chain(limits.iter().cloned()).collect();
         let reserve = times.reserve_wait.filter(|_| settings.reserve_size > 0);
@@ -189,6 +234,14 @@ impl Directory {
             },
             ..defaults
         }
+    }
+}
+
+impl Inner {
+    /// A limit that several pools share, if it is one.
+    fn limit(&mut self, of: LimitOf, max: Option<NonZeroU32>) -> Option<Arc<Limit>> {
+        let max = max?.get();
+        Some(Arc::clone(self.limits.entry(of).or_insert_with(|| Limit::new(max))))
     }
 }
 

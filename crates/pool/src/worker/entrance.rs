@@ -12,7 +12,10 @@ use howdah_wire::startup::CancelKey;
 
 pub(super) use self::{client::ClientEntrance, dial::CancelEntrance, server::ServerEntrance};
 use super::{directory::Route, front::Front};
-use crate::{ClientLogin, Permits, ServerFailure, ServerId, auth::ServerReady};
+use crate::{
+    ClientLogin, Permits, ServerFailure, ServerId,
+    auth::{Rejection, ServerReady},
+};
 
 /// A connection on its way in.
 #[derive(Debug)]
@@ -23,7 +26,11 @@ pub(super) struct Entrance {
     pub(super) hung_up: bool,
     /// What the worker's poller watches the stream for, if it does.
     pub(super) watched: Option<Interest>,
+    /// Whether the last read emptied the socket: another before it is ready again would find nothing.
+    pub(super) drained: bool,
     pub(super) kind: Kind,
+    /// A client's share of the limit on those that are on their way in.
+    _permits: Option<Permits>,
 }
 
 #[derive(Debug)]
@@ -40,9 +47,8 @@ pub(super) enum Progress {
     Waiting,
     /// The next step is heavy.
     Heavy,
-    /// A client is in. With it come its share of the limit on clients, and what it sent after its
-    /// login.
-    Client(ClientLogin, Permits, Vec<u8>),
+    /// A client is in.
+    Client(Box<Arrival>),
     /// A client wants another's statement cancelled; there is nothing more to do for it.
     CancelRequest(CancelKey),
     /// We are in at a server, by this route.
@@ -55,26 +61,52 @@ pub(super) enum Progress {
     Close,
 }
 
+/// A client that is in.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) login: ClientLogin,
+    /// Its share of the limits on clients.
+    pub(super) permits: Permits,
+    /// What it is owed before its greeting: one write, one wake-up for both.
+    pub(super) owed: Vec<u8>,
+    /// What it sent after its login.
+    pub(super) received: Vec<u8>,
+}
+
 impl Entrance {
-    pub(super) fn client(stream: Stream, front: &Front) -> Self {
+    /// A client that has connected; `None`, after it was told, if too many are on their way in.
+    pub(super) fn client(mut stream: Stream, front: &Front) -> Option<Self> {
+        let Some(permits) = Permits::try_take(&front.logins) else {
+            let mut bytes = Vec::new();
+            Rejection::TooMany("max_client_conn").write(&mut bytes);
+            let _ = stream.send(&bytes);
+            return None;
+        };
         let kind = Kind::Client(ClientEntrance::new(front, stream.is_unix()));
-        Self { stream: Some(stream), hung_up: false, watched: None, kind }
+        let _permits = Some(permits);
+        let (hung_up, watched, drained) = (false, None, false);
+        Some(Self { stream: Some(stream), hung_up, watched, drained, kind, _permits })
     }
 
     pub(super) fn server(entrance: ServerEntrance) -> Self {
-        Self { stream: None, hung_up: false, watched: None, kind: Kind::Server(entrance) }
+        Self::without_stream(Kind::Server(entrance))
     }
 
     pub(super) fn cancel(entrance: CancelEntrance) -> Self {
-        Self { stream: None, hung_up: false, watched: None, kind: Kind::Cancel(entrance) }
+        Self::without_stream(Kind::Cancel(entrance))
+    }
+
+    fn without_stream(kind: Kind) -> Self {
+        let (hung_up, watched, drained) = (false, None, false);
+        Self { stream: None, hung_up, watched, drained, kind, _permits: None }
     }
 
     /// Goes on as far as the socket allows; heavy steps only if `heavy`.
     pub(super) fn advance(&mut self, front: &Front, heavy: bool) -> Progress {
-        let Self { stream, hung_up, watched, kind } = self;
+        let Self { stream, hung_up, watched, drained, kind, .. } = self;
         match kind {
             Kind::Client(client) => match stream {
-                Some(stream) => client.advance(stream, front, heavy),
+                Some(stream) => client.advance(stream, *hung_up, drained, front, heavy),
                 None => Progress::Close,
             },
             Kind::Server(server) => {
@@ -105,4 +137,4 @@ impl Entrance {
 }
 
 /// Bytes of one read while logging in; packets of logins are short.
-const READ_BYTES: usize = 4096;
+const READ_BYTES: usize = 1024;

@@ -14,14 +14,17 @@ use crate::{
     auth::{ClientRules, Entropy, TlsFacts},
 };
 
+/// So many clients may be on their way in, however few may be in.
+const LOGINS_MIN: u32 = 128;
+
 /// What all workers and their helpers share.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) directory: Directory,
     /// The client leg's TLS; `None` answers no to who asks for it.
     pub(super) tls: Option<Arc<ServerConfig>>,
-    /// How many clients may be logged in.
-    pub(super) clients: Arc<[Arc<Limit>]>,
+    /// How many clients may be on their way in: strangers must not take all descriptors.
+    pub(super) logins: Arc<[Arc<Limit>]>,
     pub(super) rules: Arc<ClientRules>,
     /// Keys of the passwords that we show servers.
     pub(super) server_keys: ClientKeys,
@@ -35,7 +38,7 @@ pub(super) struct Front {
 impl Front {
     pub(super) fn new(directory: Directory, tls: Option<ClientTls>) -> Self {
         let config = directory.config();
-        let clients = [Limit::new(config.limits.clients)].into();
+        let logins = [Limit::new(config.limits.clients.max(LOGINS_MIN))].into();
         let random = SystemRandom::new();
         let mut mock_secret = [0; 32];
         // Without a working source of randomness nobody gets in: see below.
@@ -49,7 +52,7 @@ impl Front {
         Self {
             directory,
             tls,
-            clients,
+            logins,
             rules,
             server_keys: keys,
             end_point_hash,

@@ -15,11 +15,11 @@ use howdah_net::{Interest, Listener, Poller, Readiness, Received, Timers, Token}
 use howdah_wire::startup::CancelKey;
 
 use super::{
-    entrance::{CancelEntrance, Entrance, Progress, ServerEntrance},
+    entrance::{Arrival, CancelEntrance, Entrance, Progress, ServerEntrance},
     front::Front,
     helpers::{Helpers, Job},
     mail::{Mail, Mailbox},
-    seats::Seat,
+    seats::{Before, Seat},
     sockets::{Order, Sockets},
 };
 use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
@@ -30,7 +30,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 /// Reads of one connection before others have their turn.
 const READS_MAX: usize = 8;
 
-/// Connections taken from one listener before others have their turn.
+/// Most connections taken from one listener before others have their turn. It begins with one, since
+/// asking for a second that is not there is a call for nothing, and doubles for as long as there are.
 const ACCEPTS_MAX: usize = 32;
 
 /// How long what was sent last may take to go out.
@@ -51,6 +52,8 @@ pub(super) struct Worker {
     listeners: Vec<Listener>,
     timers: Timers<(usize, u32)>,
     accept_again: Option<Instant>,
+    /// How many connections are taken from a listener that is ready.
+    accepts: usize,
     buffer: Box<[u8]>,
     began: Instant,
     now: Time,
@@ -90,11 +93,17 @@ impl Worker {
             listeners,
             timers: Timers::new(),
             accept_again: None,
+            accepts: 1,
             buffer: vec![0; RECEIVE_BYTES].into(),
             began: Instant::now(),
             now: Time::default(),
             stage: Stage::Open,
         };
+        let longest = worker.front.directory.config().limits.message_bytes;
+        // The longest there can be is no limit.
+        if longest < i32::MAX.cast_unsigned() {
+            worker.core.bound_messages(longest);
+        }
         worker.watch_listeners()?;
         Ok(worker)
     }
@@ -166,6 +175,7 @@ impl Worker {
             }
             Some(Seat::Entrance(entrance)) => {
                 entrance.hung_up |= ready.hung_up;
+                entrance.drained = false;
                 self.advance(seat);
             }
             Some(Seat::Away { ready: again, hung_up }) => {
@@ -248,21 +258,25 @@ impl Worker {
     }
 
     fn accept(&mut self, number: usize) {
-        for _ in 0..ACCEPTS_MAX {
+        for _ in 0..self.accepts {
             match self.listeners.get(number).map(Listener::accept) {
                 Some(Ok(Some(stream))) => {
-                    let entrance = Box::new(Entrance::client(stream, &self.front));
-                    let seat = self.sockets.seats.insert(Seat::Entrance(entrance));
+                    let Some(entrance) = Entrance::client(stream, &self.front) else { continue };
+                    let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
                     let limit = self.front.directory.config().timeouts.client_login;
                     self.watch(seat, Interest::Read, limit);
                 }
-                Some(Ok(None)) | None => return,
+                Some(Ok(None)) | None => {
+                    self.accepts = 1;
+                    return;
+                }
                 Some(Err(error)) => {
                     tracing::warn!(%error, "cannot accept a client; will try again");
                     return self.pause_accepting();
                 }
             }
         }
+        self.accepts = ACCEPTS_MAX.min(self.accepts * 2);
     }
 
     /// A listener is reported for as long as somebody knocks, so it is not watched for a while.
@@ -326,10 +340,11 @@ impl Worker {
                 self.sockets.seats.remove(seat);
                 self.cancel(key);
             }
-            Progress::Client(login, permits, rest) => {
-                let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
-                let (hung_up, watched) = (entrance.hung_up, entrance.watched);
-                let Some(stream) = entrance.stream.take() else { return };
+            Progress::Client(arrival) => {
+                let Arrival { login, permits, owed, received } = *arrival;
+                let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) else {
+                    return;
+                };
                 self.know(login.pool);
                 let added =
                     if self.stage == Stage::Open { self.core.add_client(login) } else { None };
@@ -338,19 +353,19 @@ impl Worker {
                 };
                 let peer = Peer::Client(id);
                 self.sockets.seat(peer, seat, None, Some(permits));
-                self.sockets.sit(seat, stream, peer, hung_up, watched);
-                self.core.greet_client(id, self.now, &mut self.sockets);
-                if !rest.is_empty() {
-                    self.core.client_bytes(id, &rest, self.now, &mut self.sockets);
+                self.sockets.sit(seat, stream, peer, before);
+                self.core.greet_client(id, &owed, self.now, &mut self.sockets);
+                if !received.is_empty() {
+                    self.core.client_bytes(id, &received, self.now, &mut self.sockets);
                 }
             }
             Progress::Server(id, ready, route) => {
-                let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
-                let (hung_up, watched) = (entrance.hung_up, entrance.watched);
-                let Some(stream) = entrance.stream.take() else { return };
+                let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) else {
+                    return;
+                };
                 let peer = Peer::Server(id);
                 self.sockets.seat(peer, seat, Some(route), None);
-                self.sockets.sit(seat, stream, peer, hung_up, watched);
+                self.sockets.sit(seat, stream, peer, before);
                 self.core.server_ready(id, ready.login, self.now, &mut self.sockets);
                 if !ready.received.is_empty() {
                     self.core.server_bytes(id, &ready.received, self.now, &mut self.sockets);
@@ -383,9 +398,10 @@ impl Worker {
         let Some(place) = self.sockets.seats.at(seat) else { return };
         let Seat::Away { ready, hung_up } = *place else { return };
         entrance.hung_up |= hung_up;
+        // What became ready meanwhile is not told again.
+        entrance.drained &= !ready;
         *place = Seat::Entrance(entrance);
         match progress {
-            // What became ready meanwhile is not told again.
             Progress::Waiting if ready => self.advance(seat),
             progress => self.arrived(seat, progress),
         }
@@ -480,7 +496,7 @@ impl Worker {
                     let seat =
                         self.sockets.seats.insert(Seat::Away { ready: false, hung_up: false });
                     self.sockets.seat(peer, seat, Some(route), None);
-                    self.sockets.sit(seat, stream, peer, false, None);
+                    self.sockets.sit(seat, stream, peer, Before::default());
                     self.core.serve_waiting(pool, self.now, &mut self.sockets);
                 }
                 Mail::Cancel(key) => self.cancel(key),

@@ -1,6 +1,6 @@
 //! [`Seats`]: everything of a worker that has a file descriptor, by the token it is registered with.
 
-use howdah_net::Token;
+use howdah_net::{Interest, Stream, Token};
 
 use super::{entrance::Entrance, link::Link};
 
@@ -15,6 +15,17 @@ pub(super) enum Seat {
     Away { ready: bool, hung_up: bool },
     /// A peer that is logged in.
     Link(Link),
+}
+
+/// What is known of a stream from before its peer was logged in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Before {
+    /// Whether the peer has closed its side.
+    pub(super) hung_up: bool,
+    /// What the poller watches it for, if it does.
+    pub(super) watched: Option<Interest>,
+    /// Whether it was read to where it was empty, and nothing has been told since.
+    pub(super) drained: bool,
 }
 
 /// Slots for all of them. A token names slot and occupant, so readiness of one that is gone is not
@@ -58,6 +69,13 @@ impl Seats {
             Seat::Link(link) => Some(link),
             _ => None,
         }
+    }
+
+    /// Takes the stream out of an entrance whose peer is in.
+    pub(super) fn leave_entrance(&mut self, index: usize) -> Option<(Stream, Before)> {
+        let Seat::Entrance(entrance) = self.at(index)? else { return None };
+        let Entrance { hung_up, watched, drained, .. } = **entrance;
+        Some((entrance.stream.take()?, Before { hung_up, watched, drained }))
     }
 
     pub(super) fn generation(&self, index: usize) -> u32 {

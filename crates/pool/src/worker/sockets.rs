@@ -9,7 +9,7 @@ use super::{
     directory::Route,
     link::Link,
     mail::{Mail, Mailbox},
-    seats::{Seat, Seats},
+    seats::{Before, Seat, Seats},
 };
 use crate::{Backlog, Io, Peer, Permits, PoolId, ServerId, Transfer, WorkerId};
 
@@ -98,15 +98,9 @@ impl Sockets {
         self.seats.link(seat).map(|link| (seat, link))
     }
 
-    /// Puts a peer that is logged in on a seat; `watched` is what its stream is watched for already.
-    pub(super) fn sit(
-        &mut self,
-        seat: usize,
-        stream: Stream,
-        peer: Peer,
-        hung_up: bool,
-        watched: Option<Interest>,
-    ) {
+    /// Puts a peer that is logged in on a seat.
+    pub(super) fn sit(&mut self, seat: usize, stream: Stream, peer: Peer, before: Before) {
+        let Before { hung_up, watched, drained } = before;
         let token = self.seats.token(seat);
         let (interest, registered) = match watched {
             None => (Interest::Read, self.poller.add_for(&stream, token, Interest::Read)),
@@ -117,14 +111,16 @@ impl Sockets {
             Some(interest) => (interest, Ok(())),
         };
         let mut link = Link::new(stream, peer, interest, hung_up);
+        link.unread = hung_up || !drained;
         link.broken = registered.is_err();
+        match registered {
+            Ok(()) if link.unread => self.orders.push_back(Order::Read(token)),
+            Ok(()) => {}
+            Err(_) => self.orders.push_back(Order::Lost(token)),
+        }
         if let Some(place) = self.seats.at(seat) {
             *place = Seat::Link(link);
         }
-        self.orders.push_back(match registered {
-            Ok(()) => Order::Read(token),
-            Err(_) => Order::Lost(token),
-        });
     }
 
     /// Watches for room to send, where that is not watched for.

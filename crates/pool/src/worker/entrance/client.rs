@@ -4,9 +4,9 @@ use std::{io, sync::Arc};
 
 use howdah_net::{Received, Stream};
 
-use super::{Progress, READ_BYTES};
+use super::{Arrival, Progress, READ_BYTES};
 use crate::{
-    ClientLogin, Permits,
+    ClientLogin,
     auth::{Admitted, ClientHandshake, ClientStep, Rejection, Replication, Work},
     worker::{directory::Key, front::Front},
 };
@@ -35,13 +35,23 @@ impl ClientEntrance {
         Self { handshake: Box::new(handshake), next: Next::Bytes }
     }
 
-    pub(super) fn advance(&mut self, stream: &mut Stream, front: &Front, heavy: bool) -> Progress {
+    /// Goes on; `drained` tells whether the socket is known to be empty. One who hung up is read to the
+    /// end: no readiness will tell of it again.
+    pub(super) fn advance(
+        &mut self,
+        stream: &mut Stream,
+        hung_up: bool,
+        drained: &mut bool,
+        front: &Front,
+        heavy: bool,
+    ) -> Progress {
         loop {
+            *drained &= !hung_up;
             if !heavy && matches!(self.next, Next::Tls | Next::Keys(_)) {
                 return Progress::Heavy;
             }
             let step = match std::mem::replace(&mut self.next, Next::Nothing) {
-                Next::Bytes => match self.read(stream) {
+                Next::Bytes => match self.read(stream, drained) {
                     Ok(Some(step)) => step,
                     Ok(None) => {
                         self.next = Next::Bytes;
@@ -50,7 +60,11 @@ impl ClientEntrance {
                     Err(_) => return Progress::Close,
                 },
                 Next::Tls => match stream.open() {
-                    Ok(true) => self.handshake.tls_started(front.tls_facts(stream)),
+                    Ok(true) => {
+                        // What follows the handshake may have come, and been read, with its end.
+                        *drained = false;
+                        self.handshake.tls_started(front.tls_facts(stream))
+                    }
                     Ok(false) => {
                         self.next = Next::Tls;
                         return Progress::Waiting;
@@ -66,6 +80,9 @@ impl ClientEntrance {
             // Short answers into the empty buffer of a new socket: a client that makes them not fit
             // has not read for long, and is none.
             let output = self.handshake.take_output();
+            if let ClientStep::Admitted(admitted) = step {
+                return admit(*admitted, output, stream, front);
+            }
             if !output.is_empty() && stream.send(&output).ok() != Some(output.len()) {
                 return Progress::Close;
             }
@@ -76,9 +93,14 @@ impl ClientEntrance {
     }
 
     /// One read; `None` if there is nothing.
-    fn read(&mut self, stream: &mut Stream) -> io::Result<Option<ClientStep>> {
+    fn read(&mut self, stream: &mut Stream, drained: &mut bool) -> io::Result<Option<ClientStep>> {
+        if *drained {
+            return Ok(None);
+        }
         let mut buffer = [0; READ_BYTES];
-        match stream.receive(&mut buffer)? {
+        let received = stream.receive(&mut buffer)?;
+        *drained = matches!(received, Received::Drained(_));
+        match received {
             Received::Closed => Err(io::ErrorKind::UnexpectedEof.into()),
             Received::Drained(0) => Ok(None),
             Received::Bytes(some) | Received::Drained(some) => {
@@ -99,7 +121,7 @@ impl ClientEntrance {
                 self.next = Next::Tls;
             }
             ClientStep::Cancel(key) => return Some(Progress::CancelRequest(key)),
-            ClientStep::Admitted(admitted) => return Some(admit(*admitted, stream, front)),
+            ClientStep::Admitted(_) => return None,
             ClientStep::Close(rejection) => {
                 tracing::debug!(%rejection, "a client was not let in");
                 return Some(Progress::Close);
@@ -114,7 +136,7 @@ impl ClientEntrance {
     }
 }
 
-fn admit(admitted: Admitted, stream: &mut Stream, front: &Front) -> Progress {
+fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) -> Progress {
     let Admitted { user, database, version, replication, settings, scram_keys, received } =
         admitted;
     let replication = match replication {
@@ -128,17 +150,18 @@ fn admit(admitted: Admitted, stream: &mut Stream, front: &Front) -> Progress {
         let _ = stream.send(&bytes);
         Progress::Close
     };
-    let Some(permits) = Permits::try_take(&front.clients) else {
-        return refuse(stream, Rejection::TooMany("max_client_conn"));
-    };
     let key = Key { database, user, replication };
     let Some(pool) = front.directory.pool(&key) else {
         return refuse(stream, Rejection::UnknownDatabase(key.database));
+    };
+    let permits = match pool.clients.try_take() {
+        Ok(permits) => permits,
+        Err(full) => return refuse(stream, Rejection::TooMany(full)),
     };
     if let Some(keys) = scram_keys {
         pool.learn(keys);
     }
     let Some(secret) = front.cancel_secret() else { return Progress::Close };
     let login = ClientLogin { pool: pool.id, version, secret, settings };
-    Progress::Client(login, permits, received)
+    Progress::Client(Box::new(Arrival { login, permits, owed, received }))
 }
