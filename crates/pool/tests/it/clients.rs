@@ -1,5 +1,7 @@
 //! Programs that people have, through the pooler.
 
+use howdah_lab::{Cluster, or_say_why_not};
+
 use crate::support::{Stage, pooler_in, said};
 
 #[test]
@@ -15,23 +17,39 @@ fn psql_works_in_every_mode() {
     }
 }
 
-#[test]
-fn pgbench_runs_in_both_protocols_and_with_a_connection_per_transaction() {
-    let Some(stage) = Stage::set("pgbench", "sizes = { pool = 2 }") else { return };
+/// Fifty clients, two servers, every way that pgbench has of talking to them.
+fn pgbench_runs_at(major: u32) {
+    let builder = Cluster::builder().name("pool-pgbench").major(major);
+    let Some(server) = or_say_why_not("pgbench", builder.start()) else { return };
+    let pooler = pooler_in(&server, "transaction", "sizes = { pool = 2 }");
+    let stage = Stage { server, pooler };
     said(stage.run("pgbench", &["-i", "-q", "-s", "1"]));
-    for protocol in ["simple", "extended"] {
-        for more in [&[][..], &["-C"]] {
-            let mut args = vec!["-n", "-S", "-c", "10", "-t", "20", "-M", protocol];
-            args.extend(more);
-            let report = said(stage.run("pgbench", &args));
-            assert!(report.contains("actually processed: 200/200"), "{protocol}: {report}");
-        }
-        let report = said(stage.run("pgbench", &["-n", "-c", "5", "-t", "10", "-M", protocol]));
-        assert!(report.contains("actually processed: 50/50"), "{protocol}: {report}");
+    let run = |args: &[&str], expected: &str| {
+        let report = said(stage.run("pgbench", &[&["-n"], args].concat()));
+        assert!(report.contains(&format!("processed: {expected}/{expected}")), "{report}");
+    };
+    for protocol in ["simple", "extended", "prepared"] {
+        run(&["-S", "-c", "50", "-t", "10", "-M", protocol], "500");
+        run(&["-S", "-c", "5", "-t", "5", "-C", "-M", protocol], "25");
+        // A thread for each: one that prepares blocks the others of its thread.
+        run(&["-c", "50", "-j", "50", "-t", "2", "-M", protocol], "100");
     }
+    let sums = "select (select sum(abalance) from pgbench_accounts) = sum(delta), count(*) \
+                from pgbench_history";
+    assert_eq!(stage.psql(&[sums]), "t|300");
     let servers = "select count(*) from pg_stat_activity where backend_type = 'client backend'";
     // Two of the pool, and this one.
     assert_eq!(stage.direct(servers), "3");
+}
+
+#[test]
+fn pgbench_runs_in_every_protocol_on_postgresql_15() {
+    pgbench_runs_at(15);
+}
+
+#[test]
+fn pgbench_runs_in_every_protocol_on_postgresql_18() {
+    pgbench_runs_at(18);
 }
 
 #[test]

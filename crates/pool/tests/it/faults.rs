@@ -145,3 +145,93 @@ fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
+
+#[test]
+fn a_client_that_closes_its_half_gets_its_answer_and_its_server_lives_on() {
+    let Some(stage) = Stage::set("half closed", "sizes = { pool = 1 }") else { return };
+    let mut raw = Raw::log_in(stage.address());
+    raw.query("select pg_backend_pid()");
+    let first = raw.until(b'Z');
+    raw.query("begin; select 1");
+    raw.0.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(raw.is_hung_up_on());
+    // Its transaction is rolled back, not its server's end.
+    let mut next = Raw::log_in(stage.address());
+    next.query("select pg_backend_pid()");
+    assert_eq!(next.until(b'Z'), first);
+}
+
+#[test]
+fn servers_that_end_while_nobody_uses_them_are_not_missed() {
+    let Some(stage) = Stage::set("idle servers end", "sizes = { pool = 3 }") else { return };
+    let mut raw = Raw::log_in(stage.address());
+    let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+               where backend_type = 'client backend' and pid <> pg_backend_pid()";
+    let left = "select count(*) from pg_stat_activity where backend_type = 'client backend'";
+    for _ in 0..20 {
+        raw.query("select 1");
+        raw.until(b'Z');
+        assert_eq!(stage.direct(end), "1");
+        while stage.direct(left) != "1" {}
+        raw.query("select 2");
+        assert!(raw.until(b'Z').iter().any(|(tag, body)| *tag == b'D' && body.ends_with(b"2")));
+    }
+    // In a transaction it is missed, and the client is told by the server's own words.
+    raw.query("begin");
+    raw.until(b'Z');
+    stage.direct(end);
+    let (tag, body) = raw.message().unwrap();
+    assert_eq!(tag, b'E');
+    assert!(body.windows(5).any(|five| five == b"57P01"), "{}", String::from_utf8_lossy(&body));
+    assert!(raw.is_hung_up_on());
+    assert_eq!(stage.psql(&["select 3"]), "3");
+}
+
+#[test]
+fn clients_wait_for_a_server_that_refuses_and_is_restarted() {
+    let Some(mut stage) = Stage::set("refusing", "") else { return };
+    // In a smart shutdown, old sessions go on and new ones are refused by 57P03.
+    let old = crate::support::connect(&stage.server.uri("postgres")).unwrap();
+    let pid = stage.server.pid().and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let uri = stage.server.uri("postgres");
+    let refused = || crate::support::connect(&uri).err();
+    while refused().and_then(|error| error.sqlstate().map(str::to_owned)).as_deref()
+        != Some("57P03")
+    {}
+
+    let address = stage.address();
+    let waiting: Vec<_> = (0..5)
+        .map(|number| {
+            std::thread::spawn(move || {
+                let mut raw = Raw::log_in(address);
+                raw.query(&format!("select {number}"));
+                raw.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1
+            })
+        })
+        .collect();
+    old.close();
+    while stage.server.is_running() {}
+    stage.server.start().unwrap();
+    for (number, client) in waiting.into_iter().enumerate() {
+        assert!(client.join().unwrap().ends_with(number.to_string().as_bytes()));
+    }
+}
+
+#[test]
+fn a_message_of_two_gigabytes_is_not_waited_for_in_memory() {
+    let Some(stage) = Stage::set("2 GB", "sizes = { pool = 1 }") else { return };
+    let before = resident_bytes();
+    let part = [b' '; 1 << 20];
+    for tag in *b"QPB" {
+        let mut raw = Raw::log_in(stage.address());
+        raw.0.write_all(&[tag, 0x7f, 0xff, 0xff, 0xff]).unwrap();
+        // As much as anybody takes of it.
+        let _ = (0..64).try_for_each(|_| raw.0.write_all(&part));
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < 16 << 20, "{}: grew by {grown} bytes", char::from(tag));
+        drop(raw);
+        assert_eq!(stage.psql(&["select 1"]), "1");
+    }
+}

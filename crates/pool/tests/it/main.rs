@@ -2,9 +2,15 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+#[path = "../../../connect/tests/integration/certificates.rs"]
+mod certificates;
 mod clients;
 mod dialogues;
 mod faults;
+mod limits;
+mod places;
 mod server_login;
 mod sessions;
+mod startup;
 mod support;
+mod tls;

@@ -3,11 +3,13 @@
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
 };
 
-use howdah_lab::{Cluster, or_say_why_not};
+use howdah_connect::{Client, ConnectError, Environment, Target, Words};
+use howdah_lab::{Cluster, client_tool, or_say_why_not};
 use howdah_pool::{Pooler, config::Config};
 
 /// A server with a pooler before it.
@@ -37,7 +39,7 @@ impl Stage {
 
     pub(crate) fn command(&self, program: &str) -> Command {
         let address = self.address();
-        let mut command = Command::new(self.server.binaries().program(program));
+        let mut command = Command::new(self.program(program));
         command
             .env_clear()
             .env("PGHOST", address.ip().to_string())
@@ -46,6 +48,12 @@ impl Stage {
             .env("PGDATABASE", "postgres")
             .env("PGCONNECT_TIMEOUT", "60");
         command
+    }
+
+    /// A client program: the server's own, or another version's where it brought none.
+    fn program(&self, name: &str) -> PathBuf {
+        let own = self.server.binaries().program(name);
+        if own.is_file() { own } else { client_tool(name).expect("psql and pgbench are installed") }
     }
 
     /// What `psql` prints for each statement.
@@ -57,7 +65,7 @@ impl Stage {
 
     /// Asks the server itself.
     pub(crate) fn direct(&self, statement: &str) -> String {
-        let mut psql = Command::new(self.server.binaries().program("psql"));
+        let mut psql = Command::new(self.program("psql"));
         psql.args(["-XAtq", &self.server.uri("postgres"), "-c", statement]);
         said(psql.output().unwrap())
     }
@@ -89,8 +97,20 @@ pub(crate) fn pooler_in(server: &Cluster, mode: &str, more: &str) -> Pooler {
         "#,
         server.port()
     );
-    let read = Config::read_str(&text, std::path::Path::new("test.toml")).unwrap();
+    pooler_of(&text)
+}
+
+/// A pooler with these settings.
+pub(crate) fn pooler_of(text: &str) -> Pooler {
+    let read = Config::read_str(text, Path::new("test.toml")).unwrap();
     Pooler::start(read.config).unwrap()
+}
+
+/// Connects as libpq would with this connection string.
+pub(crate) fn connect(words: &str) -> Result<Client, ConnectError> {
+    let words = Words::from_conninfo(words);
+    let target = Target::resolve(&words, &Environment::empty().with_os_user("tester")).unwrap();
+    Client::connect(&target)
 }
 
 /// Standard output of a program that did well.
@@ -119,17 +139,22 @@ impl Raw {
     /// Connects and logs in with parameters.
     pub(crate) fn log_in_with(address: SocketAddr, parameters: &[(&str, &str)]) -> Self {
         let mut raw = Self::connect(address);
-        let mut packet = vec![0, 0, 0, 0, 0, 3, 0, 0];
+        let pairs = parameters.iter().map(|(name, value)| format!("{name}\0{value}\0"));
+        raw.start(0, &pairs.collect::<String>());
+        raw.until(b'Z');
+        raw
+    }
+
+    /// Sends a startup packet for protocol 3.`minor`, with `more` parameters, each `name\0value\0`.
+    pub(crate) fn start(&mut self, minor: u16, more: &str) {
+        let mut packet = vec![0, 0, 0, 0, 0, 3];
+        packet.extend_from_slice(&minor.to_be_bytes());
         packet.extend_from_slice(b"user\0postgres\0database\0postgres\0");
-        for (name, value) in parameters {
-            packet.extend_from_slice(format!("{name}\0{value}\0").as_bytes());
-        }
+        packet.extend_from_slice(more.as_bytes());
         packet.push(0);
         let length = u32::try_from(packet.len()).unwrap();
         packet[..4].copy_from_slice(&length.to_be_bytes());
-        raw.0.write_all(&packet).unwrap();
-        raw.until(b'Z');
-        raw
+        self.0.write_all(&packet).unwrap();
     }
 
     pub(crate) fn send(&mut self, tag: u8, body: &[u8]) {
