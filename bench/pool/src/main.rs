@@ -26,7 +26,12 @@ fn main() -> anyhow::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     let mut events = [MaybeUninit::uninit(); 256];
     loop {
-        let (ready, _) = epoll::wait(&poll, &mut events[..], None)?;
+        let ready = match epoll::wait(&poll, &mut events[..], None) {
+            Ok((ready, _)) => ready,
+            // A tracer came or went.
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
         for event in ready {
             let token = event.data.u64();
             if token == LISTENER {

@@ -1,0 +1,200 @@
+"""What is measured; each function is a section of `bench/pool/run` and prints a table in Markdown."""
+import pathlib, re, shutil, socket, statistics, struct, subprocess, tempfile, time
+
+from stage import POOL_PORT, Pooler, raise_descriptor_limit, settings
+
+
+def median_by_name(bench, names, rounds, measure):
+    """Rounds are interleaved: what the machine does besides hits all. Columns' medians by pooler."""
+    results = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            results[name].append(measure(name))
+    return {name: [statistics.median(column) for column in zip(*filter(None, found))]
+            for name, found in results.items()}
+
+
+def transactions(bench):
+    """Processor time per transaction: user and system, of the whole pooler, from the scheduler."""
+    sizes = [16, 64] if bench.quick else [16, 64, 128, 1000]
+    rounds, seconds = (2, 2) if bench.quick else (5, 3)
+    commands = bench.commands(settings(bench.server))
+    ratios = []
+    print("| protocol | clients | pooler | µs/tx | user | tps | to pgbouncer | to the relay |\n|" + "---|" * 8)
+    for protocol in ["simple", "extended", "prepared"]:
+        for clients in sizes:
+            def measure(name):
+                with Pooler(commands[name]) as pooler:
+                    before = pooler.spent()
+                    done = pooler.pgbench("-c", clients, "-j", 2, "-T", seconds, "-M", protocol)
+                    after = pooler.spent()
+                if not done:
+                    return None
+                user, system, nanos = (b - a for a, b in zip(before, after))
+                micros = nanos / 1000 / done
+                return micros, micros * user / max(1, user + system), done / seconds
+            middle = median_by_name(bench, commands, rounds, measure)
+            for name, found in middle.items():
+                if not found:
+                    print(f"| {protocol} | {clients} | {name} | failed | | | | |")
+                    continue
+                to = lambda peer: f"{found[0] / middle[peer][0]:.2f}" if middle[peer] and found[0] else ""
+                print(f"| {protocol} | {clients} | {name} | {found[0]:.1f} | {found[1]:.1f} | {found[2]:.0f} "
+                      f"| {to('pgbouncer')} | {to('relay')} |", flush=True)
+            if middle["howdah"] and middle["pgbouncer"]:
+                ratios.append(middle["howdah"][0] / middle["pgbouncer"][0])
+    if ratios:
+        print(f"\nhowdah to pgbouncer: median over cells {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
+
+
+def latency(bench):
+    """Latency as 1,000 clients see it, from pgbench's log of every transaction."""
+    commands = {name: command for name, command in bench.commands(settings(bench.server)).items() if name != "direct"}
+    rounds, seconds = (2, 3) if bench.quick else (5, 6)
+    print("| 1,000 clients, simple | p50 ms | p90 ms | p99 ms | tps |\n|" + "---|" * 5)
+
+    def measure(name):
+        with Pooler(commands[name]) as pooler, tempfile.TemporaryDirectory() as folder:
+            prefix = pathlib.Path(folder) / "log"
+            done = pooler.pgbench("-c", 1000, "-j", 2, "-T", seconds, "-M", "simple", "-l", f"--log-prefix={prefix}")
+            if not done:
+                return None
+            times = sorted(int(line.split()[2]) for file in pathlib.Path(folder).iterdir() for line in open(file))
+        at = lambda share: times[int(len(times) * share)] / 1000
+        return at(0.5), at(0.9), at(0.99), done / seconds
+    for name, found in median_by_name(bench, commands, rounds, measure).items():
+        print(f"| {name} | " + (" | ".join(f"{it:.1f}" for it in found) if found else "failed | | | ") + " |", flush=True)
+
+
+def syscalls(bench):
+    """System calls per warm transaction: what a longer run makes more of than a shorter one."""
+    if not shutil.which("strace"):
+        return print("strace is not installed: no system calls are counted")
+    commands = bench.commands(settings(bench.server))
+    socket_calls = {"read", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg"}
+    print("| protocol | clients | pooler | socket calls/tx | epoll_wait/tx | others/tx | which |\n|" + "---|" * 7)
+    for protocol in ["simple", "extended", "prepared"]:
+        for clients in [16, 128]:
+            for name in ["relay", "pgbouncer", "howdah"]:
+                with Pooler(commands[name]) as pooler:
+                    short, long = 1024 // clients, 6144 // clients
+                    few, many = (traced(pooler, clients, protocol, each) for each in (short, long))
+                done = (long - short) * clients
+                per = {call: (many[call] - few.get(call, 0)) / done for call in many}
+                sockets = sum(count for call, count in per.items() if call in socket_calls)
+                waits = sum(count for call, count in per.items() if re.match("epoll_p?wait", call))
+                which = ", ".join(f"{call} {count:.2f}" for call, count in sorted(per.items(), key=lambda it: -it[1])
+                                  if abs(count) >= 0.005)
+                print(f"| {protocol} | {clients} | {name} | {sockets:.2f} | {waits:.2f} "
+                      f"| {sum(per.values()) - sockets - waits:.2f} | {which} |", flush=True)
+
+
+def traced(pooler, clients, protocol, each):
+    """The pooler's system calls during a run of pgbench, by name."""
+    with tempfile.NamedTemporaryFile("r") as counts:
+        trace = subprocess.Popen(["strace", "-fc", "-o", counts.name, "-p", str(pooler.process.pid)],
+                                 stderr=subprocess.PIPE, text=True)
+        trace.stderr.readline()  # "Process … attached"
+        done = pooler.pgbench("-c", clients, "-j", 2, "-t", each, "-M", protocol)
+        trace.terminate()
+        trace.communicate()
+        if not done:
+            raise SystemExit(pooler.report)
+        rows = (line.split() for line in counts.read().splitlines() if re.match(r"\s*[\d.]+\s", line))
+        return {row[-1]: int(row[3]) for row in rows if row[-1] != "total"}
+
+
+def connections(bench):
+    """Processor time per new connection: SCRAM on both sides, secrets stored, one query each."""
+    ini = settings(bench.server, auth="scram-sha-256")
+    commands = {name: command for name, command in bench.commands(ini).items() if name in ("pgbouncer", "howdah")}
+    rounds, seconds = (2, 3) if bench.quick else (5, 6)
+    print("| pgbench -C, 16 clients, SCRAM | µs/connection | user | connections/s | to pgbouncer |\n|" + "---|" * 5)
+
+    def measure(name):
+        with Pooler(commands[name], user="bench") as pooler:
+            before = pooler.spent()
+            done = pooler.pgbench("-C", "-c", 16, "-j", 2, "-T", seconds)
+            after = pooler.spent()
+        if not done:
+            return None
+        user, system, nanos = (b - a for a, b in zip(before, after))
+        micros = nanos / 1000 / done
+        return micros, micros * user / max(1, user + system), done / seconds
+    middle = median_by_name(bench, commands, rounds, measure)
+    for name, found in middle.items():
+        ratio = f"{found[0] / middle['pgbouncer'][0]:.2f}" if found and middle["pgbouncer"] else ""
+        print(f"| {name} | " + (" | ".join(f"{it:.1f}" for it in found) if found else "failed | | ") + f" | {ratio} |",
+              flush=True)
+
+
+def idle(bench):
+    """Memory of clients that are connected and do nothing."""
+    most = raise_descriptor_limit()
+    clients = min(10_000, most - 1000)
+    commands = bench.commands(settings(bench.server))
+    print(f"| {clients} idle clients | base MB | logged in MB | after a query each MB | bytes per client |\n|" + "---|" * 5)
+    for name in ["pgbouncer", "howdah"]:
+        with Pooler(commands[name]) as pooler:
+            first = log_in()
+            query(first, "select 1")
+            base = pooler.resident_kib()
+            # Half of the ephemeral ports of one address; nobody needs more.
+            everybody = [log_in() for _ in range(clients)]
+            inside = pooler.resident_kib()
+            for client in everybody:
+                query(client, "select 1")
+            after = pooler.resident_kib()
+            for client in [first, *everybody]:
+                client.close()
+        print(f"| {name} | {base / 1024:.1f} | +{(inside - base) / 1024:.1f} | +{(after - base) / 1024:.1f} "
+              f"| {(after - base) * 1024 // clients} |", flush=True)
+
+
+def stalled(bench):
+    """Memory while a client does not read the 10 GB that it asked for."""
+    commands = bench.commands(settings(bench.server))
+    print("| a client that stops reading | base MB | stalled MB |\n|" + "---|" * 3)
+    for name in ["pgbouncer", "howdah"]:
+        with Pooler(commands[name]) as pooler:
+            client = log_in()
+            query(client, "select 1")
+            base = pooler.resident_kib()
+            rows = "select repeat('x', 1000) from generate_series(1, 10000) a, generate_series(1, 1000) b"
+            send(client, rows)
+            client.recv(1 << 20)
+            while bench.server.ask("select count(*) from pg_stat_activity where wait_event = 'ClientWrite'") != "1":
+                time.sleep(0.1)
+            print(f"| {name} | {base / 1024:.1f} | {pooler.resident_kib() / 1024:.1f} |", flush=True)
+            client.close()
+
+
+def log_in():
+    """A client that is trusted: no driver, so that ten thousand fit into this process."""
+    client = socket.create_connection(("127.0.0.1", POOL_PORT))
+    body = struct.pack("!i", 3 << 16) + b"user\0postgres\0database\0postgres\0\0"
+    client.sendall(struct.pack("!i", len(body) + 4) + body)
+    until_ready(client)
+    return client
+
+
+def send(client, sql):
+    body = sql.encode() + b"\0"
+    client.sendall(b"Q" + struct.pack("!i", len(body) + 4) + body)
+
+
+def query(client, sql):
+    send(client, sql)
+    until_ready(client)
+
+
+def until_ready(client):
+    received = b""
+    while not (len(received) >= 6 and received[-6:-1] == b"Z\0\0\0\x05"):
+        some = client.recv(65536)
+        if not some:
+            raise SystemExit(f"the pooler hung up: {received!r}")
+        received += some
+
+
+SECTIONS = {it.__name__: it for it in [transactions, latency, syscalls, connections, idle, stalled]}
