@@ -52,7 +52,7 @@ fn clients_are_counted_together_by_database_and_by_user() {
     let full = |database: &str, user: &str, limit: &str| {
         let error = log_in(database, user).unwrap_err();
         assert_eq!(error.sqlstate(), Some("53300"), "{error}");
-        let text = format!("{:?}", error);
+        let text = format!("{error:?}");
         assert!(text.contains(limit), "{text}");
     };
     let mut inside = vec![log_in("small", "postgres").unwrap(), log_in("small", "other").unwrap()];

@@ -68,6 +68,7 @@ fn the_reset_query_is_run_when_a_session_ends() {
     assert_eq!(stage.server_gets(server), b"", "which resets all");
 
     spec.server_limits = [Limit::new(1)].into();
+    spec.greeting = std::sync::Arc::default();
     spec.reset = Some(Reset { query: [].into(), always: false });
     let (mut stage, client, server) = pair(spec);
     stage.client_says(client, &query("set work_mem = 1"));
