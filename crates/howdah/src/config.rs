@@ -88,6 +88,12 @@ impl ConfigFile {
         &self.text
     }
 
+    /// Whether it says anything about a server whose section is its own. A file that is broken says
+    /// nothing: who reads all of it tells.
+    pub(crate) fn has_section(&self, name: &str) -> bool {
+        DeTable::parse(&self.text).is_ok_and(|document| document.get_ref().contains_key(name))
+    }
+
     /// Makes the file's values the defaults of the options they name.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ mod lab;
 mod pool;
 mod replay;
 mod statsd;
+mod verdict;
 mod warm;
 
 use crate::{context::Context, outcome::Outcome};

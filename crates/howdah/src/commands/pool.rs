@@ -1,7 +1,6 @@
 //! `howdah pool`: the connection pooler.
 
 use std::{
-    io::Write as _,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -10,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use howdah_pool::{
     Pooler,
-    config::{Config, Read, ReadError},
+    config::{Config, Read, ReadError, Remark},
 };
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use signal_hook::{
@@ -18,6 +17,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
+use super::verdict::Verdict;
 use crate::{
     config::ConfigFile, context::Context, errors::Advise as _, notify::service_state,
     outcome::Outcome,
@@ -47,7 +47,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if args.check {
-        return check(&args, ctx);
+        return judge(read(&args, ctx))?.conclude(ctx);
     }
     let Read { mut config, warnings, .. } = read(&args, ctx)?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -106,27 +106,20 @@ fn read_text(text: &str, path: &Path) -> Result<Read, ReadError> {
     Ok(Config::read_str(text, path)?)
 }
 
-fn check(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let result = read(args, ctx);
-    let mut out = ctx.stdout();
-    match result {
-        Ok(read) => {
-            for warning in &read.warnings {
-                writeln!(out, "warning: {warning}")?;
-            }
-            writeln!(out, "ok")?;
-            Ok(Outcome::Done)
-        }
-        Err(error) => match error.chain().find_map(|error| error.downcast_ref::<ReadError>()) {
-            Some(ReadError::Wrong(wrong)) => {
-                for remark in &wrong.0 {
-                    writeln!(out, "{remark}")?;
-                }
-                Ok(Outcome::No)
-            }
-            _ => Err(error),
-        },
-    }
+/// What is to be said about settings that were read.
+fn judge(read: anyhow::Result<Read>) -> anyhow::Result<Verdict> {
+    let texts = |remarks: &[Remark]| remarks.iter().map(ToString::to_string).collect();
+    let warnings = |read: &Read| texts(&read.warnings);
+    Verdict::of(read, warnings, |error| match error.chain().find_map(|it| it.downcast_ref()) {
+        Some(ReadError::Wrong(wrong)) => Some(texts(&wrong.0)),
+        _ => None,
+    })
+}
+
+/// What is to be said about the section of a howdah.toml; `None` if it has none.
+pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Verdict>> {
+    let read = || read_text(file.text(), file.path()).map_err(anyhow::Error::from);
+    file.has_section("pool").then(|| judge(read()))
 }
 
 /// Every client is a descriptor. The soft limit, 1024 on most systems, is for programs that use

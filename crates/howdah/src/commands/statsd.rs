@@ -1,6 +1,6 @@
 //! `howdah statsd`: the statsd server.
 
-use std::{fs, io::Write as _, path::PathBuf};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
@@ -14,6 +14,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
+use super::verdict::Verdict;
 use crate::{
     config::ConfigFile, context::Context, errors::Advise as _, logging, notify::service_state,
     outcome::Outcome,
@@ -50,7 +51,7 @@ enum Dialect {
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if args.check {
-        return check(&args, ctx);
+        return judge(read(&args, ctx))?.conclude(ctx);
     }
     let read = read(&args, ctx)?;
     adjust_log(&read.settings.log);
@@ -95,7 +96,7 @@ fn read(args: &Args, ctx: &Context) -> anyhow::Result<settings::Read> {
             (path.clone(), text)
         }
         None => match ConfigFile::find(ctx.config())? {
-            Some(file) if has_section(file.text()) => {
+            Some(file) if file.has_section("statsd") => {
                 (file.path().to_owned(), file.text().to_owned())
             }
             _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
@@ -112,38 +113,30 @@ fn read(args: &Args, ctx: &Context) -> anyhow::Result<settings::Read> {
     Ok(read)
 }
 
-/// Whether a howdah.toml says anything about statsd. One that is broken is told by who reads it all.
-fn has_section(text: &str) -> bool {
-    text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("statsd"))
-}
-
 /// This machine's name, for settings that ask for it.
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-fn check(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let result = read(args, ctx);
-    let mut out = ctx.stdout();
-    match result {
-        Ok(read) => {
-            for warning in &read.warnings {
-                writeln!(out, "warning: {warning}")?;
-            }
-            writeln!(out, "ok")?;
-            Ok(Outcome::Done)
-        }
-        Err(error) => match error.chain().find_map(|error| error.downcast_ref::<settings::Wrong>())
-        {
-            Some(wrong) => {
-                for remark in &wrong.0 {
-                    writeln!(out, "{remark}")?;
-                }
-                Ok(Outcome::No)
-            }
-            None => Err(error),
-        },
-    }
+/// What is to be said about settings that were read.
+fn judge(read: anyhow::Result<settings::Read>) -> anyhow::Result<Verdict> {
+    let texts = |remarks: &[settings::Remark]| remarks.iter().map(ToString::to_string).collect();
+    let warnings = |read: &settings::Read| texts(&read.warnings);
+    Verdict::of(read, warnings, |error| {
+        let wrong: Option<&settings::Wrong> = error.chain().find_map(|it| it.downcast_ref());
+        wrong.map(|wrong| texts(&wrong.0))
+    })
+}
+
+/// What is to be said about the section of a howdah.toml; `None` if it has none.
+pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Verdict>> {
+    let read = || Settings::read(file.text(), &host()).map_err(anyhow::Error::from);
+    file.has_section("statsd").then(|| {
+        let mut verdict = judge(read())?;
+        let place = |text: &mut String| text.insert_str(0, &format!("{}: ", file.path().display()));
+        verdict.warnings.iter_mut().chain(&mut verdict.wrong).for_each(place);
+        Ok(verdict)
+    })
 }
 
 fn start(read: settings::Read) -> anyhow::Result<Server> {
