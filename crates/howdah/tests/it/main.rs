@@ -15,7 +15,6 @@ mod demo;
 mod doctor;
 mod help;
 mod lab;
-mod pool;
 mod statsd;
 mod warm;
 mod workspace;
