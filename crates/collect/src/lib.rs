@@ -1,0 +1,40 @@
+//! A running PostgreSQL server seen by SQL: one versioned set of statements for activity, locks and
+//! statistics, and the types their rows become.
+//!
+//! A [`Server`] is one connection that reads. [`Server::activity`] gives who does what, in one
+//! statement; [`Server::read`] gives one of the [`VIEWS`], each a table of columns that says from which
+//! version on a column exists and where it comes from. [`rates`] makes of two readings what happened
+//! between them. What a role may not read is [`Cell::Unavailable`], never zero, and
+//! [`Server::missing`] names the grant that would help. [`Signals`] ends statements and sessions, and
+//! proves in the same statement that it is still the one that was meant.
+//!
+//! What this crate does not do: draw, keep history, decide what is slow.
+
+mod activity;
+mod blocking;
+mod cell;
+mod error;
+mod overview;
+mod prepared;
+mod privileges;
+mod rates;
+mod server;
+mod signal;
+mod text;
+mod version;
+mod view;
+mod views;
+
+pub use activity::{Activity, Backend, Blocker, Kind, State, Wait};
+pub use blocking::{Forest, Node};
+pub use cell::{Cell, Unit};
+pub use error::CollectError;
+pub use overview::Overview;
+pub use privileges::{Missing, Privileges};
+pub use rates::{Rated, rates};
+pub use server::{Identity, Server};
+pub use signal::{Action, Signalled, Signals, Suspect};
+pub use text::{SqlText, shown};
+pub use version::Version;
+pub use view::{Column, Meaning, Reading, View};
+pub use views::VIEWS;

@@ -1,0 +1,115 @@
+//! The figures of a whole cluster, for a header.
+
+use howdah_connect::ResultSet;
+
+use crate::{
+    Version,
+    view::{Since, chosen},
+};
+
+/// Figures of a cluster at one moment. Sums are since the statistics were last reset.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overview {
+    /// The server's clock, in microseconds since 1970.
+    pub taken_us: i64,
+    /// It follows a primary.
+    pub is_standby: bool,
+    /// Transactions committed, in all databases.
+    pub commits: i64,
+    /// Transactions rolled back, in all databases.
+    pub rollbacks: i64,
+    /// Pages found in the buffer cache.
+    pub blocks_hit: i64,
+    /// Pages asked of the operating system.
+    pub blocks_read: i64,
+    /// Bytes written to temporary files.
+    pub temp_bytes: i64,
+    /// Deadlocks.
+    pub deadlocks: i64,
+    /// Rows inserted, updated and deleted.
+    pub rows_changed: i64,
+    /// Bytes of log written (primary) or received (standby) since the cluster was made; `None` where the
+    /// server does not say.
+    pub wal_bytes: Option<i64>,
+    /// A standby: bytes received and not yet replayed.
+    pub replay_lag_bytes: Option<i64>,
+    /// A standby: seconds since the commit of the last transaction that was replayed, or zero if all that
+    /// was received is replayed.
+    pub replay_lag_seconds: Option<f64>,
+    /// Age of the oldest transaction that must not be forgotten, in transactions: `datfrozenxid` of the
+    /// database where it is oldest.
+    pub frozen_age: Option<i64>,
+}
+
+const WAL_SINCE_10: &str = "\
+    pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() \
+    ELSE pg_current_wal_lsn() END, '0/0')::int8, \
+    CASE WHEN pg_is_in_recovery() THEN \
+    pg_wal_lsn_diff(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::int8 END, \
+    CASE WHEN pg_is_in_recovery() THEN \
+    CASE WHEN pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() THEN 0 ELSE \
+    date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END";
+
+const WAL_SINCE_9: &str = "\
+    pg_xlog_location_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_xlog_receive_location() \
+    ELSE pg_current_xlog_location() END, '0/0')::int8, \
+    CASE WHEN pg_is_in_recovery() THEN \
+    pg_xlog_location_diff(pg_last_xlog_receive_location(), pg_last_xlog_replay_location())::int8 END, \
+    CASE WHEN pg_is_in_recovery() THEN \
+    CASE WHEN pg_last_xlog_receive_location() = pg_last_xlog_replay_location() THEN 0 ELSE \
+    date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END";
+
+const WAL: &[Since] = &[(9, WAL_SINCE_9), (10, WAL_SINCE_10)];
+
+/// The statement for it.
+pub(crate) fn sql(version: Version) -> String {
+    let wal = chosen(WAL, version).unwrap_or("NULL, NULL, NULL");
+    format!(
+        "SELECT (date_part('epoch', clock_timestamp()) * 1e6)::int8, pg_is_in_recovery(), \
+         sum(xact_commit)::int8, sum(xact_rollback)::int8, sum(blks_hit)::int8, sum(blks_read)::int8, \
+         sum(temp_bytes)::int8, sum(deadlocks)::int8, \
+         sum(tup_inserted + tup_updated + tup_deleted)::int8, \
+         (SELECT max(age(datfrozenxid)) FROM pg_database), {wal} FROM pg_stat_database"
+    )
+}
+
+impl Overview {
+    pub(crate) fn of(result: &ResultSet) -> Option<Self> {
+        let row = result.rows.first()?;
+        let number = |at| row.text(at).and_then(|text| text.parse().ok());
+        Some(Self {
+            taken_us: number(0)?,
+            is_standby: row.bytes(1)? == b"t",
+            commits: number(2).unwrap_or(0),
+            rollbacks: number(3).unwrap_or(0),
+            blocks_hit: number(4).unwrap_or(0),
+            blocks_read: number(5).unwrap_or(0),
+            temp_bytes: number(6).unwrap_or(0),
+            deadlocks: number(7).unwrap_or(0),
+            rows_changed: number(8).unwrap_or(0),
+            frozen_age: number(9),
+            wal_bytes: number(10),
+            replay_lag_bytes: number(11),
+            replay_lag_seconds: row.text(12).and_then(|text| text.parse().ok()),
+        })
+    }
+
+    /// Growth per second of a sum since `before`; `None` if it was reset between, or no time passed.
+    pub fn rate(&self, before: &Self, sum: impl Fn(&Self) -> Option<i64>) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a rate is for looking at")]
+        let of = |growth: i64, microseconds: i64| growth as f64 * 1e6 / microseconds as f64;
+        let growth = sum(self)? - sum(before)?;
+        let microseconds = self.taken_us - before.taken_us;
+        (growth >= 0 && microseconds > 0).then(|| of(growth, microseconds))
+    }
+}
+
+#[test]
+fn a_sum_that_was_reset_has_no_rate() {
+    let before = Overview { taken_us: 1_000_000, commits: 100, ..Overview::default() };
+    let now = Overview { taken_us: 3_000_000, commits: 300, ..Overview::default() };
+    let commits = |overview: &Overview| Some(overview.commits);
+    assert_eq!(now.rate(&before, commits), Some(100.0));
+    assert_eq!(before.rate(&now, commits), None);
+    assert_eq!(now.rate(&now, commits), None);
+}

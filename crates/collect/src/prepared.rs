@@ -1,0 +1,51 @@
+//! A statement that is planned once per connection.
+
+use howdah_connect::{Client, QueryError, ResultSet};
+
+use crate::CollectError;
+
+/// A statement, prepared when it first runs.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    name: &'static str,
+    sql: String,
+    is_prepared: bool,
+}
+
+impl Prepared {
+    /// `name`: of the statement on its connection, and of what is read in messages.
+    pub(crate) fn new(name: &'static str, sql: String) -> Self {
+        Self { name, sql, is_prepared: false }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn run(
+        &mut self,
+        client: &mut Client,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, CollectError> {
+        self.try_run(client, values).map_err(CollectError::query(self.name))
+    }
+
+    fn try_run(
+        &mut self,
+        client: &mut Client,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, QueryError> {
+        if !self.is_prepared {
+            client.prepare(self.name, &self.sql)?;
+            self.is_prepared = true;
+        }
+        match client.query_prepared(self.name, values) {
+            // Unknown: a pooler between us has given us another server. Changed: what it reads has new
+            // columns, an extension was upgraded.
+            Err(error) if matches!(error.sqlstate(), Some("26000" | "0A000")) => {
+                client.query_with(&self.sql, values)
+            }
+            result => result,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Text that other people wrote, made safe to show.
+//!
+//! `pg_stat_activity.query` is bytes in the encoding of *that session's* database, which the server
+//! neither checks nor converts. And it is hostile: any user can put an escape sequence for the terminal of
+//! whoever watches into a comment.
+
+use std::{borrow::Cow, sync::Arc};
+
+use encoding_rs::Encoding;
+
+/// The text of a statement, as the server has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SqlText {
+    shown: Arc<str>,
+    /// The server cut it at `track_activity_query_size`, or may have.
+    pub is_truncated: bool,
+    /// What is shown is, character by character, what was sent.
+    pub is_exact: bool,
+}
+
+impl SqlText {
+    /// Makes of the bytes of a `query` column a text that is safe to show. `encoding` is that of the
+    /// session's database; `bytes_max` the most bytes the server keeps, `track_activity_query_size`.
+    pub fn new(bytes: &[u8], encoding: Option<&str>, bytes_max: Option<usize>) -> Self {
+        // A cut falls between characters, of which the longest has four bytes.
+        let is_truncated = bytes_max.is_some_and(|max| bytes.len() + 4 >= max);
+        let (decoded, is_decoded) = decode(bytes, encoding);
+        let shown = shown(&decoded, Lines::Keep);
+        Self { is_exact: is_decoded && shown == decoded, is_truncated, shown: shown.into() }
+    }
+
+    /// The text. No control character is in it but line feed and tab.
+    pub fn as_str(&self) -> &str {
+        &self.shown
+    }
+
+    /// The text, shared.
+    pub fn to_shared(&self) -> Arc<str> {
+        Arc::clone(&self.shown)
+    }
+
+    /// The text on one line, each run of white space a single space.
+    pub fn one_line(&self) -> String {
+        let mut line = String::with_capacity(self.shown.len());
+        for word in self.shown.split_whitespace() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        line
+    }
+}
+
+/// The characters of `bytes`, and whether all of them were characters.
+fn decode<'a>(bytes: &'a [u8], encoding: Option<&str>) -> (Cow<'a, str>, bool) {
+    match encoding.and_then(label) {
+        None => match str::from_utf8(bytes) {
+            Ok(text) => (text.into(), true),
+            Err(_) => (String::from_utf8_lossy(bytes), false),
+        },
+        Some(encoding) => {
+            let (text, _, had_errors) = encoding.decode(bytes);
+            (text, !had_errors)
+        }
+    }
+}
+
+/// What the WHATWG calls an encoding of PostgreSQL's (manual, "Character Set Support"); `None` for UTF-8
+/// and for what has no counterpart, which is read as UTF-8.
+fn label(name: &str) -> Option<&'static Encoding> {
+    let label: &[u8] = match name {
+        "LATIN1" => b"iso-8859-1",
+        "LATIN2" => b"iso-8859-2",
+        "LATIN3" => b"iso-8859-3",
+        "LATIN4" => b"iso-8859-4",
+        "LATIN5" => b"iso-8859-9",
+        "LATIN6" => b"iso-8859-10",
+        "LATIN7" => b"iso-8859-13",
+        "LATIN8" => b"iso-8859-14",
+        "LATIN9" => b"iso-8859-15",
+        "LATIN10" => b"iso-8859-16",
+        "ISO_8859_5" => b"iso-8859-5",
+        "ISO_8859_6" => b"iso-8859-6",
+        "ISO_8859_7" => b"iso-8859-7",
+        "ISO_8859_8" => b"iso-8859-8",
+        "KOI8R" => b"koi8-r",
+        "KOI8U" => b"koi8-u",
+        "WIN866" => b"ibm866",
+        "WIN874" => b"windows-874",
+        "WIN1250" => b"windows-1250",
+        "WIN1251" => b"windows-1251",
+        "WIN1252" => b"windows-1252",
+        "WIN1253" => b"windows-1253",
+        "WIN1254" => b"windows-1254",
+        "WIN1255" => b"windows-1255",
+        "WIN1256" => b"windows-1256",
+        "WIN1257" => b"windows-1257",
+        "WIN1258" => b"windows-1258",
+        "EUC_JP" => b"euc-jp",
+        "EUC_CN" => b"gbk",
+        "EUC_KR" | "UHC" => b"euc-kr",
+        "GBK" => b"gbk",
+        "GB18030" => b"gb18030",
+        "BIG5" => b"big5",
+        "SJIS" => b"shift_jis",
+        _ => return None,
+    };
+    Encoding::for_label(label)
+}
+
+/// What becomes of line feeds and tabs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// They stay.
+    Keep,
+    /// Each becomes a space.
+    Join,
+}
+
+/// `text` without what could move a terminal's cursor, change its state, or reorder what a person reads:
+/// control characters become their pictures (`␛`), those that turn the direction of writing and those
+/// without width become `�`. A text without any of them is given back as it is.
+pub fn shown(text: &str, lines: Lines) -> Cow<'_, str> {
+    let replacement = |c: char| match c {
+        '\n' | '\t' if lines == Lines::Keep => None,
+        '\n' | '\t' | '\r' => Some(' '),
+        '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(c)),
+        '\x7f' => Some('␡'),
+        '\u{80}'..='\u{9f}'
+        | '\u{61c}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}' => Some('\u{fffd}'),
+        _ => None,
+    };
+    if text.chars().all(|c| replacement(c).is_none()) {
+        return text.into();
+    }
+    text.chars().map(|c| replacement(c).unwrap_or(c)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn escape_sequences_do_not_reach_the_terminal() {
+        let text = SqlText::new(b"select 1 /* \x1b]52;c;aGk=\x07 \xc2\x9b2J */", None, None);
+        assert_eq!(text.as_str(), "select 1 /* ␛]52;c;aGk=␇ \u{fffd}2J */");
+        assert!(!text.is_exact);
+        assert_eq!(shown("a\u{202e}b", Lines::Keep), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn a_text_is_read_in_its_own_encoding() {
+        let latin = SqlText::new(b"select 'caf\xe9'", Some("LATIN1"), None);
+        assert_eq!((latin.as_str(), latin.is_exact), ("select 'café'", true));
+        let broken = SqlText::new(b"select 'caf\xe9'", Some("UTF8"), None);
+        assert_eq!((broken.as_str(), broken.is_exact), ("select 'caf\u{fffd}'", false));
+        let japanese = SqlText::new(b"\x93\xfa\x96\x7b", Some("SJIS"), None);
+        assert_eq!(japanese.as_str(), "日本");
+    }
+
+    #[test]
+    fn what_fills_the_server_s_buffer_is_taken_for_cut() {
+        assert!(SqlText::new(&[b'x'; 1023], None, Some(1024)).is_truncated);
+        assert!(SqlText::new(&[b'x'; 1020], None, Some(1024)).is_truncated);
+        assert!(!SqlText::new(&[b'x'; 1019], None, Some(1024)).is_truncated);
+    }
+
+    #[test]
+    fn one_line_has_single_spaces() {
+        assert_eq!(SqlText::new(b"  select\n\t 1\r\n", None, None).one_line(), "select 1");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_steers_a_terminal_is_left(bytes: Vec<u8>, latin: bool) {
+            let text = SqlText::new(&bytes, latin.then_some("LATIN1"), None);
+            prop_assert!(text.as_str().chars().all(|c| matches!(c, '\n' | '\t') || !c.is_control()));
+            prop_assert!(!text.one_line().contains(['\n', '\t']));
+        }
+    }
+}

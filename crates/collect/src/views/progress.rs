@@ -1,0 +1,144 @@
+//! Long maintenance commands and how far they are: the `pg_stat_progress` views.
+
+use crate::{
+    Column,
+    Unit::{Count, Percent, Seconds, Text},
+    View,
+};
+
+/// One command's part of the union.
+macro_rules! part {
+    ($view:literal, $command:literal, $relation:literal, $phase:literal, $done:literal, $total:literal) => {
+        concat!(
+            " UNION ALL SELECT p.pid, ",
+            $command,
+            ", p.datid, (",
+            $relation,
+            ")::oid, (",
+            $phase,
+            ")::text, (",
+            $done,
+            ")::int8, (",
+            $total,
+            ")::int8 FROM ",
+            $view,
+            " p"
+        )
+    };
+}
+
+macro_rules! union {
+    ($($part:expr),* $(,)?) => {
+        concat!(
+            "(SELECT NULL::int4 AS pid, NULL::text AS command, NULL::oid AS datid, NULL::oid AS relid, ",
+            "NULL::text AS phase, NULL::int8 AS done, NULL::int8 AS total WHERE false",
+            $($part,)*
+            ") p LEFT JOIN pg_stat_activity a ON a.pid = p.pid LEFT JOIN pg_database d ON d.oid = p.datid"
+        )
+    };
+}
+
+macro_rules! vacuum {
+    () => {
+        part!(
+            "pg_stat_progress_vacuum", "'vacuum'", "p.relid", "p.phase",
+            "CASE WHEN p.phase = 'vacuuming heap' THEN p.heap_blks_vacuumed ELSE p.heap_blks_scanned END",
+            "p.heap_blks_total"
+        )
+    };
+}
+
+macro_rules! since_12 {
+    () => {
+        concat!(
+            part!(
+                "pg_stat_progress_create_index", "lower(p.command)", "p.relid", "p.phase",
+                "CASE WHEN p.tuples_total > 0 THEN p.tuples_done WHEN p.blocks_total > 0 THEN p.blocks_done ELSE p.lockers_done END",
+                "CASE WHEN p.tuples_total > 0 THEN p.tuples_total WHEN p.blocks_total > 0 THEN p.blocks_total ELSE p.lockers_total END"
+            ),
+            part!(
+                "pg_stat_progress_cluster", "lower(p.command)", "p.relid", "p.phase",
+                "p.heap_blks_scanned", "p.heap_blks_total"
+            )
+        )
+    };
+}
+
+macro_rules! since_13 {
+    () => {
+        concat!(
+            part!(
+                "pg_stat_progress_analyze", "'analyze'", "p.relid", "p.phase",
+                "p.sample_blks_scanned", "p.sample_blks_total"
+            ),
+            " UNION ALL SELECT p.pid, 'base backup', NULL, NULL, p.phase, p.backup_streamed, p.backup_total \
+             FROM pg_stat_progress_basebackup p"
+        )
+    };
+}
+
+macro_rules! since_14 {
+    () => {
+        part!(
+            "pg_stat_progress_copy",
+            "lower(p.command)",
+            "p.relid",
+            "p.type",
+            "p.bytes_processed",
+            "nullif(p.bytes_total, 0)"
+        )
+    };
+}
+
+pub(super) const PROGRESS: View = View {
+    name: "progress",
+    help: "Vacuum, analyze, index builds, rewrites, copies and base backups, and how far they are.",
+    columns: &[
+        Column::key("pid", "Pid", &[(9, "p.pid::text")], "who"),
+        Column::key("command", "Command", &[(9, "p.command")], "what"),
+        Column::gauge("database", "Database", Text, &[(9, "d.datname")], "where"),
+        Column::gauge(
+            "relation",
+            "Relation",
+            Text,
+            &[(
+                9,
+                "CASE WHEN d.datname = current_database() THEN p.relid::regclass::text ELSE p.relid::text END",
+            )],
+            "on which relation; a number if it is of another database",
+        ),
+        Column::gauge("phase", "Phase", Text, &[(9, "p.phase")], "what it does now"),
+        Column::gauge(
+            "percent",
+            "Done",
+            Percent,
+            &[(9, "CASE WHEN p.total > 0 THEN least(100, 100.0 * p.done / p.total) END")],
+            "how much of this phase",
+        ),
+        Column::gauge("done", "Of", Count, &[(9, "p.done")], "blocks, rows or bytes done"),
+        Column::gauge("total", "Total", Count, &[(9, "p.total")], "blocks, rows or bytes in all"),
+        Column::gauge(
+            "lasted",
+            "Lasted",
+            Seconds,
+            &[(9, "date_part('epoch', clock_timestamp() - a.query_start)")],
+            "for how long",
+        ),
+        Column::gauge("user", "User", Text, &[(9, "a.usename")], "its role"),
+        Column::gauge(
+            "wait",
+            "Waits for",
+            Text,
+            &[(9, "a.wait_event_type || ':' || a.wait_event")],
+            "what it waits for",
+        ),
+    ],
+    from: &[
+        (9, union!(vacuum!())),
+        (12, union!(vacuum!(), since_12!())),
+        (13, union!(vacuum!(), since_12!(), since_13!())),
+        (14, union!(vacuum!(), since_12!(), since_13!(), since_14!())),
+    ],
+    order: "lasted",
+    is_of_database: false,
+};
