@@ -9,7 +9,7 @@ pub enum Cell {
     Null,
     /// This role may not read it, or this version does not have it. Shown as `n/a`, never as zero.
     Unavailable,
-    /// Text that is safe to show: see [`shown`](crate::shown).
+    /// Text that is safe to show: see [`shown_line`](crate::shown_line).
     Text(Arc<str>),
     /// A whole number in the unit of its column.
     Integer(i64),

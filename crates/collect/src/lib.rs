@@ -34,7 +34,7 @@ pub use privileges::{Missing, Privileges};
 pub use rates::{Rated, rates};
 pub use server::{Identity, Server};
 pub use signal::{Action, Signalled, Signals, Suspect};
-pub use text::{SqlText, shown};
+pub use text::{SqlText, shown_line};
 pub use version::Version;
 pub use view::{Column, Meaning, Reading, View};
 pub use views::VIEWS;

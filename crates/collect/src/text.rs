@@ -109,9 +109,14 @@ fn label(name: &str) -> Option<&'static Encoding> {
     Encoding::for_label(label)
 }
 
+/// `text` on one line, without what could steer a terminal.
+pub fn shown_line(text: &str) -> Cow<'_, str> {
+    shown(text, Lines::Join)
+}
+
 /// What becomes of line feeds and tabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lines {
+pub(crate) enum Lines {
     /// They stay.
     Keep,
     /// Each becomes a space.
@@ -121,7 +126,7 @@ pub enum Lines {
 /// `text` without what could move a terminal's cursor, change its state, or reorder what a person reads:
 /// control characters become their pictures (`␛`), those that turn the direction of writing and those
 /// without width become `�`. A text without any of them is given back as it is.
-pub fn shown(text: &str, lines: Lines) -> Cow<'_, str> {
+pub(crate) fn shown(text: &str, lines: Lines) -> Cow<'_, str> {
     let replacement = |c: char| match c {
         '\n' | '\t' if lines == Lines::Keep => None,
         '\n' | '\t' | '\r' => Some(' '),

@@ -1,0 +1,172 @@
+//! The table, as much of it as fits.
+
+use howdah_collect::Unit;
+use ratatui::{
+    Frame,
+    layout::Rect,
+    text::{Line, Span},
+    widgets::Paragraph,
+};
+
+use super::Theme;
+use crate::{
+    Model, Table,
+    table::{Head, Row},
+    units::shown,
+};
+
+/// How wide the column is that takes what is left, at least.
+const REST_MIN: u16 = 20;
+
+/// Columns in front of all others: the mark, and the tag.
+const GUTTER: u16 = 2;
+
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) {
+    let Some(table) = model.table() else {
+        let error = model.snapshot().and_then(|snapshot| snapshot.view_error.clone());
+        let text = error.unwrap_or_else(|| {
+            "waiting for the server; or its version has no such thing".to_owned()
+        });
+        frame.render_widget(Paragraph::new(Line::styled(text, theme.bad)), area);
+        return;
+    };
+    let columns = columns(&table, area.width, model.shift);
+    let mut lines = vec![heads(&table, &columns, model, theme, area.width)];
+    if table.rows.is_empty() {
+        let filtered = if model.filter.0.is_empty() { "" } else { " that pass the filter" };
+        lines.push(Line::styled(format!("  no rows{filtered}"), theme.faint));
+    }
+    let height = usize::from(area.height.saturating_sub(1));
+    let selected = model.selected_at(&table);
+    // The selection is always in the picture, and the first page stays while it is on it.
+    let first = if selected < height { 0 } else { selected + 1 - height };
+    for (at, row) in table.rows.iter().enumerate().skip(first).take(height) {
+        let is_selected = at == selected;
+        let is_tagged = model.tagged.contains(&row.key);
+        lines.push(line(&table, row, &columns, theme, is_selected, is_tagged));
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// Which columns fit, each with its width. The first stays; those behind it are left out from `shift`; then
+/// the ones on the right, before the last.
+fn columns(table: &Table, width: u16, shift: usize) -> Vec<(usize, u16)> {
+    let mut left = width.saturating_sub(GUTTER);
+    let rest = table.columns.iter().position(|head| head.width == 0);
+    if rest.is_some() {
+        left = left.saturating_sub(REST_MIN + 1);
+    }
+    let hidden = shift.min(table.columns.len().saturating_sub(2));
+    let mut chosen = Vec::new();
+    for (at, head) in table.columns.iter().enumerate() {
+        if at != 0 && at <= hidden || Some(at) == rest {
+            continue;
+        }
+        if head.width + 1 > left {
+            break;
+        }
+        left -= head.width + 1;
+        chosen.push((at, head.width));
+    }
+    chosen.extend(rest.filter(|&at| at == 0 || at > hidden).map(|at| (at, REST_MIN + left)));
+    chosen
+}
+
+fn heads(
+    table: &Table,
+    columns: &[(usize, u16)],
+    model: &Model,
+    theme: &Theme,
+    width: u16,
+) -> Line<'static> {
+    let order = model.order.or(model.screen.order());
+    let mut text = " ".repeat(usize::from(GUTTER));
+    for &(at, width) in columns {
+        let head = &table.columns[at];
+        let arrow = match order == Some(head.name) {
+            true if model.is_ascending => "↑",
+            true => "↓",
+            false => "",
+        };
+        text.push_str(&fitted(&format!("{}{arrow}", head.title), width, is_right(head)));
+        text.push(' ');
+    }
+    let missing = usize::from(width).saturating_sub(text.chars().count());
+    text.push_str(&" ".repeat(missing));
+    Line::styled(text, theme.heads)
+}
+
+fn line(
+    table: &Table,
+    row: &Row,
+    columns: &[(usize, u16)],
+    theme: &Theme,
+    is_selected: bool,
+    is_tagged: bool,
+) -> Line<'static> {
+    let tag = if is_tagged { '+' } else { ' ' };
+    let mut text = format!("{}{tag}", row.mark.letter());
+    for &(at, width) in columns {
+        let head = &table.columns[at];
+        let mut cell = shown(&row.cells[at], head.unit);
+        let is_tree = at == 0 && row.depth > 0;
+        if is_tree {
+            cell = format!("{}└{cell}", " ".repeat(row.depth.min(8) - 1));
+        }
+        text.push_str(&fitted(&cell, width, is_right(head) && !is_tree));
+        text.push(' ');
+    }
+    let style = theme.mark(row.mark);
+    let style = if is_selected { style.patch(theme.selected) } else { style };
+    Line::from(Span::styled(text, style))
+}
+
+fn is_right(head: &Head) -> bool {
+    head.unit != Unit::Text
+}
+
+/// `text` in exactly `width` columns of a terminal. A character may take two.
+fn fitted(text: &str, width: u16, is_right: bool) -> String {
+    let width = usize::from(width);
+    let taken = Span::raw(text).width();
+    if taken <= width {
+        let pad = " ".repeat(width - taken);
+        return if is_right { pad + text } else { text.to_owned() + &pad };
+    }
+    let mut kept = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        let size = Span::raw(c.to_string()).width();
+        if used + size + 1 > width {
+            break;
+        }
+        used += size;
+        kept.push(c);
+    }
+    kept.push('…');
+    kept.push_str(&" ".repeat(width.saturating_sub(used + 1)));
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn text_fits_its_columns() {
+        assert_eq!(fitted("abc", 5, false), "abc  ");
+        assert_eq!(fitted("12", 5, true), "   12");
+        assert_eq!(fitted("abcdef", 5, true), "abcd…");
+        assert_eq!(fitted("日本語", 5, false), "日本…");
+        assert_eq!(fitted("日本語", 4, false), "日… ");
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_takes_exactly_its_columns(text in "\\PC{0,30}", width in 1..40_u16) {
+            prop_assert_eq!(Span::raw(fitted(&text, width, false)).width(), usize::from(width));
+        }
+    }
+}

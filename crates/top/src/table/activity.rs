@@ -1,0 +1,143 @@
+//! Sessions as rows, those that help with a parallel query under its leader.
+
+use std::collections::HashMap;
+
+use howdah_collect::{Backend, Blocker, Cell, Kind, State, Unit};
+
+use super::{Choice, Head, Mark, Row, RowKey, Table};
+use crate::Snapshot;
+
+const fn head(
+    name: &'static str,
+    title: &'static str,
+    unit: Unit,
+    width: u16,
+    help: &'static str,
+) -> Head {
+    Head { name, title, unit, help, width, is_key: false }
+}
+
+/// The columns of sessions.
+const COLUMNS: [Head; 15] = [
+    Head { is_key: true, ..head("pid", "Pid", Unit::Count, 8, "the process") },
+    head("database", "Database", Unit::Text, 12, "its database"),
+    head("user", "User", Unit::Text, 12, "its role"),
+    head("time", "Time", Unit::Seconds, 7, "how long it has run its statement, or idled"),
+    head("state", "State", Unit::Text, 10, "what it does"),
+    head("wait", "Waits for", Unit::Text, 22, "what it waits for"),
+    head("application", "Application", Unit::Text, 14, "what its client calls itself"),
+    head("client", "Client", Unit::Text, 15, "where its client is"),
+    head("transaction", "In tx", Unit::Seconds, 7, "how long its transaction has lasted"),
+    head("blocked_by", "Blocked by", Unit::Text, 10, "the processes whose locks it waits for"),
+    head("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited for a lock"),
+    head("xmin_age", "Xmin age", Unit::Count, 8, "transactions whose dead rows stay because of it"),
+    head("kind", "Kind", Unit::Text, 14, "the kind of process"),
+    head("query_id", "Query id", Unit::Text, 20, "the server's identifier of the statement"),
+    head("query", "Query", Unit::Text, 0, "its statement; of an idle session the last one"),
+];
+
+pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {
+    let backends = &snapshot.activity.backends;
+    let mut helpers: HashMap<i32, Vec<usize>> = HashMap::new();
+    let shown = |backend: &Backend| choice.with_idle || is_of_interest(backend);
+    let mut leaders = Vec::new();
+    for (at, backend) in backends.iter().enumerate().filter(|(_, backend)| shown(backend)) {
+        match backend.leader.filter(|leader| *leader != backend.pid && has(backends, *leader)) {
+            Some(leader) => helpers.entry(leader).or_default().push(at),
+            None => leaders.push(at),
+        }
+    }
+    let mut rows = Vec::new();
+    for at in leaders {
+        rows.push(row(snapshot, at, 0, choice));
+        let below = helpers.remove(&backends[at].pid).unwrap_or_default();
+        rows.extend(below.into_iter().map(|at| row(snapshot, at, 1, choice)));
+    }
+    // Those whose leader is not shown.
+    rows.extend(helpers.into_values().flatten().map(|at| row(snapshot, at, 0, choice)));
+    Table { columns: COLUMNS.to_vec(), rows }
+}
+
+fn has(backends: &[Backend], pid: i32) -> bool {
+    backends.binary_search_by_key(&pid, |backend| backend.pid).is_ok()
+}
+
+/// Whether it does something, or keeps others from doing something. A session that cannot be read is
+/// shown: that nothing is known of it is worth knowing.
+fn is_of_interest(backend: &Backend) -> bool {
+    match backend.state {
+        Some(State::Idle) => false,
+        Some(_) => true,
+        None => !backend.is_readable || backend.kind == Some(Kind::ParallelWorker),
+    }
+}
+
+/// What to notice about a session.
+pub(super) fn mark(backend: &Backend, now_us: i64, slow_seconds: Option<f64>) -> Mark {
+    let runs = matches!(backend.state, Some(State::Active | State::FastPath));
+    let lasted = backend.duration(now_us).unwrap_or(0.0);
+    match backend.state {
+        _ if runs && slow_seconds.is_some_and(|slow| lasted > slow) => Mark::Slow,
+        _ if !backend.blockers.is_empty() => Mark::Waits,
+        Some(state) if state.is_idle_in_transaction() => Mark::IdleInTransaction,
+        Some(State::Idle) => Mark::Idle,
+        _ => Mark::None,
+    }
+}
+
+pub(super) fn row(snapshot: &Snapshot, at: usize, depth: usize, choice: &Choice) -> Row {
+    let backend = &snapshot.activity.backends[at];
+    let now_us = snapshot.activity.taken_us;
+    // A role that may not look gets NULL for all of these.
+    let readable = |cell: Cell| match cell {
+        Cell::Null if !backend.is_readable => Cell::Unavailable,
+        cell => cell,
+    };
+    let word = |word: &Option<std::sync::Arc<str>>| Cell::from(word.clone());
+    let blocked_by =
+        backend.blockers.iter().map(|blocker| name(*blocker)).collect::<Vec<_>>().join(" ");
+    let cells = vec![
+        i64::from(backend.pid).into(),
+        word(&backend.database),
+        readable(word(&backend.user)),
+        readable(backend.duration(now_us).into()),
+        readable(backend.state.map(State::as_str).into()),
+        readable(
+            backend
+                .wait
+                .as_ref()
+                .map(|wait| wait.to_string().as_str().into())
+                .unwrap_or(Cell::Null),
+        ),
+        word(&backend.application),
+        readable(word(&backend.client)),
+        readable(backend.transaction_age(now_us).into()),
+        (!blocked_by.is_empty()).then_some(blocked_by.as_str()).into(),
+        backend.blocked_for(now_us).into(),
+        backend.xmin_age.into(),
+        readable(backend.kind.as_ref().map(Kind::as_str).into()),
+        backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(Cell::Null),
+        readable(
+            backend
+                .query
+                .as_ref()
+                .map(|text| text.one_line().as_str().into())
+                .unwrap_or(Cell::Null),
+        ),
+    ];
+    Row {
+        cells,
+        key: RowKey::Session(backend.pid, backend.started_us),
+        mark: mark(backend, now_us, choice.slow_seconds),
+        depth,
+        backend: Some(at),
+    }
+}
+
+/// What people call it.
+pub(super) fn name(blocker: Blocker) -> String {
+    match blocker {
+        Blocker::Process(pid) => pid.to_string(),
+        Blocker::Prepared => "prepared".to_owned(),
+    }
+}

@@ -1,0 +1,82 @@
+//! Who waits for whom, as a tree.
+
+use howdah_collect::{Cell, Forest, Node, State, Unit};
+
+use super::{Choice, Head, Mark, Row, RowKey, Table, activity};
+use crate::Snapshot;
+
+const fn head(
+    name: &'static str,
+    title: &'static str,
+    unit: Unit,
+    width: u16,
+    help: &'static str,
+) -> Head {
+    Head { name, title, unit, help, width, is_key: false }
+}
+
+const COLUMNS: [Head; 11] = [
+    Head {
+        is_key: true,
+        ..head("pid", "Pid", Unit::Text, 16, "the process, under what it waits for")
+    },
+    head("victims", "Victims", Unit::Count, 7, "how many wait for it, directly or not"),
+    head("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited"),
+    head("wait", "Waits for", Unit::Text, 22, "what it waits for"),
+    head("state", "State", Unit::Text, 10, "what it does"),
+    head("time", "Time", Unit::Seconds, 7, "for how long"),
+    head("database", "Database", Unit::Text, 12, "its database"),
+    head("user", "User", Unit::Text, 12, "its role"),
+    head("application", "Application", Unit::Text, 14, "what its client calls itself"),
+    head("also", "Also", Unit::Text, 10, "processes it waits for beside the one above it"),
+    head("query", "Query", Unit::Text, 0, "its statement, or its last one"),
+];
+
+pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {
+    let forest = Forest::of(&snapshot.activity);
+    let rows = forest.nodes.iter().map(|node| row(snapshot, node, choice)).collect();
+    Table { columns: COLUMNS.to_vec(), rows }
+}
+
+fn row(snapshot: &Snapshot, node: &Node, choice: &Choice) -> Row {
+    let now_us = snapshot.activity.taken_us;
+    let backend = node.backend.map(|at| &snapshot.activity.backends[at]);
+    let name = activity::name(node.who);
+    let ring = if node.is_in_ring { " (ring)" } else { "" };
+    let also: Vec<_> = node.also.iter().map(|blocker| activity::name(*blocker)).collect();
+    let of = |cell: fn(&howdah_collect::Backend, i64) -> Cell| {
+        backend.map_or(Cell::Null, |backend| cell(backend, now_us))
+    };
+    let cells = vec![
+        format!("{name}{ring}").as_str().into(),
+        i64::try_from(node.victims).unwrap_or(i64::MAX).into(),
+        of(|backend, now_us| backend.blocked_for(now_us).into()),
+        of(|backend, _| {
+            backend.wait.as_ref().map_or(Cell::Null, |wait| wait.to_string().as_str().into())
+        }),
+        of(|backend, _| backend.state.map(State::as_str).into()),
+        of(|backend, now_us| backend.duration(now_us).into()),
+        of(|backend, _| backend.database.clone().into()),
+        of(|backend, _| backend.user.clone().into()),
+        of(|backend, _| backend.application.clone().into()),
+        (!also.is_empty()).then(|| also.join(" ")).as_deref().into(),
+        of(|backend, _| {
+            backend.query.as_ref().map_or(Cell::Null, |text| text.one_line().as_str().into())
+        }),
+    ];
+    let mark = match backend {
+        _ if node.depth == 0 => Mark::Blocks,
+        Some(backend) => activity::mark(backend, now_us, choice.slow_seconds),
+        None => Mark::Waits,
+    };
+    Row {
+        cells,
+        key: backend.map_or_else(
+            || RowKey::Cells(vec![name]),
+            |backend| RowKey::Session(backend.pid, backend.started_us),
+        ),
+        mark,
+        depth: node.depth,
+        backend: node.backend,
+    }
+}

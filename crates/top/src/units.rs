@@ -1,0 +1,134 @@
+//! Numbers as people read them, in few columns.
+
+use howdah_collect::{Cell, Unit};
+
+/// A cell as a screen shows it: `-` where there is no value, `n/a` where it cannot be read.
+pub fn shown(cell: &Cell, unit: Unit) -> String {
+    match cell {
+        Cell::Null => "-".to_owned(),
+        Cell::Unavailable => "n/a".to_owned(),
+        Cell::Text(text) => text.to_string(),
+        Cell::Integer(_) | Cell::Real(_) => number(cell.number().unwrap_or(0.0), unit),
+    }
+}
+
+fn number(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Seconds => span(value),
+        Unit::Bytes => scaled(value, 1024.0, &["B", "kB", "MB", "GB", "TB", "PB"]),
+        Unit::Percent => format!("{value:.1}%"),
+        Unit::Milliseconds if value != 0.0 && value.abs() < 100.0 => format!("{value:.2}"),
+        Unit::Milliseconds | Unit::Count | Unit::Text => count(value),
+    }
+}
+
+/// A number of things: whole up to six digits, above that with a letter for thousands.
+fn count(value: f64) -> String {
+    if value.abs() >= 1e6 {
+        return scaled(value, 1000.0, &["", "k", "M", "G", "T", "P"]);
+    }
+    let is_whole = (value - value.round()).abs() < 0.05 || value.abs() >= 100.0;
+    if is_whole { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+fn scaled(value: f64, step: f64, letters: &[&str]) -> String {
+    let mut value = value;
+    let mut at = 0;
+    while value.abs() >= step && at + 1 < letters.len() {
+        value /= step;
+        at += 1;
+    }
+    let decimals = if at > 0 && value.abs() < 100.0 { 1 } else { 0 };
+    format!("{value:.decimals$}{}", letters[at])
+}
+
+/// A span of time in at most seven columns.
+pub fn span(seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and is not negative")]
+    #[expect(clippy::cast_sign_loss, reason = "saturates, and is not negative")]
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0 => format!("{:.0}ms", seconds.max(0.0) * 1000.0),
+        1..60 => format!("{seconds:.1}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        3600..86400 => format!("{}h{:02}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d{:02}h", whole / 86400, whole / 3600 % 24),
+    }
+}
+
+/// Reads a span such as `500ms`, `5s`, `2m`, `1h`, `3d` or `5`, which are seconds.
+pub fn parse_span(text: &str) -> Option<f64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().ok()?;
+    let factor = match &text[digits..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return None,
+    };
+    Some(number * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_short() {
+        let table = [
+            (0.0, "0ms"),
+            (0.0123, "12ms"),
+            (5.25, "5.2s"),
+            (59.94, "59.9s"),
+            (61.0, "1m01s"),
+            (3600.0 * 5.5, "5h30m"),
+            (86400.0 * 400.0, "400d00h"),
+            (-3.0, "0ms"),
+        ];
+        for (seconds, expected) in table {
+            assert_eq!(span(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_person_types_is_a_span() {
+        let table = [
+            ("500ms", Some(0.5)),
+            ("5", Some(5.0)),
+            ("2m", Some(120.0)),
+            ("1.5h", Some(5400.0)),
+            ("x", None),
+            ("5 s", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(parse_span(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn cells_without_a_value_are_not_zero() {
+        assert_eq!(shown(&Cell::Null, Unit::Count), "-");
+        assert_eq!(shown(&Cell::Unavailable, Unit::Count), "n/a");
+        assert_eq!(shown(&Cell::Integer(0), Unit::Count), "0");
+    }
+
+    #[test]
+    fn numbers_keep_what_matters() {
+        let table = [
+            (Cell::Real(0.25), Unit::Count, "0.2"),
+            (Cell::Integer(123_456), Unit::Count, "123456"),
+            (Cell::Integer(12_345_678), Unit::Count, "12.3M"),
+            (Cell::Integer(1536), Unit::Bytes, "1.5kB"),
+            (Cell::Integer(500), Unit::Bytes, "500B"),
+            (Cell::Real(99.95), Unit::Percent, "100.0%"),
+            (Cell::Real(1.234), Unit::Milliseconds, "1.23"),
+            (Cell::Real(1234.5), Unit::Milliseconds, "1234"),
+        ];
+        for (cell, unit, expected) in table {
+            assert_eq!(shown(&cell, unit), expected);
+        }
+    }
+}
