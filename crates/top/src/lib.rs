@@ -14,6 +14,7 @@
 //!
 //! What this crate does not do: SQL (that is `collect`), command lines, configuration files.
 
+pub mod batch;
 pub mod filter;
 pub mod keys;
 pub mod kill;
@@ -22,6 +23,7 @@ pub mod output;
 pub mod run;
 pub mod sampler;
 mod screen;
+pub mod slow;
 pub mod table;
 mod terminal;
 pub mod units;

@@ -65,6 +65,8 @@ pub enum Message {
     Resize,
     /// How it stands with a server.
     Standing(usize, Standing),
+    /// Something went wrong that a person should know.
+    Trouble(String),
     /// What became of signals that were sent.
     Signalled(Vec<(Suspect, Result<Signalled, String>)>),
 }
@@ -225,6 +227,10 @@ impl Model {
                 if let Some(watched) = self.servers.get_mut(server).filter(|_| !is_standing_still) {
                     watched.standing = standing;
                 }
+                Vec::new()
+            }
+            Message::Trouble(text) => {
+                self.complain(text);
                 Vec::new()
             }
             Message::Signalled(results) => {

@@ -5,7 +5,10 @@
 
 use std::{
     io,
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
     time::Duration,
 };
 
@@ -14,11 +17,12 @@ use howdah_connect::Target;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::{
-    Model, Settings,
+    Model, Settings, Standing,
     kill::APPLICATION,
     model::{Effect, Message},
-    sampler::{Sampler, Wanted},
+    sampler::{Sampler, Wanted, with_causes},
     screen::{self, Theme},
+    slow::{SlowLog, Watcher},
     terminal::Screen,
 };
 
@@ -34,6 +38,41 @@ pub struct Watch {
 /// Longest that the picture stays as it is: ages on it grow.
 const REDRAW: Duration = Duration::from_secs(1);
 
+/// Tells slow statements to a log, from the threads of samplers.
+#[derive(Clone, Debug)]
+pub struct Announcer {
+    threshold: Duration,
+    log: Arc<Mutex<SlowLog>>,
+}
+
+impl Announcer {
+    /// Statements that run longer than `threshold` go to `log`.
+    pub fn new(threshold: Duration, log: SlowLog) -> Self {
+        Self { threshold, log: Arc::new(Mutex::new(log)) }
+    }
+
+    /// What looks at one server's standings, and gives a sentence if the log cannot be written.
+    pub(crate) fn for_server(
+        &self,
+        name: &str,
+    ) -> impl FnMut(&Standing) -> Option<String> + Send + use<> {
+        let mut watcher = Watcher::new(name, self.threshold);
+        let log = Arc::clone(&self.log);
+        move |standing| {
+            let Standing::Read(snapshot) = standing else { return None };
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut trouble = None;
+            for slow in watcher.look(&snapshot.activity) {
+                if let Err(error) = log.write(&slow) {
+                    tracing::error!(%error, pid = slow.pid, "a slow statement is not in the log");
+                    trouble = Some(with_causes(&error));
+                }
+            }
+            trouble
+        }
+    }
+}
+
 /// Shows the servers until somebody quits, or `is_over` says so.
 ///
 /// # Errors
@@ -42,13 +81,14 @@ const REDRAW: Duration = Duration::from_secs(1);
 pub fn run(
     servers: Vec<Watch>,
     settings: Settings,
+    announcer: Option<&Announcer>,
     with_colours: bool,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
     let theme = if with_colours { Theme::colours() } else { Theme::mono() };
     let (sender, messages) = channel();
     let mut model = Model::new(servers.iter().map(|watch| watch.name.clone()), settings);
-    let watching = Watching::start(servers, model.wanted(), &sender)?;
+    let watching = Watching::start(servers, model.wanted(), announcer, &sender)?;
     let mut screen = Screen::take()?;
     read_keys(sender)?;
     loop {
@@ -106,6 +146,7 @@ impl Watching {
     fn start(
         mut servers: Vec<Watch>,
         wanted: Wanted,
+        announcer: Option<&Announcer>,
         sender: &Sender<Message>,
     ) -> io::Result<Self> {
         for watch in &mut servers {
@@ -113,9 +154,14 @@ impl Watching {
         }
         let start = |(at, watch): (usize, &Watch)| {
             let sender = sender.clone();
+            let mut announce = announcer.map(|announcer| announcer.for_server(&watch.name));
             Sampler::start(watch.target.clone(), wanted, move |standing| {
+                let trouble = announce.as_mut().and_then(|announce| announce(&standing));
                 // Nobody listens any more when it is over.
                 let _ = sender.send(Message::Standing(at, standing));
+                if let Some(trouble) = trouble {
+                    let _ = sender.send(Message::Trouble(trouble));
+                }
             })
         };
         let samplers = servers.iter().enumerate().map(start).collect::<io::Result<_>>()?;

@@ -324,7 +324,8 @@ fn pause(failures: u32) -> Duration {
     first.saturating_mul(1 << failures.min(8)).min(PAUSE_MAX)
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+/// An error and what caused it, on one line that is safe to show.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -31,6 +31,7 @@ mod lab;
 mod pool;
 mod replay;
 mod statsd;
+mod top;
 mod verdict;
 mod warm;
 
@@ -63,6 +64,7 @@ commands! {
     Compare in compare,
     Pool in pool,
     Statsd in statsd,
+    Top in top,
     Warm in warm,
     Lab in lab,
     Demo in demo,

@@ -16,6 +16,7 @@ mod doctor;
 mod help;
 mod lab;
 mod statsd;
+mod top;
 mod warm;
 mod workspace;
 

@@ -15,7 +15,7 @@ use crate::{
     units::shown,
 };
 
-/// How wide the column is that takes what is left, at least.
+/// How wide the column is that takes what is left, at least: that many columns, or two fifths of all.
 const REST_MIN: u16 = 20;
 
 /// Columns in front of all others: the mark, and the tag.
@@ -53,8 +53,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
 fn columns(table: &Table, width: u16, shift: usize) -> Vec<(usize, u16)> {
     let mut left = width.saturating_sub(GUTTER);
     let rest = table.columns.iter().position(|head| head.width == 0);
+    let rest_min = REST_MIN.max(width / 5 * 2);
     if rest.is_some() {
-        left = left.saturating_sub(REST_MIN + 1);
+        left = left.saturating_sub(rest_min + 1);
     }
     let hidden = shift.min(table.columns.len().saturating_sub(2));
     let mut chosen = Vec::new();
@@ -68,7 +69,7 @@ fn columns(table: &Table, width: u16, shift: usize) -> Vec<(usize, u16)> {
         left -= head.width + 1;
         chosen.push((at, head.width));
     }
-    chosen.extend(rest.filter(|&at| at == 0 || at > hidden).map(|at| (at, REST_MIN + left)));
+    chosen.extend(rest.filter(|&at| at == 0 || at > hidden).map(|at| (at, rest_min + left)));
     chosen
 }
 

@@ -1,0 +1,112 @@
+//! `howdah top` without a terminal, against real servers.
+
+use howdah_connect::{Client, Environment, Target, Words};
+use howdah_lab::{Cluster, or_say_why_not};
+use serde_json::Value;
+
+use crate::{howdah, text};
+
+fn session(cluster: &Cluster) -> Client {
+    let words = Words::from_conninfo(cluster.uri("postgres"));
+    Client::connect(&Target::resolve(&words, &Environment::empty()).unwrap()).unwrap()
+}
+
+#[test]
+fn sessions_are_one_document() {
+    let Some(cluster) = or_say_why_not("top json", Cluster::builder().start()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = session(&cluster);
+    client.query("BEGIN; SELECT 'seen by top'").unwrap();
+    let pid = client.process_id().unwrap();
+    let output = howdah(folder.path())
+        .args(["top", &cluster.uri("postgres"), "--once", "--format", "json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["samples"][0]["rows"].as_array().unwrap();
+    let mine = rows.iter().find(|row| row["pid"] == pid).unwrap();
+    assert_eq!(mine["query"], "BEGIN; SELECT 'seen by top'");
+    assert_eq!(mine["state"], "idle in transaction");
+    assert!(mine["time"].as_f64().unwrap() >= 0.0);
+}
+
+#[test]
+fn a_view_has_rates_in_its_first_sample() {
+    let Some(cluster) = or_say_why_not("top csv", Cluster::builder().start()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let uri = cluster.uri("postgres");
+    let args = [
+        "top",
+        &uri,
+        "--view",
+        "databases",
+        "--count",
+        "2",
+        "--interval",
+        "200ms",
+        "--format",
+        "csv",
+    ];
+    let output = howdah(folder.path()).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let written = text(&output.stdout);
+    assert!(written.starts_with("server,taken,database,backends,commits,"), "{written}");
+    let postgres = written.lines().filter(|line| line.contains(",postgres,"));
+    let commits: Vec<&str> = postgres.filter_map(|line| line.split(',').nth(4)).collect();
+    assert_eq!(commits.len(), 2, "{written}");
+    assert!(commits.iter().all(|rate| rate.parse::<f64>().is_ok()), "{written}");
+}
+
+#[test]
+fn one_server_that_is_away_does_not_take_the_other_along() {
+    let Some(cluster) = or_say_why_not("top away", Cluster::builder().start()) else { return };
+    let Some(mut gone) = or_say_why_not("top away", Cluster::builder().start()) else { return };
+    let away = gone.uri("postgres");
+    gone.stop().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let output = howdah(folder.path())
+        .args(["top", &cluster.uri("postgres"), &away, "--once", "--format", "ndjson", "--idle"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout).lines().count(), 1);
+    assert!(text(&output.stderr).contains(&gone.port().to_string()), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_statement_that_was_slow_before_is_logged() {
+    let Some(cluster) = or_say_why_not("top slow", Cluster::builder().start()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = session(&cluster);
+    let cancel = client.cancel_handle().unwrap();
+    let sleeper =
+        std::thread::spawn(move || client.query("SELECT pg_sleep(600), 'for long'").is_err());
+    let uri = cluster.uri("postgres");
+    let args = ["top", &uri, "--count", "40", "--interval", "100ms", "--format", "ndjson"];
+    let slow = ["--slow_threshold", "300ms", "--slow-log", "slow.log", "--slow-log-format", "json"];
+    let output = howdah(folder.path()).args(args).args(slow).output().unwrap();
+    cancel.cancel().unwrap();
+    assert!(sleeper.join().unwrap());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let log = std::fs::read_to_string(folder.path().join("slow.log")).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 1, "told once: {log}");
+    assert_eq!(lines[0]["query"], "SELECT pg_sleep(600), 'for long'");
+    assert!(lines[0]["seconds"].as_f64().unwrap() > 0.3);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |args: &[&str], words: &str| {
+        let output = howdah(folder.path()).arg("top").args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    };
+    refused(&["--filter", "user:"], "says nothing to look for");
+    refused(&["--interval", "soon"], "write a time such as 500ms");
+    refused(&["--interval", "0s"], "write a time such as 500ms");
+    refused(&["--view", "nothing"], "activity");
+    refused(&["--count", "0"], "0 is not in 1..");
+}
