@@ -136,7 +136,7 @@ impl Identity {
             port: endpoint.port(),
             database: row
                 .text(2)
-                .map_or_else(|| target.database().to_owned(), |name| name.into_owned()),
+                .map_or_else(|| target.database().to_owned(), std::borrow::Cow::into_owned),
             connections_max: number(1).unwrap_or(0),
             data_directory: setting(client, "data_directory")?,
         })

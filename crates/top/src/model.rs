@@ -289,7 +289,7 @@ impl Model {
                     self.confirm(plan);
                 }
                 Some(_) => {
-                    self.complain(format!("the threshold is at least {}", span(THRESHOLD_MIN)))
+                    self.complain(format!("the threshold is at least {}", span(THRESHOLD_MIN)));
                 }
                 None => self.complain(format!("{:?} is no time: write 60, 5m or 1h", prompt.text)),
             },

@@ -209,7 +209,7 @@ impl Table {
         let keys: Vec<usize> = (0..view.columns.len())
             .filter(|&at| view.columns[at].meaning == Meaning::Key)
             .collect();
-        let row = |cells: &Box<[Cell]>| Row {
+        let row = |cells: &[Cell]| Row {
             key: RowKey::Cells(
                 keys.iter().map(|&at| crate::units::shown(&cells[at], Unit::Count)).collect(),
             ),
@@ -220,7 +220,7 @@ impl Table {
         };
         Self {
             columns: view.columns.iter().map(head).collect(),
-            rows: rated.rows.iter().map(row).collect(),
+            rows: rated.rows.iter().map(|cells| row(cells)).collect(),
         }
     }
 

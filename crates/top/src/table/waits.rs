@@ -36,7 +36,7 @@ pub(super) fn table(snapshot: &Snapshot) -> Table {
     let waits = &snapshot.waits;
     #[expect(clippy::cast_precision_loss, reason = "shares for looking at")]
     let share = |count: u64, of: u64| if of == 0 { 0.0 } else { count as f64 / of as f64 };
-    let all: u64 = waits.counts.iter().map(|(_, count)| count).sum();
+    let all: u64 = waits.counts.values().sum();
     let rows = waits.counts.iter().map(|(wait, count)| {
         let (class, event) = match wait {
             Some(wait) => (&*wait.class, &*wait.event),
