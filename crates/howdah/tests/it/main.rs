@@ -15,6 +15,7 @@ mod demo;
 mod doctor;
 mod help;
 mod lab;
+mod pool;
 mod statsd;
 mod top;
 mod warm;

@@ -1,0 +1,299 @@
+//! `howdah pool` as a service manager and its clients see it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+};
+
+use howdah_connect::{Client, ConnectError, Environment, Target, Words};
+use howdah_lab::{Cluster, or_say_why_not};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+use crate::{howdah, text};
+
+/// A pooler that runs.
+struct Server {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    port: u16,
+    said: String,
+}
+
+impl Server {
+    /// Starts one with these settings, in a folder.
+    fn start(folder: &Path, file: &str, settings: &str) -> Self {
+        fs::write(folder.join(file), settings).unwrap();
+        let mut child = Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
+            .args(["pool", "--log-level=trace", "--log-format=text", "--workers=2", "-c", file])
+            .current_dir(folder)
+            .env("HOME", folder)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut server = Self { child, stderr, port: 0, said: String::new() };
+        let place = server.line("listening: ");
+        server.port = place.rsplit_once(':').unwrap().1.parse().unwrap();
+        server
+    }
+
+    /// Waits for a line that begins so, and gives the rest of it.
+    fn line(&mut self, start: &str) -> String {
+        loop {
+            let from = self.said.len();
+            let read = self.stderr.read_line(&mut self.said).unwrap();
+            assert_ne!(read, 0, "no {start:?} in:\n{}", self.said);
+            if let Some(rest) = self.said[from..].strip_prefix(start) {
+                return rest.trim_end().to_owned();
+            }
+        }
+    }
+
+    fn signal(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end; how it ended, and all that it said.
+    fn end(mut self) -> (ExitStatus, String) {
+        self.stderr.read_to_string(&mut self.said).unwrap();
+        (self.child.wait().unwrap(), self.said)
+    }
+
+    fn connect(&self, words: &str) -> Result<Client, ConnectError> {
+        connect(&format!("host=127.0.0.1 port={} dbname=postgres {words}", self.port))
+    }
+}
+
+fn connect(words: &str) -> Result<Client, ConnectError> {
+    let words = Words::from_conninfo(words);
+    let environment = Environment::empty().with_os_user("tester");
+    Client::connect(&Target::resolve(&words, &environment).unwrap())
+}
+
+fn cluster(test: &str) -> Option<Cluster> {
+    or_say_why_not(test, Cluster::builder().setting("max_connections", "60").start())
+}
+
+/// Settings without a password.
+fn trusting(server: &Cluster, more: &str) -> String {
+    format!(
+        "[pool]\nmode = 'transaction'\n{more}\n\
+         [pool.listen]\nport = 0\nunix-directories = []\n\
+         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+         [pool.databases.postgres]\nhosts = ['127.0.0.1:{}']\n",
+        server.port()
+    )
+}
+
+#[test]
+fn sigterm_lets_transactions_end() {
+    let Some(server) = cluster("sigterm") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Server::start(folder.path(), "howdah.toml", &trusting(&server, ""));
+    let mut busy = pool.connect("user=postgres").unwrap();
+    let mut idle = pool.connect("user=postgres").unwrap();
+    busy.query("begin").unwrap();
+    pool.signal();
+    let farewell = loop {
+        if let Err(error) = idle.query("select 1") {
+            break error;
+        }
+    };
+    assert_eq!(farewell.sqlstate(), Some("57P01"), "{farewell}");
+    // Nobody new is let in, and the one who is in a transaction may end it.
+    assert!(TcpStream::connect(("127.0.0.1", pool.port)).is_err());
+    busy.query("create table kept (a int)").unwrap();
+    busy.query("commit").unwrap();
+    let (status, said) = pool.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    let mut client = connect(&server.uri("postgres")).unwrap();
+    assert_eq!(client.one_value("select count(*)::text from kept").unwrap().as_deref(), Some("0"));
+}
+
+#[test]
+fn the_deadline_and_a_second_signal_end_transactions() {
+    let Some(server) = cluster("second signal") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let soon = trusting(&server, "timeouts = { shutdown = '50ms' }");
+    let pool = Server::start(folder.path(), "howdah.toml", &soon);
+    let mut busy = pool.connect("user=postgres").unwrap();
+    busy.query("begin").unwrap();
+    pool.signal();
+    let (status, said) = pool.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    busy.query("commit").unwrap_err();
+
+    let pool = Server::start(folder.path(), "howdah.toml", &trusting(&server, ""));
+    let mut busy = pool.connect("user=postgres").unwrap();
+    busy.query("begin").unwrap();
+    pool.signal();
+    // The first one was heard when nobody listens any more.
+    while TcpStream::connect(("127.0.0.1", pool.port)).is_ok() {}
+    busy.query("select 1").unwrap();
+    pool.signal();
+    let (status, said) = pool.end();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "{said}");
+}
+
+/// A pgbouncer.ini as people have it, its users in a file of their own; and no secret in the log,
+/// however much is logged.
+#[test]
+fn a_pgbouncer_ini_is_enough_and_its_secrets_stay_out_of_the_log() {
+    let Some(server) = cluster("pgbouncer.ini") else { return };
+    let mut client = connect(&server.uri("postgres")).unwrap();
+    let (plain, kept) = ("plain-Sesame-4711", "kept-Sesame-4712");
+    client.query(&format!("create role plain login password '{plain}'")).unwrap();
+    client.query(&format!("create role kept login password '{kept}'")).unwrap();
+    let stored = "select rolpassword from pg_authid where rolname = 'kept'";
+    let stored = client.one_value(stored).unwrap().unwrap();
+    // From now on the server asks for passwords.
+    let rules = server.data_dir().join("pg_hba.conf");
+    let text_of_rules = fs::read_to_string(&rules).unwrap();
+    let mine = "host all plain,kept 127.0.0.1/32 scram-sha-256\n";
+    fs::write(&rules, format!("{mine}{text_of_rules}")).unwrap();
+    client.query("select pg_reload_conf()").unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    let users = format!("\"plain\" \"{plain}\"\n\"kept\" \"{stored}\"\n");
+    fs::write(folder.path().join("userlist.txt"), users).unwrap();
+    let ini = format!(
+        "[databases]\npostgres = host=127.0.0.1 port={}\n\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = 0\nunix_socket_dir =\nauth_type = scram-sha-256\nauth_file = userlist.txt\n\
+         pool_mode = transaction\ndefault_pool_size = 2\nlogfile = /var/log/pgbouncer.log\n",
+        server.port()
+    );
+    let pool = Server::start(folder.path(), "pgbouncer.ini", &ini);
+    for (user, password) in [("plain", plain), ("kept", kept)] {
+        let mut client = pool.connect(&format!("user={user} password={password}")).unwrap();
+        assert_eq!(client.one_value("select current_user::text").unwrap().as_deref(), Some(user));
+        let error = pool.connect(&format!("user={user} password=wrong-Sesame-4713")).unwrap_err();
+        assert_eq!(error.sqlstate(), Some("28P01"), "{error}");
+    }
+    let error = pool.connect("user=nobody password=no-Sesame-4714").unwrap_err();
+    assert_eq!(error.sqlstate(), Some("28P01"), "{error}");
+    pool.signal();
+    let (status, said) = pool.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("logfile"), "a key without effect is named:\n{said}");
+    assert_eq!(said.contains("running as root"), geteuid().is_root(), "{said}");
+    let keys = stored.rsplit('$').next().unwrap().split(':');
+    for secret in keys.chain([&stored[..], "Sesame", plain, kept]) {
+        assert!(!said.contains(secret), "{secret} is in the log:\n{said}");
+    }
+}
+
+#[test]
+fn places_that_cannot_be_listened_at_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |listen: &str| {
+        let settings = format!(
+            "[pool.listen]\n{listen}\n[pool.databases.postgres]\nhosts = ['127.0.0.1:1']\n"
+        );
+        fs::write(folder.path().join("howdah.toml"), settings).unwrap();
+        let output = howdah(folder.path()).args(["pool", "-c", "howdah.toml"]).assert().code(1);
+        text(&output.get_output().stderr)
+    };
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = taken.local_addr().unwrap();
+    let said = refused(&format!("addresses = ['{place}']\nunix-directories = []"));
+    assert!(said.contains(&format!("cannot listen on {place}: Address already in use")), "{said}");
+    assert!(said.contains("hint: "), "{said}");
+    // Nobody may make anything there, root neither.
+    let said = refused("addresses = []\nunix-directories = ['/proc/self']");
+    assert!(said.contains("cannot listen on /proc/self/.s.PGSQL.6432"), "{said}");
+    let said = refused("addresses = []\nunix-directories = ['.']\nunix-group = 'no such group'");
+    assert!(said.contains("cannot use the group \"no such group\""), "{said}");
+}
+
+#[test]
+fn a_second_pooler_does_not_take_half_of_the_first_ones_clients() {
+    let Some(server) = cluster("two poolers") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Server::start(folder.path(), "howdah.toml", &trusting(&server, ""));
+    let again = trusting(&server, "").replace("port = 0", &format!("port = {}", pool.port));
+    fs::write(folder.path().join("again.toml"), again).unwrap();
+    let output = howdah(folder.path()).args(["pool", "-c", "again.toml"]).assert().code(1);
+    let said = text(&output.get_output().stderr);
+    assert!(said.contains("is another pooler running there?"), "{said}");
+    pool.signal();
+    assert_eq!(pool.end().0.code(), Some(0));
+}
+
+#[test]
+fn what_is_wrong_or_without_effect_is_told_by_both_checks() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |settings: &str, code: i32| {
+        fs::write(folder.path().join("howdah.toml"), settings).unwrap();
+        let words: [&[&str]; 2] = [&["config", "check"], &["pool", "--check", "-c", "howdah.toml"]];
+        words.map(|words| {
+            let output = howdah(folder.path()).args(words).assert().code(code);
+            text(&output.get_output().stdout)
+        })
+    };
+    let usable = "[pool]\nadmin-users = ['me']\n[pool.databases.a]\n";
+    let warning =
+        "warning: howdah.toml: round-robin: the server that was used last is used first\n";
+    let [all, own] = check(usable, 0);
+    assert_eq!(all, format!("{warning}howdah.toml: ok, 1 values\n"));
+    assert_eq!(own, format!("{warning}ok\n"));
+    let told = "howdah.toml:2: listn: unknown field `listn`";
+    for said in check("[pool]\nlistn = {}\n[pool.databases.a]\n", 3) {
+        assert!(said.starts_with(told), "{said}");
+    }
+    for said in check("[pool]\n", 3) {
+        assert_eq!(said, "howdah.toml: databases: at least one database is needed\n");
+    }
+    fs::write(folder.path().join("howdah.toml"), "[statsd]\nprot = 1\n").unwrap();
+    let output = howdah(folder.path()).args(["config", "check"]).assert().code(3);
+    let said = text(&output.get_output().stdout);
+    assert!(said.starts_with("howdah.toml: line 2: "), "{said}");
+}
+
+/// What `make compat` does with PostgreSQL's own programs, as far as the machine has them.
+#[test]
+fn psql_pgbench_and_pg_dump_work_through_the_pooler() {
+    let Some(server) = cluster("compat") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compat/psql");
+    let path = std::env::var("PATH").unwrap_or_default();
+    for (mode, script) in [("transaction", "check"), ("session", "dump")] {
+        let settings = trusting(&server, "sizes = { pool = 2 }").replace("transaction", mode);
+        let pool = Server::start(folder.path(), "howdah.toml", &settings);
+        let output = Command::new(scripts.join(script))
+            .env_clear()
+            .env("PATH", format!("{}:{path}", server.binaries().dir().display()))
+            .env("PGHOST", "127.0.0.1")
+            .env("PGPORT", pool.port.to_string())
+            .env("PGUSER", "postgres")
+            .env("PGDATABASE", "postgres")
+            .env("CLIENTS", "12")
+            .output()
+            .unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "{mode}: {said}");
+        assert!(said.ends_with("ok\n"), "{mode}: {said}");
+        pool.signal();
+        assert_eq!(pool.end().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn garbage_on_the_port_is_for_nobodys_log() {
+    let Some(server) = cluster("garbage") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Server::start(folder.path(), "howdah.toml", &trusting(&server, ""));
+    let mut stranger = TcpStream::connect(("127.0.0.1", pool.port)).unwrap();
+    stranger.write_all(b"GET /secret-Sesame HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = stranger.read_to_end(&mut answer);
+    assert_eq!(answer, b"", "nothing is said to who speaks another language");
+    let mut client = pool.connect("user=postgres").unwrap();
+    assert_eq!(client.one_value("select 'up'").unwrap().as_deref(), Some("up"));
+    pool.signal();
+    let (status, said) = pool.end();
+    assert_eq!(status.code(), Some(0));
+    assert!(!said.contains("Sesame"), "{said}");
+}
