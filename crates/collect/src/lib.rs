@@ -3,9 +3,9 @@
 //!
 //! A [`Server`] is one connection that reads. [`Server::activity`] gives who does what, in one
 //! statement; [`Server::read`] gives one of the [`VIEWS`], each a table of columns that says from which
-//! version on a column exists and where it comes from. [`rates`] makes of two readings what happened
+//! version on a column exists and where it comes from. [`rates()`] makes of two readings what happened
 //! between them. What a role may not read is [`Cell::Unavailable`], never zero, and
-//! [`Server::missing`] names the grant that would help. [`Signals`] ends statements and sessions, and
+//! [`Privileges::missing`] names the grant that would help. [`Signals`] ends statements and sessions, and
 //! proves in the same statement that it is still the one that was meant.
 //!
 //! What this crate does not do: draw, keep history, decide what is slow.
