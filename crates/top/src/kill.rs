@@ -122,7 +122,9 @@ fn spared(backend: &Backend, action: Action, policy: Policy) -> Option<&'static 
             Some("it prevents transaction id wraparound")
         }
         Some(Kind::Other(_)) => Some("it is one of the server's own processes"),
-        _ if backend.is_superuser && !policy.with_superusers => Some("it is a superuser's"),
+        _ if backend.is_superuser && !policy.with_superusers => {
+            Some("it is a superuser's, and --superusers was not given")
+        }
         _ if action == Action::Cancel
             && !matches!(backend.state, Some(State::Active | State::FastPath)) =>
         {
@@ -201,7 +203,7 @@ mod tests {
             [
                 "it feeds a standby or a subscriber",
                 "it prevents transaction id wraparound",
-                "it is a superuser's",
+                "it is a superuser's, and --superusers was not given",
                 "it is howdah top itself",
             ]
         );

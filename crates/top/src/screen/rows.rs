@@ -15,7 +15,7 @@ use crate::{
     units::shown,
 };
 
-/// How wide the column is that takes what is left, at least: that many columns, or two fifths of all.
+/// How wide the column is that takes what is left, at least: that many columns, or a third of all.
 const REST_MIN: u16 = 20;
 
 /// Columns in front of all others: the mark, and the tag.
@@ -53,7 +53,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
 fn columns(table: &Table, width: u16, shift: usize) -> Vec<(usize, u16)> {
     let mut left = width.saturating_sub(GUTTER);
     let rest = table.columns.iter().position(|head| head.width == 0);
-    let rest_min = REST_MIN.max(width / 5 * 2);
+    let rest_min = REST_MIN.max(width / 3);
     if rest.is_some() {
         left = left.saturating_sub(rest_min + 1);
     }
