@@ -43,7 +43,7 @@ use crate::{
     stop::Stop,
     store::{Store, causes},
 };
-use arrival::{Arrival, Failure};
+use arrival::{Arrival, Birth, Failure};
 use host::{Event, Host, Status};
 
 /// How a server is watched.
@@ -126,7 +126,7 @@ pub fn watch(settings: &WatchSettings, stop: &Stop, registry: &Registry) -> Resu
         known,
         data_dir,
         ahead_for: None,
-        tries: (0, 0),
+        tries: None,
         is_cold: false,
         away: None,
         retry: RETRY,
@@ -153,7 +153,7 @@ struct Watch<'a> {
     /// The start of the server for which files were read ahead.
     ahead_for: Option<(u32, i64)>,
     /// For which birth of the cache loads were tried, and how many.
-    tries: (i64, u32),
+    tries: Option<(Birth, u32)>,
     /// What was in the cache before could not be loaded.
     is_cold: bool,
     /// Since when the server is away, and when that was said last.
@@ -220,18 +220,19 @@ impl Watch<'_> {
     fn warmed(&mut self, arrival: &Arrival) -> bool {
         self.is_cold = false;
         let Some(image) = &self.known else { return true };
-        if image.origin.taken_at_us >= arrival.born_at_us {
+        if image.origin.taken_at_us >= arrival.birth.at_us {
             return true;
         }
-        if self.tries.1 == 0 || !arrival.is_same(self.tries.0) {
-            self.tries = (arrival.born_at_us, 0);
+        let tried = self.tries.filter(|(birth, _)| birth.is_same(arrival.birth));
+        let tries = tried.map_or(1, |(_, count)| count + 1);
+        self.tries = Some((arrival.birth, tries));
+        if tries == 1 {
             self.numbers.restarts.add(1);
             tracing::info!(
                 pages = image.page_count(),
                 "the server started with an empty cache: loading the newest image"
             );
         }
-        self.tries.1 += 1;
         let watcher = Watcher { stop: self.stop, host: arrival.host.as_ref() };
         let done = match load::load(image, &self.settings.target, &self.settings.load, &watcher) {
             // It ended because the server or we do: the next start loads again.
@@ -248,7 +249,7 @@ impl Watch<'_> {
                 self.numbers.load_failed();
                 tracing::error!(error = causes(&error), "the image could not be loaded");
                 // A server that went away may be tried again; an image that does not fit may not.
-                self.is_cold = !matches!(error, LoadError::Server(_)) || self.tries.1 >= LOADS_MAX;
+                self.is_cold = !matches!(error, LoadError::Server(_)) || tries >= LOADS_MAX;
                 self.is_cold
             }
         };
@@ -323,8 +324,8 @@ impl Watch<'_> {
         if due.is_some_and(|due| Instant::now() >= due) {
             return Event::Due;
         }
-        match arrival::born_at_us(&self.settings.target) {
-            Ok(born) if arrival.is_same(born) => Event::Changed,
+        match arrival::birth(&self.settings.target) {
+            Ok(birth) if birth.is_same(arrival.birth) => Event::Changed,
             // It is there, and has no room for us or another mind about who we are.
             Err(failure) if !failure.is_absence() => {
                 tracing::debug!(error = causes(&failure), "the server did not answer a question");
@@ -339,9 +340,9 @@ impl Watch<'_> {
         let Some(host) = &arrival.host else { return Look::Same };
         match host.status() {
             Some(Status::Stopping) => Look::Stopping,
-            Some(Status::Open) => match arrival::born_at_us(&self.settings.target) {
+            Some(Status::Open) => match arrival::birth(&self.settings.target) {
                 // A promotion changes the state, too, and empties nothing; a crash of a session does.
-                Ok(born) if !arrival.is_same(born) => Look::Gone,
+                Ok(birth) if !birth.is_same(arrival.birth) => Look::Gone,
                 Err(failure) if failure.is_absence() => Look::Gone,
                 _ => Look::Same,
             },
@@ -375,8 +376,8 @@ impl Watch<'_> {
         };
         if !is_stopping {
             // A server that restarted meanwhile has an empty cache, which is not to be kept.
-            match arrival::born_at_us(&self.settings.target) {
-                Ok(born) if arrival.is_same(born) => {}
+            match arrival::birth(&self.settings.target) {
+                Ok(birth) if birth.is_same(arrival.birth) => {}
                 Err(failure) if !failure.is_absence() => {}
                 // On this host the server is still the same process: it stops, and lets nobody in.
                 Err(_) if arrival.host.as_ref().is_some_and(|host| !host.is_gone()) => return true,

@@ -13,12 +13,29 @@ use super::host::{self, Host};
 /// A server that lets us in.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    /// When its cache was empty last, by our clock, in microseconds since 1970.
-    pub(super) born_at_us: i64,
+    /// When its cache was empty last.
+    pub(super) birth: Birth,
     /// The server on this host, if it is one that can be looked at.
     pub(super) host: Option<Host>,
     /// Why it cannot, where it was tried.
     pub(super) not_local: Option<String>,
+}
+
+/// When a server's cache was empty last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Birth {
+    /// By our clock, in microseconds since 1970: to be compared with images.
+    pub(super) at_us: i64,
+    /// By the server's clock: the same number for as long as the cache lives.
+    mark: i64,
+}
+
+impl Birth {
+    /// Whether that is the birth of the same cache. No span is too short for a restart, so this goes by the
+    /// server's own mark and not by our clock, which is late by the time that a question takes.
+    pub(super) fn is_same(self, other: Self) -> bool {
+        self.mark == other.mark
+    }
 }
 
 /// Why a server did not let us in or did not answer.
@@ -56,32 +73,24 @@ impl Failure {
     }
 }
 
-/// A crash of a single session empties the cache as well, and the postmaster stays: the checkpointer,
-/// which runs as long as shared memory does, is then another. Who may not see its start sees restarts
-/// only.
-const BORN: &str = "SELECT (extract(epoch FROM clock_timestamp() - greatest(
+/// How long ago the cache was empty last, and when that was. A crash of a single session empties the cache as
+/// well, and the postmaster stays: the checkpointer, which runs as long as shared memory does, is then
+/// another. Who may not see its start sees restarts only.
+const BORN: &str = "SELECT (extract(epoch FROM clock_timestamp() - born) * 1e6)::int8,
+        (extract(epoch FROM born) * 1e6)::int8
+    FROM (SELECT greatest(
         pg_postmaster_start_time(),
         (SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer')
-    )) * 1e6)::int8";
-
-/// Clocks of two hosts drift, and a question takes its time.
-const SLACK_US: i64 = 1_000_000;
+    )) b (born)";
 
 /// How long a server may take to let in or to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Arrival {
-    /// Whether a server whose cache was born then is this one.
-    pub(super) fn is_same(&self, born_at_us: i64) -> bool {
-        (born_at_us - self.born_at_us).abs() <= SLACK_US
-    }
-}
-
 pub(super) fn arrive(target: &Target, choice: Choice) -> Result<Arrival, Failure> {
     let mut client = connect(target)?;
-    let born_at_us = ask(&mut client)?;
+    let birth = ask(&mut client)?;
     if choice == Choice::PgBuffercache {
-        return Ok(Arrival { born_at_us, host: None, not_local: None });
+        return Ok(Arrival { birth, host: None, not_local: None });
     }
     // Looking is tried now, so that it does not fail when it matters.
     let found = local_server(&mut client).map_err(|reason| reason.to_string()).and_then(|server| {
@@ -92,11 +101,11 @@ pub(super) fn arrive(target: &Target, choice: Choice) -> Result<Arrival, Failure
         Ok(host) => (Some(host), None),
         Err(reason) => (None, Some(reason)),
     };
-    Ok(Arrival { born_at_us, host, not_local })
+    Ok(Arrival { birth, host, not_local })
 }
 
-/// When the server's cache was empty last, by our clock.
-pub(super) fn born_at_us(target: &Target) -> Result<i64, Failure> {
+/// When the server's cache was empty last.
+pub(super) fn birth(target: &Target) -> Result<Birth, Failure> {
     ask(&mut connect(target)?)
 }
 
@@ -108,11 +117,16 @@ fn connect(target: &Target) -> Result<Client, Failure> {
     Ok(client)
 }
 
-fn ask(client: &mut Client) -> Result<i64, Failure> {
-    let age = client.one_value(BORN)?.unwrap_or_default();
-    let age_us: i64 = age.parse().map_err(|_| Failure::Answer(age))?;
+fn ask(client: &mut Client) -> Result<Birth, Failure> {
+    let results = client.query(BORN)?;
+    let row = results.first().and_then(|result| result.rows.first());
+    let number = |column| {
+        let text = row.and_then(|row| row.text(column)).unwrap_or_default();
+        text.parse::<i64>().map_err(|_| Failure::Answer(text.into_owned()))
+    };
+    let (age_us, mark) = (number(0)?, number(1)?);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(i64::try_from(now.as_micros()).unwrap_or(i64::MAX) - age_us)
+    Ok(Birth { at_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX) - age_us, mark })
 }
 
 /// The data directory behind a target that is a unix socket.
