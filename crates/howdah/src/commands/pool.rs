@@ -49,7 +49,9 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if args.check {
         return judge(read(&args, ctx))?.conclude(ctx);
     }
-    let Read { mut config, warnings, .. } = read(&args, ctx)?;
+    let read =
+        read(&args, ctx).hint("`howdah pool --check -c FILE` tells all that is wrong with a file");
+    let Read { mut config, warnings, .. } = read?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.workers = args.workers.or(config.workers);
     if geteuid().is_root() {
@@ -92,14 +94,13 @@ fn wait(pooler: Pooler, patience: Option<Duration>) -> anyhow::Result<Outcome> {
 
 /// Settings from the file that was named, or found.
 fn read(args: &Args, ctx: &Context) -> anyhow::Result<Read> {
-    let read = match &args.settings {
-        Some(path) => Config::read(path),
-        None => match ConfigFile::find(ctx.config())? {
-            Some(file) => read_text(file.text(), file.path()),
-            None => bail!("there are no settings: name them by -c FILE"),
-        },
-    };
-    read.hint("`howdah pool --check -c FILE` tells all that is wrong with a file")
+    if let Some(path) = &args.settings {
+        return Ok(Config::read(path)?);
+    }
+    match ConfigFile::find(ctx.config())? {
+        Some(file) => Ok(read_text(file.text(), file.path())?),
+        None => bail!("there are no settings: name them by -c FILE"),
+    }
 }
 
 fn read_text(text: &str, path: &Path) -> Result<Read, ReadError> {
