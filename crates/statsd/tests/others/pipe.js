@@ -23,6 +23,18 @@ exports.start = function (config, callback) {
   return true;
 };
 
+// A pipe takes what it has room for, or nothing at all while its reader is busy.
+function write(text) {
+  const bytes = Buffer.from(text);
+  for (let at = 0; at < bytes.length; ) {
+    try {
+      at += fs.writeSync(1, bytes, at);
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+    }
+  }
+}
+
 exports.init = function (startup, config, events) {
   // JSON has no NaN and no Infinity.
   const number = (key, value) =>
@@ -34,7 +46,7 @@ exports.init = function (startup, config, events) {
     }
     const { counters, counter_rates, timer_data, gauges } = metrics;
     const told = { counters, counter_rates, timer_data, gauges, sets };
-    fs.writeSync(1, JSON.stringify(told, number) + '\n');
+    write(JSON.stringify(told, number) + '\n');
   });
   return true;
 };
