@@ -57,16 +57,12 @@ impl Batch {
     }
 
     fn wanted(&self) -> Wanted {
-        let view = match self.screen {
-            Screen::View(view) => Some(view),
-            _ => None,
-        };
-        Wanted { interval: self.interval, idle_texts: self.with_idle, view }
+        Wanted { interval: self.interval, idle_texts: self.with_idle, view: self.screen.view() }
     }
 
     /// Rates need two readings, so the first of a view is not written.
     fn readings_before(&self) -> u64 {
-        u64::from(matches!(self.screen, Screen::View(_)))
+        u64::from(self.screen.view().is_some())
     }
 }
 

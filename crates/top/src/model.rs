@@ -7,7 +7,7 @@ mod prompt;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use howdah_collect::{Action, Signalled, Suspect, View};
+use howdah_collect::{Action, Signalled, Suspect};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 pub use self::prompt::{Asked, Prompt};
@@ -190,14 +190,7 @@ impl Model {
 
     /// What samplers should read for this screen.
     pub fn wanted(&self) -> Wanted {
-        Wanted { interval: self.interval, idle_texts: self.with_idle, view: self.view() }
-    }
-
-    fn view(&self) -> Option<&'static View> {
-        match self.screen {
-            Screen::View(view) => Some(view),
-            _ => None,
-        }
+        Wanted { interval: self.interval, idle_texts: self.with_idle, view: self.screen.view() }
     }
 
     /// The last that was read of the server that is looked at.
@@ -398,7 +391,7 @@ impl Model {
         Effect::Want {
             interval: self.interval,
             idle_texts: self.with_idle,
-            view: self.view().map(|view| view.name),
+            view: self.screen.view().map(|view| view.name),
         }
     }
 

@@ -25,6 +25,19 @@ pub struct Head {
     pub is_key: bool,
 }
 
+impl Head {
+    /// A column that does not tell rows apart.
+    const fn new(
+        name: &'static str,
+        title: &'static str,
+        unit: Unit,
+        width: u16,
+        help: &'static str,
+    ) -> Self {
+        Self { name, title, unit, help, width, is_key: false }
+    }
+}
+
 /// Rows under heads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
@@ -138,6 +151,14 @@ impl Screen {
                 "What sessions were doing or waiting for, as a share of the time watched."
             }
             Self::View(view) => view.help,
+        }
+    }
+
+    /// The view of the server that it shows, if it shows one.
+    pub fn view(self) -> Option<&'static View> {
+        match self {
+            Self::View(view) => Some(view),
+            _ => None,
         }
     }
 

@@ -7,33 +7,29 @@ use howdah_collect::{Backend, Blocker, Cell, Kind, State, Unit};
 use super::{Choice, Head, Mark, Row, RowKey, Table};
 use crate::Snapshot;
 
-const fn head(
-    name: &'static str,
-    title: &'static str,
-    unit: Unit,
-    width: u16,
-    help: &'static str,
-) -> Head {
-    Head { name, title, unit, help, width, is_key: false }
-}
-
 /// The columns of sessions.
 const COLUMNS: [Head; 15] = [
-    Head { is_key: true, ..head("pid", "Pid", Unit::Count, 8, "the process") },
-    head("database", "Database", Unit::Text, 12, "its database"),
-    head("user", "User", Unit::Text, 12, "its role"),
-    head("time", "Time", Unit::Seconds, 7, "how long it has run its statement, or idled"),
-    head("state", "State", Unit::Text, 10, "what it does"),
-    head("wait", "Waits for", Unit::Text, 22, "what it waits for"),
-    head("application", "Application", Unit::Text, 14, "what its client calls itself"),
-    head("client", "Client", Unit::Text, 15, "where its client is"),
-    head("transaction", "In tx", Unit::Seconds, 7, "how long its transaction has lasted"),
-    head("blocked_by", "Blocked by", Unit::Text, 10, "the processes whose locks it waits for"),
-    head("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited for a lock"),
-    head("xmin_age", "Xmin age", Unit::Count, 8, "transactions whose dead rows stay because of it"),
-    head("kind", "Kind", Unit::Text, 14, "the kind of process"),
-    head("query_id", "Query id", Unit::Text, 20, "the server's identifier of the statement"),
-    head("query", "Query", Unit::Text, 0, "its statement; of an idle session the last one"),
+    Head { is_key: true, ..Head::new("pid", "Pid", Unit::Count, 8, "the process") },
+    Head::new("database", "Database", Unit::Text, 12, "its database"),
+    Head::new("user", "User", Unit::Text, 12, "its role"),
+    Head::new("time", "Time", Unit::Seconds, 7, "how long it has run its statement, or idled"),
+    Head::new("state", "State", Unit::Text, 10, "what it does"),
+    Head::new("wait", "Waits for", Unit::Text, 22, "what it waits for"),
+    Head::new("application", "Application", Unit::Text, 14, "what its client calls itself"),
+    Head::new("client", "Client", Unit::Text, 15, "where its client is"),
+    Head::new("transaction", "In tx", Unit::Seconds, 7, "how long its transaction has lasted"),
+    Head::new("blocked_by", "Blocked by", Unit::Text, 10, "the processes whose locks it waits for"),
+    Head::new("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited for a lock"),
+    Head::new(
+        "xmin_age",
+        "Xmin age",
+        Unit::Count,
+        8,
+        "transactions whose dead rows stay because of it",
+    ),
+    Head::new("kind", "Kind", Unit::Text, 14, "the kind of process"),
+    Head::new("query_id", "Query id", Unit::Text, 20, "the server's identifier of the statement"),
+    Head::new("query", "Query", Unit::Text, 0, "its statement; of an idle session the last one"),
 ];
 
 pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {

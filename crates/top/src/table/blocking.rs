@@ -5,31 +5,21 @@ use howdah_collect::{Cell, Forest, Node, State, Unit};
 use super::{Choice, Head, Mark, Row, RowKey, Table, activity};
 use crate::Snapshot;
 
-const fn head(
-    name: &'static str,
-    title: &'static str,
-    unit: Unit,
-    width: u16,
-    help: &'static str,
-) -> Head {
-    Head { name, title, unit, help, width, is_key: false }
-}
-
 const COLUMNS: [Head; 11] = [
     Head {
         is_key: true,
-        ..head("pid", "Pid", Unit::Text, 16, "the process, under what it waits for")
+        ..Head::new("pid", "Pid", Unit::Text, 16, "the process, under what it waits for")
     },
-    head("victims", "Victims", Unit::Count, 7, "how many wait for it, directly or not"),
-    head("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited"),
-    head("wait", "Waits for", Unit::Text, 22, "what it waits for"),
-    head("state", "State", Unit::Text, 10, "what it does"),
-    head("time", "Time", Unit::Seconds, 7, "for how long"),
-    head("database", "Database", Unit::Text, 12, "its database"),
-    head("user", "User", Unit::Text, 12, "its role"),
-    head("application", "Application", Unit::Text, 14, "what its client calls itself"),
-    head("also", "Also", Unit::Text, 10, "processes it waits for beside the one above it"),
-    head("query", "Query", Unit::Text, 0, "its statement, or its last one"),
+    Head::new("victims", "Victims", Unit::Count, 7, "how many wait for it, directly or not"),
+    Head::new("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited"),
+    Head::new("wait", "Waits for", Unit::Text, 22, "what it waits for"),
+    Head::new("state", "State", Unit::Text, 10, "what it does"),
+    Head::new("time", "Time", Unit::Seconds, 7, "for how long"),
+    Head::new("database", "Database", Unit::Text, 12, "its database"),
+    Head::new("user", "User", Unit::Text, 12, "its role"),
+    Head::new("application", "Application", Unit::Text, 14, "what its client calls itself"),
+    Head::new("also", "Also", Unit::Text, 10, "processes it waits for beside the one above it"),
+    Head::new("query", "Query", Unit::Text, 0, "its statement, or its last one"),
 ];
 
 pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {

@@ -5,20 +5,10 @@ use howdah_collect::{Cell, Unit};
 use super::{Head, Row, Table};
 use crate::Snapshot;
 
-const fn head(
-    name: &'static str,
-    title: &'static str,
-    unit: Unit,
-    width: u16,
-    help: &'static str,
-) -> Head {
-    Head { name, title, unit, help, width, is_key: false }
-}
-
 const COLUMNS: [Head; 5] = [
     Head {
         is_key: true,
-        ..head(
+        ..Head::new(
             "class",
             "Class",
             Unit::Text,
@@ -26,10 +16,16 @@ const COLUMNS: [Head; 5] = [
             "the class of wait event; cpu where it waits for nothing",
         )
     },
-    Head { is_key: true, ..head("event", "Event", Unit::Text, 28, "the wait event") },
-    head("sessions", "Sessions", Unit::Count, 9, "active sessions that were in it, on average"),
-    head("share", "Share", Unit::Percent, 7, "of the time of all active sessions"),
-    head("samples", "Samples", Unit::Count, 9, "how often one was seen in it"),
+    Head { is_key: true, ..Head::new("event", "Event", Unit::Text, 28, "the wait event") },
+    Head::new(
+        "sessions",
+        "Sessions",
+        Unit::Count,
+        9,
+        "active sessions that were in it, on average",
+    ),
+    Head::new("share", "Share", Unit::Percent, 7, "of the time of all active sessions"),
+    Head::new("samples", "Samples", Unit::Count, 9, "how often one was seen in it"),
 ];
 
 pub(super) fn table(snapshot: &Snapshot) -> Table {
