@@ -59,6 +59,7 @@ mod pieces;
 mod prefix;
 mod reader;
 mod record;
+mod seen;
 mod sql;
 mod stderr;
 mod stream;

@@ -14,6 +14,7 @@ use crate::{
     frame::{Frame, Frames},
     masks::Masks,
     pieces::Span,
+    seen::Seen,
 };
 
 /// Frames pieces of a csvlog.
@@ -68,7 +69,12 @@ impl CsvFramer {
             };
             match decode_with(&row, time, piece, &mut self.clock, &out.scratch) {
                 Ok(frame) if end - at <= self.max_record_bytes => {
-                    let owner = self.seen.owner(&row, piece, out);
+                    let head = between(&row, column::TIME, column::LINE);
+                    let tail = [column::APPLICATION, column::BACKEND_TYPE, column::LEADER]
+                        .map(|column| row.columns[column]);
+                    let owner = self.seen.owner(head, tail, piece, out, |out| {
+                        out.owner(&owner_of(&row, piece, &out.scratch), piece)
+                    });
                     let (start, end) = (at as u32, end as u32);
                     out.frames.push(Frame { start, end, newlines, owner, ..frame });
                 }
@@ -229,63 +235,6 @@ impl<'a> Breaks<'a> {
         let bit = self.breaks.trailing_zeros();
         self.breaks &= self.breaks - 1;
         Some((self.block * 64 + bit as usize, self.inside >> bit & 1 == 1))
-    }
-}
-
-/// The owners of the rows before, by the columns that name them: a session's are the same in all its rows.
-#[derive(Clone, Debug)]
-struct Seen {
-    places: Vec<Entry>,
-    /// The number of the piece that is being framed, from 1.
-    piece: u64,
-}
-
-/// What the owner that was met last in some place was read from.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// From the user to the session's id.
-    head: Span,
-    /// Application, backend type, leader.
-    tail: [Span; 3],
-    piece: u64,
-    number: u32,
-}
-
-/// Sessions whose rows are near each other.
-const PLACES: usize = 512;
-
-impl Default for Seen {
-    fn default() -> Self {
-        let empty = Entry { head: Span::ABSENT, tail: [Span::ABSENT; 3], piece: 0, number: 0 };
-        Self { places: vec![empty; PLACES], piece: 0 }
-    }
-}
-
-impl Seen {
-    fn begin_piece(&mut self) {
-        self.piece += 1;
-    }
-
-    /// The number of a row's owner.
-    #[inline]
-    fn owner(&mut self, row: &Row, piece: &[u8], out: &mut Frames) -> u32 {
-        let read = |out: &mut Frames| out.owner(&owner_of(row, piece, &out.scratch), piece);
-        let Some(head) = between(row, column::TIME, column::LINE) else { return read(out) };
-        let tail = [column::APPLICATION, column::BACKEND_TYPE, column::LEADER]
-            .map(|column| row.columns[column]);
-        let text = |span: Span| span.text(piece, &out.scratch);
-        let last = text(head).last_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
-        let place = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES;
-        let entry = &mut self.places[place];
-        if entry.piece == self.piece
-            && text(entry.head) == text(head)
-            && tail.map(text) == entry.tail.map(text)
-        {
-            return entry.number;
-        }
-        let number = read(out);
-        *entry = Entry { head, tail, piece: self.piece, number };
-        number
     }
 }
 

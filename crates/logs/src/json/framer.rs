@@ -8,6 +8,7 @@ use crate::{
     frame::{Frame, Frames},
     masks::Masks,
     pieces::Span,
+    seen::Seen,
 };
 
 /// Frames pieces of a jsonlog.
@@ -68,7 +69,11 @@ impl JsonFramer {
         }
         match found.map(|()| decode_frame(&keys, line, &mut self.clock, &out.scratch)) {
             Some(Ok(frame)) => {
-                let owner = self.seen.owner(&keys, line, out);
+                let tail =
+                    [Key::Application, Key::BackendType, Key::Leader].map(|key| keys[key as usize]);
+                let owner = self.seen.owner(head(&keys), tail, line, out, |out| {
+                    out.owner(&owner_of(&keys, line, &out.scratch), line)
+                });
                 let (start, end) = (start as u32, end as u32 + 1);
                 out.frames.push(Frame { start, end, newlines, owner, ..frame });
             }
@@ -78,62 +83,6 @@ impl JsonFramer {
                 self.clock.take_assumption();
             }
         }
-    }
-}
-
-/// The owners of the lines before, by the values that name them: a session's are the same in all its lines.
-#[derive(Clone, Debug)]
-struct Seen {
-    places: Vec<Entry>,
-    /// The number of the piece that is being framed, from 1.
-    piece: u64,
-}
-
-/// What the owner that was met last in some place was read from.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// From behind the time to the end of the session's id, with the keys.
-    head: Span,
-    /// Application, backend type, leader.
-    tail: [Span; 3],
-    piece: u64,
-    number: u32,
-}
-
-/// Sessions whose lines are near each other.
-const PLACES: usize = 512;
-
-impl Default for Seen {
-    fn default() -> Self {
-        let empty = Entry { head: Span::ABSENT, tail: [Span::ABSENT; 3], piece: 0, number: 0 };
-        Self { places: vec![empty; PLACES], piece: 0 }
-    }
-}
-
-impl Seen {
-    fn begin_piece(&mut self) {
-        self.piece += 1;
-    }
-
-    /// The number of a line's owner.
-    #[inline]
-    fn owner(&mut self, keys: &Keys, piece: &[u8], out: &mut Frames) -> u32 {
-        let read = |out: &mut Frames| out.owner(&owner_of(keys, piece, &out.scratch), piece);
-        let Some(head) = head(keys) else { return read(out) };
-        let tail = [Key::Application, Key::BackendType, Key::Leader].map(|key| keys[key as usize]);
-        let text = |span: Span| span.text(piece, &out.scratch);
-        let last = text(head).last_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
-        let place = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES;
-        let entry = &mut self.places[place];
-        if entry.piece == self.piece
-            && text(entry.head) == text(head)
-            && tail.map(text) == entry.tail.map(text)
-        {
-            return entry.number;
-        }
-        let number = read(out);
-        *entry = Entry { head, tail, piece: self.piece, number };
-        number
     }
 }
 
