@@ -23,7 +23,7 @@ demo: ## Plant a slow query on a throw-away server and find it; results in demo-
 
 # The tests come last: their summaries are what a reader of a long log looks for.
 test: setup lint ## What CI runs: format, clippy, docs, then every test.
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 lint: ## Format check, clippy and rustdoc, each without a warning.
 	$(CARGO) fmt --all --check

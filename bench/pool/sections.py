@@ -1,39 +1,48 @@
 """What is measured; each function is a section of `bench/pool/run` and prints a table in Markdown."""
-import pathlib, re, shutil, socket, statistics, struct, subprocess, tempfile, time
+import pathlib, re, shutil, socket, statistics, struct, subprocess, sys, tempfile, time
 
 from stage import POOL_PORT, Pooler, raise_descriptor_limit, settings
 
 
-def median_by_name(bench, names, rounds, measure):
-    """Rounds are interleaved: what the machine does besides hits all. Columns' medians by pooler."""
+def median_by_name(bench, names, measure):
+    """Rounds are interleaved: what the machine does besides hits all. Columns' medians by pooler. The server
+    itself is asked once: it is there for its throughput only."""
     results = {name: [] for name in names}
-    for _ in range(rounds):
+    for number in range(bench.rounds):
         for name in names:
+            if name == "direct" and number:
+                continue
+            bench.server.settle()
             results[name].append(measure(name))
     return {name: [statistics.median(column) for column in zip(*filter(None, found))]
             for name, found in results.items()}
 
 
+def complain(name, pooler):
+    """Says why a run counts for nothing."""
+    print(f"{name}: {pooler.report.strip()[-300:]}", file=sys.stderr)
+
+
 def transactions(bench):
     """Processor time per transaction: user and system, of the whole pooler, from the scheduler."""
-    sizes = [16, 64] if bench.quick else [16, 64, 128, 1000]
-    rounds, seconds = (2, 2) if bench.quick else (5, 3)
     commands = bench.commands(settings(bench.server))
     ratios = []
     print("| protocol | clients | pooler | µs/tx | user | tps | to pgbouncer | to the relay |\n|" + "---|" * 8)
     for protocol in ["simple", "extended", "prepared"]:
-        for clients in sizes:
+        for clients in bench.sizes:
+            # What a run with one transaction each costs besides, logins above all, is taken off.
+            each = 1 + max(8, 20_000 // clients)
             def measure(name):
                 with Pooler(commands[name]) as pooler:
-                    before = pooler.spent()
-                    done = pooler.pgbench("-c", clients, "-j", 2, "-T", seconds, "-M", protocol)
-                    after = pooler.spent()
-                if not done:
-                    return None
-                user, system, nanos = (b - a for a, b in zip(before, after))
-                micros = nanos / 1000 / done
-                return micros, micros * user / max(1, user + system), done / seconds
-            middle = median_by_name(bench, commands, rounds, measure)
+                    spent = []
+                    for count in (1, 1, each):  # the first opens its servers
+                        if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", protocol):
+                            return complain(name, pooler)
+                        spent.append(pooler.spent())
+                user, system, nanos = (c - b - (b - a) for a, b, c in zip(*spent))
+                micros = nanos / 1000 / ((each - 1) * clients)
+                return micros, micros * max(0, user) / max(1, user + system), pooler.throughput()
+            middle = median_by_name(bench, commands, measure)
             for name, found in middle.items():
                 if not found:
                     print(f"| {protocol} | {clients} | {name} | failed | | | | |")
@@ -50,19 +59,18 @@ def transactions(bench):
 def latency(bench):
     """Latency as 1,000 clients see it, from pgbench's log of every transaction."""
     commands = {name: command for name, command in bench.commands(settings(bench.server)).items() if name != "direct"}
-    rounds, seconds = (2, 3) if bench.quick else (5, 6)
     print("| 1,000 clients, simple | p50 ms | p90 ms | p99 ms | tps |\n|" + "---|" * 5)
 
     def measure(name):
         with Pooler(commands[name]) as pooler, tempfile.TemporaryDirectory() as folder:
             prefix = pathlib.Path(folder) / "log"
-            done = pooler.pgbench("-c", 1000, "-j", 2, "-T", seconds, "-M", "simple", "-l", f"--log-prefix={prefix}")
+            done = pooler.pgbench("-c", 1000, "-j", 2, "-t", 30, "-M", "simple", "-l", f"--log-prefix={prefix}")
             if not done:
-                return None
+                return complain(name, pooler)
             times = sorted(int(line.split()[2]) for file in pathlib.Path(folder).iterdir() for line in open(file))
         at = lambda share: times[int(len(times) * share)] / 1000
-        return at(0.5), at(0.9), at(0.99), done / seconds
-    for name, found in median_by_name(bench, commands, rounds, measure).items():
+        return at(0.5), at(0.9), at(0.99), pooler.throughput()
+    for name, found in median_by_name(bench, commands, measure).items():
         print(f"| {name} | " + (" | ".join(f"{it:.1f}" for it in found) if found else "failed | | | ") + " |", flush=True)
 
 
@@ -108,7 +116,7 @@ def connections(bench):
     """Processor time per new connection: SCRAM on both sides, secrets stored, one query each."""
     ini = settings(bench.server, auth="scram-sha-256")
     commands = {name: command for name, command in bench.commands(ini).items() if name in ("pgbouncer", "howdah")}
-    rounds, seconds = (2, 3) if bench.quick else (5, 6)
+    seconds = 4
     print("| pgbench -C, 16 clients, SCRAM | µs/connection | user | connections/s | to pgbouncer |\n|" + "---|" * 5)
 
     def measure(name):
@@ -117,11 +125,11 @@ def connections(bench):
             done = pooler.pgbench("-C", "-c", 16, "-j", 2, "-T", seconds)
             after = pooler.spent()
         if not done:
-            return None
+            return complain(name, pooler)
         user, system, nanos = (b - a for a, b in zip(before, after))
         micros = nanos / 1000 / done
         return micros, micros * user / max(1, user + system), done / seconds
-    middle = median_by_name(bench, commands, rounds, measure)
+    middle = median_by_name(bench, commands, measure)
     for name, found in middle.items():
         ratio = f"{found[0] / middle['pgbouncer'][0]:.2f}" if found and middle["pgbouncer"] else ""
         print(f"| {name} | " + (" | ".join(f"{it:.1f}" for it in found) if found else "failed | | ") + f" | {ratio} |",

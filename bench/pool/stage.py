@@ -53,6 +53,11 @@ class Server:
     def ask(self, sql):
         return must(BIN / "psql", "-h", "127.0.0.1", "-p", PORT, "-U", "postgres", "-XAtqc", sql, "postgres").strip()
 
+    def settle(self):
+        """Waits until the connections of the run before are gone: a thousand take a while."""
+        while self.ask("select count(*) < 3 from pg_stat_activity where backend_type = 'client backend'") != "t":
+            time.sleep(0.05)
+
     def stop(self):
         run(*as_postgres(), BIN / "pg_ctl", "-D", self.home / "data", "-m", "immediate", "stop")
 
@@ -119,4 +124,9 @@ class Pooler:
         done = run(BIN / "pgbench", *self.place(), "-S", "-n", *words, "postgres", env=self.env(), **more)
         self.report = done.stdout + done.stderr
         found = re.search(r"actually processed: (\d+)", done.stdout)
-        return int(found[1]) if done.returncode == 0 and found and int(found[1]) else None
+        aborted = "aborted" in done.stderr
+        return int(found[1]) if done.returncode == 0 and not aborted and found and int(found[1]) else None
+
+    def throughput(self):
+        """Transactions per second of the last run, its logins left out."""
+        return float(re.search(r"tps = ([\d.]+) \(without", self.report)[1])

@@ -9,8 +9,11 @@ pub mod logs;
 pub mod pool_core;
 pub mod pool_login;
 pub mod pool_settings;
+pub mod probe_recording;
+pub mod probe_waits;
 pub mod redact;
 pub mod scram;
+pub mod server_record;
 pub mod session;
 pub mod sieve;
 pub mod sql;
@@ -18,6 +21,7 @@ pub mod statsd;
 pub mod statsd_mapping;
 pub mod statsd_reply;
 pub mod statsd_settings;
+pub mod top_recording;
 pub mod warm_image;
 pub mod wire;
 pub mod words;
@@ -474,6 +478,43 @@ pub static TARGETS: &[Target] = &[
         smoke: 300,
     },
     Target {
+        name: "server-record",
+        about: "records as a server writes them: what is read is written, what is written is read",
+        run: server_record::run,
+        seeds: Seeds::Made(server_record::seeds),
+        words: server_record::WORDS,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "probe-waits",
+        about: "titles of a server's processes, and what they wait for: never another's name",
+        run: probe_waits::run,
+        seeds: Seeds::Made(probe_waits::seeds),
+        words: probe_waits::WORDS,
+        bytes_max: 256,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "probe-recording",
+        about: "a recording of probes, damaged: what is left is read and shown, and steers nothing",
+        run: probe_recording::file,
+        seeds: Seeds::Made(probe_recording::file_seeds),
+        words: probe_recording::WORDS,
+        bytes_max: 8192,
+        memory: probe_recording::MEMORY,
+        smoke: 300,
+    },
+    Target {
+        name: "probe-frames",
+        about: "the records of a recording, likewise",
+        run: probe_recording::frames,
+        seeds: Seeds::Made(probe_recording::frames_seeds),
+        words: probe_recording::WORDS,
+        memory: probe_recording::MEMORY,
+        smoke: 300,
+        ..Target::PLAIN
+    },
+    Target {
         name: "words",
         about: "small words of the command line: what is read is printed, what is printed is read",
         run: words::run,
@@ -509,6 +550,26 @@ pub static TARGETS: &[Target] = &[
         seeds: Seeds::Folder("autoprewarm"),
         words: warm_image::BLOCKS_WORDS,
         memory: (64 << 10, 256),
+        ..Target::PLAIN
+    },
+    Target {
+        name: "top-recording",
+        about: "a recording of top, damaged: what is left is read, and is the same when recorded again",
+        run: top_recording::file,
+        seeds: Seeds::Made(top_recording::file_seeds),
+        words: top_recording::WORDS,
+        memory: top_recording::MEMORY,
+        smoke: 500,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "top-frames",
+        about: "the inside of two frames of a recording: texts are safe to show",
+        run: top_recording::frames,
+        seeds: Seeds::Made(top_recording::frames_seeds),
+        words: top_recording::WORDS,
+        memory: top_recording::MEMORY,
+        smoke: 500,
         ..Target::PLAIN
     },
 ];

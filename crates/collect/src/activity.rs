@@ -1,19 +1,18 @@
 //! Who does what: the rows of `pg_stat_activity`, read politely.
 //!
-//! One statement a tick reads all sessions. The texts of statements are most of its bytes, and they change
-//! far less often than anything else, so the server sends a text once: in the tick that first sees its
-//! `query_start`. Blockers are asked for only of sessions that wait for a lock, since `pg_blocking_pids`
-//! holds up the lock manager.
+//! One statement a tick reads all sessions. Blockers are asked for only of sessions that wait
+//! for a lock, since `pg_blocking_pids` holds up the lock manager.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+mod reader;
+mod statement;
+mod told;
 
-use howdah_connect::{Client, ResultSet, Row};
+use std::{fmt, sync::Arc};
 
+pub(crate) use self::reader::Reader;
 use crate::{
-    CollectError, SqlText, Version,
-    prepared::Prepared,
+    SqlText,
     text::{Lines, shown},
-    view::{Since, chosen},
 };
 
 /// All sessions at one moment.
@@ -26,7 +25,7 @@ pub struct Activity {
 }
 
 /// A server process and what it does. Times are microseconds since 1970 by the server's clock.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backend {
     /// Process id.
     pub pid: i32,
@@ -40,6 +39,8 @@ pub struct Backend {
     pub application: Option<Arc<str>>,
     /// Where its client is; `None` for a unix socket and for the server's own processes.
     pub client: Option<Arc<str>>,
+    /// The port there; -1 for a unix socket.
+    pub client_port: Option<i32>,
     /// What kind of process it is; `None` where the role may not know.
     pub kind: Option<Kind>,
     /// The process whose parallel query it helps with.
@@ -54,11 +55,11 @@ pub struct Backend {
     pub xmin_age: Option<i64>,
     /// When its transaction began.
     pub transaction_started_us: Option<i64>,
-    /// When its statement began; where it is idle, the last one.
+    /// When its statement began; where it is idle, the last one, if texts of idle sessions were asked for.
     pub query_started_us: Option<i64>,
     /// When its state changed.
     pub state_changed_us: Option<i64>,
-    /// The server's identifier of the statement.
+    /// The server's identifier of that statement.
     pub query_id: Option<i64>,
     /// Its statement; where it is idle, the last one.
     pub query: Option<SqlText>,
@@ -116,7 +117,8 @@ pub enum State {
 }
 
 impl State {
-    fn parse(word: &str) -> Option<Self> {
+    /// The state that the server has this word for.
+    pub fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "active" => Self::Active,
             "fastpath function call" => Self::FastPath,
@@ -164,7 +166,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn parse(word: &str) -> Self {
+    /// The kind that the server has this word for.
+    pub fn parse(word: &str) -> Self {
         match word {
             "client backend" => Self::Client,
             "parallel worker" => Self::ParallelWorker,
@@ -231,189 +234,6 @@ fn span(since_us: i64, now_us: i64) -> f64 {
     now_us.saturating_sub(since_us).max(0) as f64 / 1e6
 }
 
-/// The columns, in the order of [`Place`]. `$1` is the moment, in microseconds, since which a statement
-/// must have begun for its text to be sent; `$2` whether texts of idle sessions are wanted.
-const COLUMNS: &[&[Since]] = &[
-    &[(9, "a.pid")],
-    &[(9, "(date_part('epoch', a.backend_start) * 1e6)::int8")],
-    &[(9, "a.datname")],
-    &[(9, "a.usename")],
-    &[(9, "a.application_name")],
-    &[(9, "host(a.client_addr)")],
-    &[(9, "NULL"), (10, "a.backend_type")],
-    &[(9, "NULL"), (13, "a.leader_pid")],
-    &[(9, "a.state")],
-    &[(9, "a.wait_event_type")],
-    &[(9, "a.wait_event")],
-    &[(9, "age(a.backend_xid)")],
-    &[(9, "age(a.backend_xmin)")],
-    &[(9, "(date_part('epoch', a.xact_start) * 1e6)::int8")],
-    &[(9, "(date_part('epoch', a.query_start) * 1e6)::int8")],
-    &[(9, "(date_part('epoch', a.state_change) * 1e6)::int8")],
-    &[(9, "NULL"), (14, "a.query_id")],
-    &[(
-        9,
-        "CASE WHEN (date_part('epoch', a.query_start) * 1e6)::int8 >= $1::int8 \
-         AND (a.state <> 'idle' OR $2::bool) THEN a.query END",
-    )],
-    &[(9, "CASE WHEN a.wait_event_type = 'Lock' THEN pg_blocking_pids(a.pid) END")],
-    &[
-        (9, "NULL"),
-        (
-            14,
-            "CASE WHEN a.wait_event_type = 'Lock' THEN (SELECT (date_part('epoch', min(l.waitstart)) * 1e6)::int8 \
-             FROM pg_locks l WHERE l.pid = a.pid AND NOT l.granted) END",
-        ),
-    ],
-    &[(9, "r.rolsuper")],
-    &[(9, "pg_encoding_to_char(d.encoding)")],
-    &[(9, "(date_part('epoch', clock_timestamp()) * 1e6)::int8")],
-];
-
-/// The places of [`COLUMNS`].
-#[derive(Clone, Copy)]
-enum Place {
-    Pid,
-    Started,
-    Database,
-    User,
-    Application,
-    Client,
-    Kind,
-    Leader,
-    State,
-    WaitClass,
-    WaitEvent,
-    XidAge,
-    XminAge,
-    TransactionStarted,
-    QueryStarted,
-    StateChanged,
-    QueryId,
-    Query,
-    Blockers,
-    BlockedSince,
-    Superuser,
-    Encoding,
-    Clock,
-}
-
-const FROM: &str = " FROM pg_stat_activity a LEFT JOIN pg_database d ON d.oid = a.datid \
-    LEFT JOIN pg_roles r ON r.oid = a.usesysid WHERE a.pid <> pg_backend_pid() ORDER BY a.pid";
-
-/// How long before the last tick a statement may have begun and not have been seen in it: the time between
-/// the arrival of a statement and the moment its process tells.
-const SLACK_US: i64 = 2_000_000;
-
-fn sql(version: Version) -> String {
-    let columns = COLUMNS.iter().map(|list| chosen(list, version).unwrap_or("NULL"));
-    format!("SELECT {}{FROM}", columns.collect::<Vec<_>>().join(", "))
-}
-
-/// Reads activity, and remembers the texts that were sent.
-#[derive(Debug)]
-pub(crate) struct Reader {
-    statement: Prepared,
-    /// The most bytes of a text that the server keeps, if it says.
-    query_bytes_max: Option<usize>,
-    /// Texts by session, each with the moment its statement began.
-    texts: HashMap<(i32, i64), (i64, SqlText)>,
-    /// The last reading's clock.
-    last_us: i64,
-    /// Whether that one had the texts of idle sessions, too.
-    had_idle: bool,
-    words: Words,
-}
-
-impl Reader {
-    pub(crate) fn new(version: Version, query_bytes_max: Option<usize>) -> Self {
-        Self {
-            statement: Prepared::new("activity", sql(version)),
-            query_bytes_max,
-            texts: HashMap::new(),
-            last_us: 0,
-            had_idle: false,
-            words: Words::default(),
-        }
-    }
-
-    /// Reads all sessions. `idle_texts`: also what idle ones ran last.
-    pub(crate) fn read(
-        &mut self,
-        client: &mut Client,
-        idle_texts: bool,
-    ) -> Result<Activity, CollectError> {
-        let is_complete = self.had_idle || !idle_texts;
-        let since_us = if is_complete { (self.last_us - SLACK_US).max(0) } else { 0 };
-        let since = since_us.to_string();
-        let values = [Some(since.as_str()), Some(if idle_texts { "t" } else { "f" })];
-        let result = self.statement.run(client, &values)?;
-        let activity = self.activity(&result, since_us);
-        self.last_us = activity.taken_us;
-        self.had_idle = idle_texts;
-        Ok(activity)
-    }
-
-    fn activity(&mut self, result: &ResultSet, since_us: i64) -> Activity {
-        let clock = |row: &Row| integer(row, Place::Clock);
-        let taken_us = result.rows.iter().filter_map(clock).min().unwrap_or(self.last_us);
-        let mut texts = std::mem::take(&mut self.texts);
-        let mut backends = Vec::with_capacity(result.rows.len());
-        for row in &result.rows {
-            let mut backend = self.backend(row);
-            let started_us = backend.query_started_us.unwrap_or(0);
-            let known = texts.remove(&backend.key()).filter(|(since, _)| *since == started_us);
-            let sent = row.bytes(Place::Query as usize).map(|bytes| {
-                let encoding = row.text(Place::Encoding as usize);
-                (started_us, SqlText::new(bytes, encoding.as_deref(), self.query_bytes_max))
-            });
-            if let Some(text) = sent.filter(|_| started_us >= since_us).or(known) {
-                backend.query = Some(text.1.clone());
-                self.texts.insert(backend.key(), text);
-            }
-            backends.push(backend);
-        }
-        Activity { taken_us, backends }
-    }
-
-    fn backend(&mut self, row: &Row) -> Backend {
-        let mut word = |place: Place| row.bytes(place as usize).map(|bytes| self.words.get(bytes));
-        let wait_class = word(Place::WaitClass);
-        let wait_event = word(Place::WaitEvent);
-        let state = row.text(Place::State as usize);
-        Backend {
-            pid: integer(row, Place::Pid).and_then(|pid| pid.try_into().ok()).unwrap_or(0),
-            started_us: integer(row, Place::Started).unwrap_or(0),
-            database: word(Place::Database),
-            user: word(Place::User),
-            application: word(Place::Application).filter(|name| !name.is_empty()),
-            client: word(Place::Client),
-            kind: row.text(Place::Kind as usize).map(|kind| Kind::parse(&kind)),
-            leader: integer(row, Place::Leader).and_then(|pid| pid.try_into().ok()),
-            wait: wait_class.zip(wait_event).map(|(class, event)| Wait { class, event }),
-            xid_age: integer(row, Place::XidAge),
-            xmin_age: integer(row, Place::XminAge),
-            transaction_started_us: integer(row, Place::TransactionStarted),
-            query_started_us: integer(row, Place::QueryStarted),
-            state_changed_us: integer(row, Place::StateChanged),
-            query_id: integer(row, Place::QueryId),
-            query: None,
-            blockers: row
-                .text(Place::Blockers as usize)
-                .map_or_else(Vec::new, |text| blockers(&text)),
-            blocked_since_us: integer(row, Place::BlockedSince),
-            is_superuser: row.bytes(Place::Superuser as usize) == Some(b"t"),
-            // Where the role may not look, the start is hidden with all else.
-            is_readable: row.bytes(Place::Started as usize).is_some(),
-            state: state.and_then(|state| State::parse(&state)),
-        }
-    }
-}
-
-fn integer(row: &Row, place: Place) -> Option<i64> {
-    row.text(place as usize)?.parse().ok()
-}
-
 /// The processes of an array such as `{4711,0}`, each once.
 fn blockers(array: &str) -> Vec<Blocker> {
     let numbers =
@@ -424,27 +244,6 @@ fn blockers(array: &str) -> Vec<Blocker> {
     blockers.sort_unstable();
     blockers.dedup();
     blockers
-}
-
-/// Most different words that are kept. Names of applications can be as many as somebody likes.
-const WORDS_MAX: usize = 10_000;
-
-/// Words that come again in every reading, each held once.
-#[derive(Debug, Default)]
-struct Words(HashMap<Box<[u8]>, Arc<str>>);
-
-impl Words {
-    fn get(&mut self, bytes: &[u8]) -> Arc<str> {
-        if let Some(word) = self.0.get(bytes) {
-            return Arc::clone(word);
-        }
-        if self.0.len() >= WORDS_MAX {
-            self.0.clear();
-        }
-        let word: Arc<str> = shown(&String::from_utf8_lossy(bytes), Lines::Join).into();
-        self.0.insert(bytes.into(), Arc::clone(&word));
-        word
-    }
 }
 
 #[cfg(test)]
@@ -472,16 +271,6 @@ mod tests {
         backend.state = Some(State::Active);
         assert_eq!(backend.duration(6_000_000), Some(5.0));
         assert_eq!(backend.duration(0), Some(0.0));
-    }
-
-    #[test]
-    fn every_version_has_a_statement_of_the_same_width() {
-        for major in [9, 10, 13, 14, 18] {
-            let sql = sql(Version::of_major(major));
-            assert!(sql.contains("pg_stat_activity"), "{major}");
-            assert_eq!(sql.contains("waitstart"), major >= 14, "{major}");
-        }
-        assert_eq!(COLUMNS.len(), Place::Clock as usize + 1);
     }
 
     #[test]

@@ -36,6 +36,11 @@ impl Cell {
         }
     }
 
+    /// Whether there is a value, and it may be read.
+    pub fn has_value(&self) -> bool {
+        !matches!(self, Self::Null | Self::Unavailable)
+    }
+
     /// The order of a column: numbers by size, texts by letters, what has no value behind both.
     pub fn order(&self, other: &Self) -> Ordering {
         match (self.number(), other.number()) {

@@ -23,6 +23,20 @@ pub enum CollectError {
         /// What was not there.
         what: &'static str,
     },
+    /// The view is one of an extension that the database of the connection does not have.
+    #[error(
+        "there is no {extension} in this database: CREATE EXTENSION {extension}, \
+         once it is in shared_preload_libraries"
+    )]
+    NoExtension {
+        /// Its name.
+        extension: &'static str,
+    },
+    /// What answers is no pooler's console, or one without the columns of PgBouncer's.
+    #[error(
+        "its console lacks columns of SHOW CLIENTS or SHOW SERVERS: is it the pooler's console?"
+    )]
+    NotPooler,
 }
 
 impl CollectError {
@@ -35,7 +49,7 @@ impl CollectError {
         match self {
             Self::Connect(_) => true,
             Self::Query { source, .. } => source.is_fatal(),
-            Self::NotPostgres { .. } => false,
+            Self::NotPostgres { .. } | Self::NoExtension { .. } | Self::NotPooler => false,
         }
     }
 

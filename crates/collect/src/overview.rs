@@ -36,11 +36,18 @@ pub struct Overview {
     /// A standby: seconds since the commit of the last transaction that was replayed, or zero if all that
     /// was received is replayed.
     pub replay_lag_seconds: Option<f64>,
+    /// Bytes of log that the standby or subscriber furthest behind has not replayed; `None` where there is
+    /// none, or the role may not know.
+    pub followers_lag_bytes: Option<i64>,
+    /// Seconds that the replay of the slowest standby or subscriber is behind, as the server measured it;
+    /// `None` also while all of them have caught up.
+    pub followers_lag_seconds: Option<f64>,
     /// Age of the oldest transaction that must not be forgotten, in transactions: `datfrozenxid` of the
     /// database where it is oldest.
     pub frozen_age: Option<i64>,
 }
 
+// The walsenders' own function: the view over it joins all sessions once more.
 const WAL_SINCE_10: &str = "\
     pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() \
     ELSE pg_current_wal_lsn() END, '0/0')::int8, \
@@ -48,7 +55,10 @@ const WAL_SINCE_10: &str = "\
     pg_wal_lsn_diff(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::int8 END, \
     CASE WHEN pg_is_in_recovery() THEN \
     CASE WHEN pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() THEN 0 ELSE \
-    date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END";
+    date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END, \
+    (SELECT max(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() \
+    ELSE pg_current_wal_lsn() END, replay_lsn))::int8 FROM pg_stat_get_wal_senders()), \
+    (SELECT max(date_part('epoch', replay_lag)) FROM pg_stat_get_wal_senders())";
 
 const WAL_SINCE_9: &str = "\
     pg_xlog_location_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_xlog_receive_location() \
@@ -57,13 +67,16 @@ const WAL_SINCE_9: &str = "\
     pg_xlog_location_diff(pg_last_xlog_receive_location(), pg_last_xlog_replay_location())::int8 END, \
     CASE WHEN pg_is_in_recovery() THEN \
     CASE WHEN pg_last_xlog_receive_location() = pg_last_xlog_replay_location() THEN 0 ELSE \
-    date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END";
+    date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END, \
+    (SELECT max(pg_xlog_location_diff(CASE WHEN pg_is_in_recovery() \
+    THEN pg_last_xlog_receive_location() ELSE pg_current_xlog_location() END, replay_location))::int8 \
+    FROM pg_stat_get_wal_senders()), NULL";
 
 const WAL: &[Since] = &[(9, WAL_SINCE_9), (10, WAL_SINCE_10)];
 
 /// The statement for it.
 pub(crate) fn sql(version: Version) -> String {
-    let wal = chosen(WAL, version).unwrap_or("NULL, NULL, NULL");
+    let wal = chosen(WAL, version).unwrap_or("NULL, NULL, NULL, NULL, NULL");
     format!(
         "SELECT (date_part('epoch', clock_timestamp()) * 1e6)::int8, pg_is_in_recovery(), \
          sum(xact_commit)::int8, sum(xact_rollback)::int8, sum(blks_hit)::int8, sum(blks_read)::int8, \
@@ -91,6 +104,8 @@ impl Overview {
             wal_bytes: number(10),
             replay_lag_bytes: number(11),
             replay_lag_seconds: row.text(12).and_then(|text| text.parse().ok()),
+            followers_lag_bytes: number(13),
+            followers_lag_seconds: row.text(14).and_then(|text| text.parse().ok()),
         })
     }
 

@@ -1,6 +1,6 @@
 //! A statement that is planned once per connection.
 
-use howdah_connect::{Client, QueryError, ResultSet};
+use howdah_connect::{Client, Format, QueryError, ResultSet};
 
 use crate::CollectError;
 
@@ -9,13 +9,20 @@ use crate::CollectError;
 pub(crate) struct Prepared {
     name: &'static str,
     sql: String,
+    /// Of the columns of its result.
+    format: Format,
     is_prepared: bool,
 }
 
 impl Prepared {
     /// `name`: of the statement on its connection, and of what is read in messages.
     pub(crate) fn new(name: &'static str, sql: String) -> Self {
-        Self { name, sql, is_prepared: false }
+        Self { name, sql, format: Format::Text, is_prepared: false }
+    }
+
+    /// The same with its result in binary form: `bytea` then are the bytes themselves, and `text` as ever.
+    pub(crate) fn in_binary(self) -> Self {
+        Self { format: Format::Binary, ..self }
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -39,11 +46,11 @@ impl Prepared {
             client.prepare(self.name, &self.sql)?;
             self.is_prepared = true;
         }
-        match client.query_prepared(self.name, values) {
+        match client.query_prepared_in(self.format, self.name, values) {
             // Unknown: a pooler between us has given us another server. Changed: what it reads has new
             // columns, an extension was upgraded.
             Err(error) if matches!(error.sqlstate(), Some("26000" | "0A000")) => {
-                client.query_with(&self.sql, values)
+                client.query_with_in(self.format, &self.sql, values)
             }
             result => result,
         }

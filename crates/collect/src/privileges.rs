@@ -1,5 +1,7 @@
 //! What the role of a connection may read and do, and which grant would let it do more.
 
+use std::borrow::Cow;
+
 use howdah_connect::Client;
 
 use crate::{CollectError, Version};
@@ -23,7 +25,7 @@ pub struct Privileges {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// What is not there.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     /// The statement that a superuser could run.
     pub remedy: String,
 }
@@ -78,7 +80,7 @@ impl Privileges {
             ),
         ];
         let lacking = table.into_iter().filter(|(has, ..)| !has);
-        lacking.map(|(_, what, role)| Missing { what, remedy: grant(role) }).collect()
+        lacking.map(|(_, what, role)| Missing { what: what.into(), remedy: grant(role) }).collect()
     }
 }
 

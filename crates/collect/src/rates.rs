@@ -99,6 +99,7 @@ mod tests {
         from: &[],
         order: "n",
         is_of_database: false,
+        extension: None,
     };
 
     fn reading(taken_us: i64, rows: &[(&str, i64)]) -> Reading {

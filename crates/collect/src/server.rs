@@ -5,7 +5,7 @@ use std::time::Duration;
 use howdah_connect::{Client, QueryError, Target};
 
 use crate::{
-    Activity, CollectError, Overview, Privileges, Reading, Version, View, activity,
+    Activity, CollectError, Overview, Privileges, Reading, Version, View, WaitCounts, activity,
     prepared::Prepared,
     view::{Since, chosen},
 };
@@ -28,11 +28,12 @@ pub struct Server {
     privileges: Privileges,
     activity: activity::Reader,
     overview: Prepared,
+    waits: Prepared,
     views: Vec<Prepared>,
 }
 
 /// What does not change while a connection lasts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Its version.
     pub version: Version,
@@ -48,6 +49,18 @@ pub struct Identity {
     pub connections_max: i64,
     /// Where its files are, if the role may know.
     pub data_directory: Option<String>,
+    /// The process that serves the connection.
+    pub backend: ServedBy,
+}
+
+/// The process that serves a connection, as the server knows it. A process of this host with that id and
+/// that start is that process, whatever lies between: then the server is here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServedBy {
+    /// Process id, in the server's own namespace.
+    pub pid: i32,
+    /// When it began, in microseconds since 1970 by the server's clock.
+    pub started_us: i64,
 }
 
 impl Server {
@@ -67,7 +80,8 @@ impl Server {
             setting(&mut client, "track_activity_query_size")?.and_then(|value| bytes_of(&value));
         let activity = activity::Reader::new(version, query_bytes_max);
         let overview = Prepared::new("overview", crate::overview::sql(version));
-        Ok(Self { client, identity, privileges, activity, overview, views: Vec::new() })
+        let waits = Prepared::new("waits", crate::waits::sql(version));
+        Ok(Self { client, identity, privileges, activity, overview, waits, views: Vec::new() })
     }
 
     /// What it is.
@@ -80,6 +94,12 @@ impl Server {
         &self.privileges
     }
 
+    /// Has [`Server::activity`] read the whole texts of all statements from now on. Else a statement that has not
+    /// run for a second yet has its first 200 characters, and says that it is truncated.
+    pub fn want_whole_texts(&mut self) {
+        self.activity.want_whole_texts();
+    }
+
     /// Who does what. `idle_texts`: also what idle sessions ran last.
     ///
     /// # Errors
@@ -87,6 +107,15 @@ impl Server {
     /// The statement failed, or the connection did.
     pub fn activity(&mut self, idle_texts: bool) -> Result<Activity, CollectError> {
         self.activity.read(&mut self.client, idle_texts)
+    }
+
+    /// What sessions at work wait for, counted in the server.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::activity`].
+    pub fn waits(&mut self) -> Result<WaitCounts, CollectError> {
+        Ok(WaitCounts::of_result(&self.waits.run(&mut self.client, &[])?))
     }
 
     /// The figures of the whole cluster.
@@ -115,7 +144,13 @@ impl Server {
                 self.views.len() - 1
             }
         };
-        let result = self.views[at].run(&mut self.client, &[])?;
+        // undefined_table: all other tables that views read are the server's own.
+        let result = self.views[at].run(&mut self.client, &[]).map_err(|error| {
+            match (view.extension, error.sqlstate()) {
+                (Some(extension), Some("42P01")) => CollectError::NoExtension { extension },
+                _ => error,
+            }
+        })?;
         Ok(Some(view.reading(&result, version)))
     }
 }
@@ -123,7 +158,9 @@ impl Server {
 impl Identity {
     fn read(client: &mut Client, version: Version, target: &Target) -> Result<Self, CollectError> {
         let sql = "SELECT (date_part('epoch', pg_postmaster_start_time()) * 1e6)::int8, \
-            current_setting('max_connections'), current_database()";
+            current_setting('max_connections'), current_database(), pg_backend_pid(), \
+            (SELECT (date_part('epoch', backend_start) * 1e6)::int8 FROM pg_stat_activity \
+            WHERE pid = pg_backend_pid())";
         let results = client.query(sql).map_err(CollectError::query("the server's start"))?;
         let row = results.first().and_then(|result| result.rows.first());
         let row = row.ok_or(CollectError::NotPostgres { what: "start time" })?;
@@ -139,6 +176,10 @@ impl Identity {
                 .map_or_else(|| target.database().to_owned(), std::borrow::Cow::into_owned),
             connections_max: number(1).unwrap_or(0),
             data_directory: setting(client, "data_directory")?,
+            backend: ServedBy {
+                pid: number(3).and_then(|pid| pid.try_into().ok()).unwrap_or(0),
+                started_us: number(4).unwrap_or(0),
+            },
         })
     }
 }
@@ -163,14 +204,23 @@ fn set_up(client: &mut Client, version: Version) -> Result<(), CollectError> {
         &[(9, "extra_float_digits = 3"), (12, "")],
         // Compiling costs more than such statements ever win by it.
         &[(9, ""), (11, "jit = off")],
+        // The statements are read many times, and their plans do not depend on values.
+        &[(9, ""), (12, "plan_cache_mode = force_generic_plan")],
     ];
     let mut sql = format!("SET statement_timeout = {}", STATEMENT_TIMEOUT.as_millis());
     for setting in SETTINGS.iter().filter_map(|list| chosen(list, version)) {
         sql.push_str("; SET ");
         sql.push_str(setting);
     }
+    sql.push_str(KEEP_MEMORY);
     client.query(&sql).map(drop).map_err(CollectError::query("settings of the connection"))
 }
+
+/// Has the server's process keep the memory that a reading needs. The C library's allocator gives back what is free
+/// at each statement's end, so that each reading touches megabytes of fresh pages: half of what it costs. It no longer
+/// does once a block of that size was freed (mallopt(3), `M_MMAP_THRESHOLD`: "dynamic mmap threshold"); elsewhere than
+/// with glibc this is a string that is made once.
+const KEEP_MEMORY: &str = "; SELECT length(repeat(' ', 8388608))";
 
 /// A setting; `None` if the server does not know it or the role may not.
 fn setting(client: &mut Client, name: &str) -> Result<Option<String>, CollectError> {

@@ -12,6 +12,8 @@ use encoding_rs::Encoding;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SqlText {
     shown: Arc<str>,
+    /// The same on one line. Every picture and every table has it, so it is made once.
+    line: Arc<str>,
     /// The server cut it at `track_activity_query_size`, or may have.
     pub is_truncated: bool,
     /// What is shown is, character by character, what was sent.
@@ -26,7 +28,21 @@ impl SqlText {
         let is_truncated = bytes_max.is_some_and(|max| bytes.len() + 4 >= max);
         let (decoded, is_decoded) = decode(bytes, encoding);
         let shown = shown(&decoded, Lines::Keep);
-        Self { is_exact: is_decoded && shown == decoded, is_truncated, shown: shown.into() }
+        Self::safe(&shown, is_truncated, is_decoded && shown == decoded)
+    }
+
+    /// A text that was shown before and comes back from a file: made safe once more, for whoever wrote the
+    /// file may not have been us.
+    pub fn restored(text: &str, is_truncated: bool, is_exact: bool) -> Self {
+        let shown = shown(text, Lines::Keep);
+        Self::safe(&shown, is_truncated, is_exact && shown == text)
+    }
+
+    fn safe(shown: &str, is_truncated: bool, is_exact: bool) -> Self {
+        let line = joined(shown);
+        let shown: Arc<str> = shown.into();
+        let line = if line == *shown { Arc::clone(&shown) } else { line.into() };
+        Self { shown, line, is_truncated, is_exact }
     }
 
     /// The text. No control character is in it but line feed and tab.
@@ -41,15 +57,25 @@ impl SqlText {
 
     /// The text on one line, each run of white space a single space.
     pub fn one_line(&self) -> String {
-        let mut line = String::with_capacity(self.shown.len());
-        for word in self.shown.split_whitespace() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        line
+        self.line.as_ref().to_owned()
     }
+
+    /// The text on one line, shared.
+    pub fn to_shared_line(&self) -> Arc<str> {
+        Arc::clone(&self.line)
+    }
+}
+
+/// A text on one line, each run of white space a single space.
+fn joined(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    line
 }
 
 /// The characters of `bytes`, and whether all of them were characters.

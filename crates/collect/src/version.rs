@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A server's version as `server_version_num` has it: 170002 is 17.2, 90624 is 9.6.24.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u32);
 
 impl Version {

@@ -90,6 +90,8 @@ pub struct View {
     pub order: &'static str,
     /// It shows the database of the connection, not the whole cluster.
     pub is_of_database: bool,
+    /// The extension that it is of, if it is none of the server's own.
+    pub(crate) extension: Option<&'static str>,
 }
 
 /// What a view said at one moment.

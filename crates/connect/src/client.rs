@@ -20,6 +20,7 @@ use std::{
 };
 
 use howdah_session as session;
+use howdah_wire::Format;
 
 pub use cancel::{CancelError, CancelHandle};
 pub use error::{ConnectError, ConnectFailure, Failure, QueryError, SqlError};
@@ -99,10 +100,25 @@ impl Client {
         sql: &str,
         values: &[Option<&str>],
     ) -> Result<ResultSet, QueryError> {
+        self.query_with_in(Format::Text, sql, values)
+    }
+
+    /// The same, with the columns of the result in `format`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`].
+    pub fn query_with_in(
+        &mut self,
+        format: Format,
+        sql: &str,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, QueryError> {
         let mut rows = Rows::default();
         self.run(&mut rows, |session| {
             session.parse(b"", sql.as_bytes(), &[])?;
-            session.bind(b"", b"", values.iter().map(|value| value.map(str::as_bytes)))?;
+            let values = values.iter().map(|value| value.map(str::as_bytes));
+            session.bind_with_formats(b"", b"", &[], values, &[format])?;
             session.describe_portal(b"")?;
             session.execute(b"", 0)?;
             session.sync();
@@ -135,10 +151,24 @@ impl Client {
         name: &str,
         values: &[Option<&str>],
     ) -> Result<ResultSet, QueryError> {
+        self.query_prepared_in(Format::Text, name, values)
+    }
+
+    /// The same, with the columns of the result in `format`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::query`].
+    pub fn query_prepared_in(
+        &mut self,
+        format: Format,
+        name: &str,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, QueryError> {
         let mut rows = Rows::default();
         self.run(&mut rows, |session| {
             let values = values.iter().map(|value| value.map(str::as_bytes));
-            session.bind(b"", name.as_bytes(), values)?;
+            session.bind_with_formats(b"", name.as_bytes(), &[], values, &[format])?;
             session.execute(b"", 0)?;
             session.sync();
             Ok(())

@@ -108,10 +108,25 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Cli, Stop> {
 
 /// The command tree with the file's values as defaults.
 fn configured(words: &[OsString]) -> anyhow::Result<clap::Command> {
-    match ConfigFile::find(config_word(words))? {
+    let named = config_word(words);
+    let is_named = named.is_some();
+    match ConfigFile::find(named)? {
+        Some(file) if is_named && is_top(words) && config::pgtop::is_one(&file) => {
+            let applied = config::pgtop::apply(&file, command());
+            let (command, remarks) = applied.map_err(config::Problems::into_error)?;
+            remarks.iter().for_each(|remark| write_stderr(&format!("howdah: {remark}\n")));
+            Ok(command)
+        }
         Some(file) => file.apply(command()).map_err(config::Problems::into_error),
         None => Ok(command()),
     }
+}
+
+/// Whether the command is `top`: the first word that is a command's.
+fn is_top(words: &[OsString]) -> bool {
+    let tree = Cli::command();
+    let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
+    words.find(|word| tree.find_subcommand(word).is_some()) == Some("top")
 }
 
 /// The whole command tree, each long option with its environment variable.

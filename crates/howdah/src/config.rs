@@ -14,10 +14,13 @@
 //! `[metrics.statsd]` stands for an option of every command that has metrics;
 //! `[statsd]` and `[pool]` are those servers' own, whose settings are more than options can say.
 //!
+//! `howdah top` takes the file of [`pgtop`], too.
+//!
 //! The command tree is the schema, so there is none to keep in step with it: a key nobody knows is
 //! refused with the nearest one that is known, and a value is judged by the option's own parser.
 
 mod metrics;
+pub(crate) mod pgtop;
 mod problem;
 #[cfg(test)]
 mod tests;

@@ -35,6 +35,15 @@ impl ConnectionArgs {
 
     /// Resolves them, together with a connection string, as libpq would.
     pub(crate) fn target(&self, conninfo: Option<&str>) -> anyhow::Result<Target> {
+        self.target_in(conninfo, &Environment::from_process())
+    }
+
+    /// The same in an environment that somebody added to.
+    pub(crate) fn target_in(
+        &self,
+        conninfo: Option<&str>,
+        environment: &Environment,
+    ) -> anyhow::Result<Target> {
         let words = Words {
             conninfo: conninfo.map(str::to_owned),
             host: self.host.clone(),
@@ -42,7 +51,7 @@ impl ConnectionArgs {
             user: self.username.clone(),
             database: self.dbname.clone(),
         };
-        let target = Target::resolve(&words, &Environment::from_process())
+        let target = Target::resolve(&words, environment)
             .context("cannot make sense of the connection settings")?;
         for warning in target.warnings() {
             tracing::warn!("{warning}");

@@ -98,6 +98,17 @@ pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<(
     Ok(())
 }
 
+/// Logs nothing any more to a terminal that has a picture on it, which lines would go through. A log that goes
+/// to a file or to syslog goes on.
+pub(crate) fn spare_the_screen(ctx: &Context) {
+    if let Some((_, handle)) =
+        LEVEL.get().filter(|_| ctx.terminal().stderr && SYSLOG.get().is_none())
+    {
+        // Fails only if the log is gone.
+        let _ = handle.reload(filter(Level::Off));
+    }
+}
+
 /// Makes the writer of each line.
 struct Lines(Bars);
 

@@ -15,8 +15,10 @@ use axum::{Router, http::header::CONTENT_TYPE, routing::get};
 use howdah_stats::Registry;
 use tokio::sync::oneshot;
 
+mod impatient;
 mod statsd;
 
+use self::impatient::Impatient;
 use self::statsd::StatsdSender;
 use crate::{context::Context, errors::Advise as _};
 
@@ -40,6 +42,11 @@ pub(crate) struct Running {
 }
 
 impl MetricsArgs {
+    /// Whether anybody asks for figures.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.metrics.is_some() || self.metrics_statsd.is_some()
+    }
+
     /// Serves and sends the context's registry as the options say, and says where it is served. Keep
     /// what it returns until the work is done.
     ///
@@ -121,7 +128,7 @@ fn listen(address: &str) -> io::Result<TcpListener> {
 }
 
 async fn answer(listener: TcpListener, registry: Registry) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let listener = Impatient::new(tokio::net::TcpListener::from_std(listener)?);
     let metrics = async move || {
         ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.prometheus())
     };
@@ -189,7 +196,14 @@ mod tests {
             let (name, kind, help) = (metric.name(), metric.kind().as_str(), metric.help());
             format!("| `{name}` | {kind} | {} | {help} |\n", labels(metric))
         };
-        for metrics in [howdah_replay::METRICS, howdah_keeper::METRICS] {
+        let tables = [
+            howdah_replay::METRICS,
+            howdah_warm::metrics::METRICS,
+            howdah_keeper::METRICS,
+            howdah_top::METRICS,
+            howdah_pool::METRICS,
+        ];
+        for metrics in tables {
             let table: String = metrics.iter().map(row).collect();
             assert!(page.contains(&table), "docs/src/reference/metrics.md has to hold:\n{table}");
         }

@@ -12,10 +12,12 @@
 //! Source: `BufferDesc` and `BM_*` in `buf_internals.h`, the same in 14 to 18 (padded to a cache line by
 //! `BUFFERDESC_PAD_TO_SIZE`).
 //!
-//! Cost: one copy of 64 bytes a buffer, in pieces of 1 MiB; no lock is taken and the server does not
-//! notice. A buffer that changes hands while it is copied may show the old page with the new state, as
-//! any reader without the header's lock sees it; what is left of it then is a page that was there a
-//! moment ago.
+//! Cost: one copy of 64 bytes a buffer, in pieces of 1 MiB, a large array by two threads; no lock is taken
+//! and the server does not notice. A buffer that changes hands while it is copied may show the old page
+//! with the new state, as any reader without the header's lock sees it; what is left of it then is a page
+//! that was there a moment ago.
+
+use std::{ops::Range, panic::resume_unwind, thread, vec};
 
 use crate::{
     error::{Error, LayoutError},
@@ -70,7 +72,8 @@ pub enum Fork {
 /// The buffers that hold pages, in the order of the array.
 #[derive(Debug)]
 pub struct Buffers {
-    buffers: std::vec::IntoIter<Buffer>,
+    first: vec::IntoIter<Buffer>,
+    second: vec::IntoIter<Buffer>,
     unfinished: u32,
 }
 
@@ -100,12 +103,26 @@ impl BufferMap {
     ///
     /// The server ended, or a descriptor does not carry its own number.
     pub fn read(&self) -> Result<Buffers, Error> {
-        let mut piece = vec![0; DESCRIPTOR_BYTES * PIECE_BUFFERS.min(self.count) as usize];
-        let mut buffers = Vec::with_capacity(self.count as usize);
+        if self.count < PARALLEL_BUFFERS {
+            return self.read_range(0..self.count);
+        }
+        let middle = self.count / 2;
+        let (first, second) = thread::scope(|scope| {
+            let second = scope.spawn(|| self.read_range(middle..self.count));
+            let first = self.read_range(0..middle);
+            (first, second.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        Ok(first?.followed_by(second?))
+    }
+
+    fn read_range(&self, range: Range<u32>) -> Result<Buffers, Error> {
+        let length = range.len();
+        let mut piece = vec![0; DESCRIPTOR_BYTES * length.min(PIECE_BUFFERS as usize)];
+        let mut buffers = Vec::with_capacity(length);
         let mut unfinished = 0;
-        let mut first = 0;
-        while first < self.count {
-            let count = PIECE_BUFFERS.min(self.count - first);
+        let mut first = range.start;
+        while first < range.end {
+            let count = PIECE_BUFFERS.min(range.end - first);
             let bytes = &mut piece[..DESCRIPTOR_BYTES * count as usize];
             self.memory.read(self.address(first), bytes)?;
             for (descriptor, index) in bytes.chunks_exact(DESCRIPTOR_BYTES).zip(first..) {
@@ -119,7 +136,7 @@ impl BufferMap {
             }
             first += count;
         }
-        Ok(Buffers { buffers: buffers.into_iter(), unfinished })
+        Ok(Buffers { first: buffers.into_iter(), second: Vec::new().into_iter(), unfinished })
     }
 
     fn address(&self, index: u32) -> u64 {
@@ -133,17 +150,23 @@ impl Buffers {
     pub fn unfinished(&self) -> u32 {
         self.unfinished
     }
+
+    /// These, which are all in their first part, and then those.
+    fn followed_by(self, those: Self) -> Self {
+        Self { second: those.first, unfinished: self.unfinished + those.unfinished, ..self }
+    }
 }
 
 impl Iterator for Buffers {
     type Item = Buffer;
 
     fn next(&mut self) -> Option<Buffer> {
-        self.buffers.next()
+        self.first.next().or_else(|| self.second.next())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.buffers.size_hint()
+        let left = self.first.len() + self.second.len();
+        (left, Some(left))
     }
 }
 
@@ -238,6 +261,9 @@ impl Descriptor<'_> {
 const DESCRIPTOR_BYTES: usize = 64;
 /// Descriptors copied by one system call: 1 MiB, which stays in the second-level cache.
 const PIECE_BUFFERS: u32 = 16_384;
+
+/// From here on (512 MB of pages) two threads are worth their start.
+const PARALLEL_BUFFERS: u32 = 65_536;
 const PINS: u32 = (1 << 18) - 1;
 const USAGE_SHIFT: u32 = 18;
 const BM_DIRTY: u32 = 1 << 23;

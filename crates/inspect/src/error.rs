@@ -78,6 +78,33 @@ pub enum ProcessError {
         /// Which.
         path: PathBuf,
     },
+    /// No process is in a control group of that container.
+    #[error("no process of this host is in a container {container}")]
+    NoContainer {
+        /// Its id, as it was asked for.
+        container: String,
+    },
+    /// There are processes in the container, and no PostgreSQL server among them.
+    #[error(
+        "none of the {processes} processes of the container {container} is a PostgreSQL server's"
+    )]
+    NoServerInContainer {
+        /// Its id, as it was asked for.
+        container: String,
+        /// How many it has.
+        processes: usize,
+    },
+    /// Several servers run in the container.
+    #[error(
+        "several servers run in the container {container}: name one by its first process, which are {}",
+        pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    SeveralServers {
+        /// Its id, as it was asked for.
+        container: String,
+        /// Their first processes.
+        pids: Vec<u32>,
+    },
     /// A version whose structures are not known here.
     #[error(
         "PostgreSQL {major} is not one of the versions that can be looked at from outside (14 to 18)"

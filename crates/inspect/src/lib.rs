@@ -20,16 +20,26 @@
 
 mod binary;
 mod buffers;
+mod child_list;
 mod clock_sweep;
+mod code;
+mod container;
 mod error;
+mod markers;
 mod memory;
 mod process;
 mod server;
+mod words;
 
 pub use binary::{Binary, BuildId};
 pub use buffers::{Buffer, BufferMap, Buffers, Fork};
+pub use child_list::ChildList;
 pub use clock_sweep::{ClockSweep, SweepState};
+pub use code::{CodeMap, CodePlace, ends_with_call};
+pub use container::{ContainerId, ContainerIdError};
 pub use error::{BinaryError, Error, LayoutError, MemoryError, ProcessError};
+pub use markers::{Argument, Marker, Operand};
 pub use memory::Memory;
-pub use process::{ExecutableState, Process};
+pub use process::{ExecutableState, Process, RunState};
 pub use server::{LockFile, MAJORS, Server};
+pub use words::Words;

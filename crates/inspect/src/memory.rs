@@ -77,12 +77,45 @@ impl Memory {
         self.bytes(address).map(i32::from_ne_bytes)
     }
 
+    /// The text at `address`, up to its NUL, `limit` bytes or the end of what is mapped.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::read`], where not even its first byte can be read.
+    pub fn text(&self, address: u64, limit: usize) -> Result<Vec<u8>, MemoryError> {
+        let mut text = Vec::new();
+        while text.len() < limit {
+            let at = address.wrapping_add(text.len() as u64);
+            // Not over the end of a page: the next one may not be there.
+            let piece = (PAGE_BYTES - at % PAGE_BYTES).min((limit - text.len()) as u64);
+            let begin = text.len();
+            text.resize(begin + piece as usize, 0);
+            match self.read(at, &mut text[begin..]) {
+                Ok(()) => {}
+                Err(MemoryError::Unmapped { .. }) if begin > 0 => text.truncate(begin),
+                Err(error) => return Err(error),
+            }
+            if let Some(end) = text.iter().position(|&byte| byte == 0) {
+                text.truncate(end);
+                break;
+            }
+            if text.len() == begin {
+                break;
+            }
+        }
+        Ok(text)
+    }
+
+    pub(crate) fn pid(self) -> u32 {
+        self.pid
+    }
+
     fn nix_pid(self) -> Pid {
         // A process id is at most 2^22.
         Pid::from_raw(i32::try_from(self.pid).unwrap_or(i32::MAX))
     }
 
-    fn error(self, errno: Errno, address: u64) -> MemoryError {
+    pub(crate) fn error(self, errno: Errno, address: u64) -> MemoryError {
         let pid = self.pid;
         match errno {
             Errno::ESRCH => MemoryError::Gone { pid },
@@ -92,6 +125,8 @@ impl Memory {
         }
     }
 }
+
+const PAGE_BYTES: u64 = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -110,6 +145,19 @@ mod tests {
     fn an_address_without_memory_is_an_error_that_says_where() {
         let error = Memory::of(std::process::id()).int(0x10).expect_err("page 0 is never mapped");
         assert!(matches!(error, MemoryError::Unmapped { address: 0x10, .. }), "{error}");
+    }
+
+    #[test]
+    fn text_ends_at_its_nul_or_at_the_limit() {
+        let long = [&[b'x'; 10_000][..], b"\0behind"].concat();
+        let memory = Memory::of(std::process::id());
+        let address = long.as_ptr() as u64;
+        let text =
+            |address, limit| memory.text(address, limit).expect("our own memory can be read");
+        assert_eq!(text(address, 20_000).len(), 10_000);
+        assert_eq!(text(address, 9_000).len(), 9_000);
+        assert_eq!(text(address + 10_000, 20), b"");
+        assert!(matches!(memory.text(0x10, 20), Err(MemoryError::Unmapped { .. })));
     }
 
     #[test]

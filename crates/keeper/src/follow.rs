@@ -16,9 +16,10 @@ use howdah_warm::{
     CacheImage,
     dump::{self, Choice, QueryFailure},
     load::{self, Observer, Options},
+    metrics::name_of,
 };
 
-use crate::{loaded, metrics::Numbers, stop::Stop, store::causes, watch::name_of};
+use crate::{loaded, metrics::Numbers, stop::Stop, store::causes};
 
 /// How standbys follow.
 #[derive(Clone, Debug)]
@@ -104,13 +105,13 @@ fn round(settings: &FollowSettings, nodes: &[Node], primary: usize, stop: &Stop)
     let image = match dump::dump(&source.target, settings.choice) {
         Ok(dumped) => dumped.image,
         Err(error) => {
-            source.numbers.dump_failed();
+            source.numbers.work.dump_failed();
             tracing::warn!(server = source.name, error = causes(&error), "no image could be taken");
             return;
         }
     };
     let pages = image.page_count();
-    source.numbers.dumped(began.elapsed(), pages, image.origin.taken_at_us);
+    source.numbers.work.dumped(began.elapsed(), pages, image.origin.taken_at_us);
     // Loading has all of an interval, however long the image took: else it might never get anywhere.
     let round = Round { stop, until: Instant::now() + settings.interval };
     thread::scope(|scope| {
@@ -164,13 +165,14 @@ impl Node {
             false => Cow::Borrowed(image),
         };
         let server = &self.name;
-        match load::load(&image, &self.target, &settings.load, round) {
+        let shown = self.numbers.work.progress(round);
+        match load::load(&image, &self.target, &settings.load, &shown) {
             Ok(loaded) => {
-                self.numbers.loaded(&loaded);
+                self.numbers.work.loaded(&loaded);
                 loaded::tell(server, &loaded);
             }
             Err(error) => {
-                self.numbers.load_failed();
+                self.numbers.work.load_failed();
                 tracing::warn!(server, error = causes(&error), "the standby could not be loaded");
             }
         }

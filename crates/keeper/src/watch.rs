@@ -34,6 +34,7 @@ use howdah_warm::{
     dump::{self, Choice},
     image::Generations,
     load::{self, LoadError, Observer, Options},
+    metrics::name_of,
     os_cache,
 };
 
@@ -115,7 +116,7 @@ pub fn watch(settings: &WatchSettings, stop: &Stop, registry: &Registry) -> Resu
     let known = store.newest();
     let numbers = Numbers::new(registry, &name_of(&settings.target));
     if let Some(image) = &known {
-        numbers.image_is(image.page_count(), image.origin.taken_at_us);
+        numbers.work.image_is(image.page_count(), image.origin.taken_at_us);
     }
     let data_dir = settings.data_dir.clone().or_else(|| arrival::data_dir_of(&settings.target));
     let mut watch = Watch {
@@ -133,13 +134,6 @@ pub fn watch(settings: &WatchSettings, stop: &Stop, registry: &Registry) -> Resu
         said: None,
     };
     watch.run()
-}
-
-/// What a server is called in metrics and logs: where it is, without who asks.
-pub(crate) fn name_of(target: &Target) -> String {
-    let places = target.endpoints().iter();
-    let places: Vec<_> = places.map(|place| format!("{}:{}", place.host(), place.port())).collect();
-    places.join(",")
 }
 
 struct Watch<'a> {
@@ -234,19 +228,20 @@ impl Watch<'_> {
             );
         }
         let watcher = Watcher { stop: self.stop, host: arrival.host.as_ref() };
-        let done = match load::load(image, &self.settings.target, &self.settings.load, &watcher) {
+        let shown = self.numbers.work.progress(&watcher);
+        let done = match load::load(image, &self.settings.target, &self.settings.load, &shown) {
             // It ended because the server or we do: the next start loads again.
             Ok(loaded) if loaded.is_cut_short => {
-                self.numbers.loaded(&loaded);
+                self.numbers.work.loaded(&loaded);
                 false
             }
             Ok(loaded) => {
-                self.numbers.loaded(&loaded);
+                self.numbers.work.loaded(&loaded);
                 loaded::tell(&name_of(&self.settings.target), &loaded);
                 true
             }
             Err(error) => {
-                self.numbers.load_failed();
+                self.numbers.work.load_failed();
                 tracing::error!(error = causes(&error), "the image could not be loaded");
                 // A server that went away may be tried again; an image that does not fit may not.
                 self.is_cold = !matches!(error, LoadError::Server(_)) || tries >= LOADS_MAX;
@@ -361,7 +356,7 @@ impl Watch<'_> {
                 Ok(image) => image,
                 Err(error) => {
                     tracing::warn!(error = causes(&error), "the stopping server cannot be read");
-                    self.numbers.dump_failed();
+                    self.numbers.work.dump_failed();
                     return !host.is_gone();
                 }
             },
@@ -369,7 +364,7 @@ impl Watch<'_> {
                 Ok(dumped) => dumped.image,
                 Err(error) => {
                     tracing::warn!(error = causes(&error), "no image could be taken");
-                    self.numbers.dump_failed();
+                    self.numbers.work.dump_failed();
                     return true;
                 }
             },
@@ -396,13 +391,13 @@ impl Watch<'_> {
         match saved {
             Ok(()) => {
                 let took = began.elapsed();
-                self.numbers.dumped(took, pages, taken_at_us);
+                self.numbers.work.dumped(took, pages, taken_at_us);
                 tracing::info!(pages, ?took, "image taken");
                 self.known = Some(image);
             }
             Err(error) => {
                 tracing::error!(error = causes(&error), "the image could not be kept");
-                self.numbers.dump_failed();
+                self.numbers.work.dump_failed();
             }
         }
         true

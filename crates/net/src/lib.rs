@@ -14,6 +14,7 @@ mod dialer;
 mod listener;
 mod poller;
 mod stream;
+mod sys;
 mod timers;
 
 pub use dialer::{DialError, Dialer};

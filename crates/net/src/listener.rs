@@ -8,6 +8,7 @@ use std::{
         unix::fs::{PermissionsExt as _, chown},
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::{
@@ -22,6 +23,7 @@ use rustix::{
 use crate::{
     dialer::unix_address,
     stream::{Stream, Transport},
+    sys::set_tcp_defer_accept,
 };
 
 /// A socket that clients connect to.
@@ -55,14 +57,16 @@ pub struct ListenError {
 
 impl Listener {
     /// Listens on a TCP address; port 0 takes a free one. `backlog` connections wait in the kernel
-    /// until they are accepted. Others may listen there too, if they are of the same user and come by
+    /// until they are accepted, and those on which nothing was sent for at least `patience`, in whole
+    /// seconds and rounded up by the kernel: so to accept a client and to read what it began with is one
+    /// wake-up. Others may listen there too, if they are of the same user and come by
     /// here as well: [`Listener::check_free`] tells beforehand whether somebody does.
     ///
     /// # Errors
     ///
     /// The address is not ours, taken, or needs rights we lack.
-    pub fn tcp(address: SocketAddr, backlog: u32) -> Result<Self, ListenError> {
-        Self::begin_tcp(address, backlog)
+    pub fn tcp(address: SocketAddr, backlog: u32, patience: Duration) -> Result<Self, ListenError> {
+        Self::begin_tcp(address, backlog, patience)
             .map_err(|source| ListenError { place: address.to_string(), source })
     }
 
@@ -87,7 +91,7 @@ impl Listener {
         check().map_err(|source| ListenError { place: address.to_string(), source })
     }
 
-    fn begin_tcp(address: SocketAddr, backlog: u32) -> io::Result<Self> {
+    fn begin_tcp(address: SocketAddr, backlog: u32, patience: Duration) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
@@ -96,6 +100,11 @@ impl Listener {
         if address.is_ipv6() {
             // The same port for IPv4 is a listener of its own.
             set_ipv6_v6only(&socket, true)?;
+        }
+        // Those that are accepted have it from here.
+        set_tcp_nodelay(&socket, true)?;
+        if !patience.is_zero() {
+            set_tcp_defer_accept(&socket, patience)?;
         }
         bind(&socket, &address)?;
         listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
@@ -175,7 +184,7 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Option<Stream>> {
         loop {
             match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(socket) => return self.accepted(socket).map(Some),
+                Ok(socket) => return Ok(Some(self.accepted(socket))),
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(error) => return Err(error.into()),
@@ -183,14 +192,11 @@ impl Listener {
         }
     }
 
-    fn accepted(&self, socket: OwnedFd) -> io::Result<Stream> {
-        Ok(Stream::accepted(match self.place {
-            Place::Tcp(_) => {
-                set_tcp_nodelay(&socket, true)?;
-                Transport::Tcp(socket.into())
-            }
+    fn accepted(&self, socket: OwnedFd) -> Stream {
+        Stream::accepted(match self.place {
+            Place::Tcp(_) => Transport::Tcp(socket.into()),
             Place::Unix(_) => Transport::Unix(socket.into()),
-        }))
+        })
     }
 
     /// Removes the unix socket from its directory, so that nobody finds it after us.
@@ -234,17 +240,32 @@ mod tests {
 
     #[test]
     fn two_listeners_share_a_port() {
-        let first = Listener::tcp(([127, 0, 0, 1], 0).into(), 128).unwrap();
+        let first = Listener::tcp(([127, 0, 0, 1], 0).into(), 128, Duration::ZERO).unwrap();
         let address = first.tcp_address().unwrap();
-        let second = Listener::tcp(address, 128).unwrap();
+        let second = Listener::tcp(address, 128, Duration::ZERO).unwrap();
         let clients: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
         let drain = |listener: &Listener| std::iter::from_fn(|| listener.accept().unwrap()).count();
         assert_eq!(drain(&first) + drain(&second), clients.len());
     }
 
     #[test]
+    fn a_client_is_told_of_when_it_says_something_and_sends_without_delay() {
+        use rustix::net::sockopt::tcp_nodelay;
+        let patience = Duration::from_secs(60);
+        let listener = Listener::tcp(([127, 0, 0, 1], 0).into(), 8, patience).unwrap();
+        let silent = TcpStream::connect(listener.tcp_address().unwrap()).unwrap();
+        let mut client = TcpStream::connect(listener.tcp_address().unwrap()).unwrap();
+        client.write_all(b"hello").unwrap();
+        let accepted = listener.accept().unwrap().unwrap();
+        assert_eq!(accepted.peer_address(), client.local_addr().ok());
+        assert!(tcp_nodelay(&accepted).unwrap());
+        assert!(listener.accept().unwrap().is_none(), "the other has said nothing");
+        drop(silent);
+    }
+
+    #[test]
     fn a_port_is_free_until_somebody_listens() {
-        let listener = Listener::tcp(([127, 0, 0, 1], 0).into(), 8).unwrap();
+        let listener = Listener::tcp(([127, 0, 0, 1], 0).into(), 8, Duration::ZERO).unwrap();
         let address = listener.tcp_address().unwrap();
         let taken = Listener::check_free(address).unwrap_err();
         assert_eq!(taken.source.kind(), io::ErrorKind::AddrInUse, "{taken}");

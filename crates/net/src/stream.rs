@@ -11,6 +11,7 @@ use std::{
 };
 
 use howdah_wire::startup::SSL_REQUEST_PACKET;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sendmsg};
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_types::ServerName};
 
 /// A connection that carries PostgreSQL's messages once it is open.
@@ -134,6 +135,21 @@ impl Stream {
             Transport::Tcp(socket) => socket.peer_addr().ok(),
             Transport::Unix(_) => None,
         }
+    }
+
+    /// Our own TCP address; `None` for a unix socket, or when the connection is gone.
+    pub fn own_address(&self) -> Option<std::net::SocketAddr> {
+        match &self.transport {
+            Transport::Tcp(socket) => socket.local_addr().ok(),
+            Transport::Unix(_) => None,
+        }
+    }
+
+    /// Version and cipher of TLS, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`; `None` without it.
+    pub fn protection(&self) -> Option<String> {
+        let Phase::Tls(connection) = &self.phase else { return None };
+        let suite = connection.negotiated_cipher_suite()?.suite();
+        Some(format!("{:?}/{suite:?}", connection.protocol_version()?))
     }
 
     /// Goes on with connecting, asking for TLS and its handshake; true once the connection is open.
@@ -294,9 +310,15 @@ impl Stream {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.transport {
-            Transport::Tcp(socket) => socket.as_fd(),
-            Transport::Unix(socket) => socket.as_fd(),
+        self.transport.as_fd()
+    }
+}
+
+impl AsFd for Transport {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
         }
     }
 }
@@ -449,28 +471,22 @@ impl Transport {
     }
 }
 
+/// By rustix and not by the standard library: libc's calls are cancellation points, which cost more
+/// instructions than all else here.
 impl Read for Transport {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => socket.read(buffer),
-            Self::Unix(socket) => socket.read(buffer),
-        }
+        Ok(rustix::net::recv(self.as_fd(), buffer, RecvFlags::empty())?.0)
     }
 }
 
 impl Write for Transport {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => socket.write(bytes),
-            Self::Unix(socket) => socket.write(bytes),
-        }
+        Ok(rustix::net::send(self.as_fd(), bytes, SendFlags::NOSIGNAL)?)
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => socket.write_vectored(slices),
-            Self::Unix(socket) => socket.write_vectored(slices),
-        }
+        let mut ancillary = SendAncillaryBuffer::default();
+        Ok(sendmsg(self.as_fd(), slices, &mut ancillary, SendFlags::NOSIGNAL)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

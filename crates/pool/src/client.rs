@@ -50,6 +50,8 @@ pub(crate) enum Syncing {
 pub(crate) struct Client {
     pub(crate) pool: PoolId,
     pub(crate) state: ClientState,
+    /// When it logged in.
+    pub(crate) came: Time,
     /// When it came to be where it is.
     pub(crate) since: Time,
     pub(crate) inlet: Inlet,
@@ -79,6 +81,7 @@ impl Client {
         Self {
             pool: login.pool,
             state: ClientState::Welcome,
+            came: Time::default(),
             since: Time::default(),
             inlet: Inlet::default(),
             startup: Arc::clone(&wishes),

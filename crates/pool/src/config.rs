@@ -24,6 +24,7 @@ use std::{
     collections::BTreeMap,
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
+    time::Duration,
 };
 
 use serde::Deserialize;
@@ -151,6 +152,9 @@ pub struct Listen {
     pub unix_group: Option<String>,
     /// Connections that the kernel keeps for us until we accept them.
     pub backlog: u32,
+    /// How long the kernel keeps a TCP connection for us on which nothing was sent; 0 gives it at once.
+    #[serde(deserialize_with = "durations::duration")]
+    pub defer_accept: Duration,
 }
 
 impl Default for Listen {
@@ -162,6 +166,7 @@ impl Default for Listen {
             unix_mode: 0o777,
             unix_group: None,
             backlog: 128,
+            defer_accept: Duration::from_secs(1),
         }
     }
 }

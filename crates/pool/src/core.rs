@@ -10,7 +10,9 @@ mod link;
 mod mend;
 mod mutant;
 mod open;
+mod operate;
 mod reply;
+mod report;
 mod request;
 mod rewrite;
 mod settle;
@@ -37,6 +39,9 @@ use crate::{
 
 pub use link::Transfer;
 pub(crate) use mutant::Mutant;
+pub use report::{
+    ClientPhase, ClientReport, Counts, PoolReport, Report, ServerPhase, ServerReport,
+};
 
 /// One worker's data path, without I/O.
 ///
@@ -157,7 +162,10 @@ impl Core {
     /// when the first server has logged us in. Until then it is paused.
     pub fn greet_client(&mut self, id: ClientId, owed: &[u8], now: Time, io: &mut dyn Io) {
         self.now = now;
-        if self.clients.get(id).is_some() {
+        if let Some(client) = self.clients.get_mut(id) {
+            client.came = now;
+            let pool = client.pool;
+            self.pool(pool).tally.logins += 1;
             self.to_client.make(|buf| buf.extend_from_slice(owed));
         }
         self.greet(id, io);

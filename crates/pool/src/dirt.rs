@@ -50,16 +50,17 @@ impl Dirt {
     /// `set_config` and temporary tables, wherever they stand.
     pub(crate) fn of_text(sql: &[u8]) -> Self {
         let mut dirt = Self::NONE;
-        // The last letters of the words looked for are v, g and p: `adv`, `set_config`, `temp`.
-        for (at, byte) in sql.iter().enumerate() {
-            let ends = |word: &[u8]| {
-                let start = (at + 1).checked_sub(word.len());
-                start.is_some_and(|start| sql[start..=at].eq_ignore_ascii_case(word))
-            };
-            match byte | 0x20 {
-                b'v' if ends(b"pg_adv") || ends(b"pg_try_adv") => dirt |= Self::LOCKS,
-                b'g' if ends(b"set_config") => dirt |= Self::SETTINGS,
-                b'p' if ends(b"temp") => dirt |= Self::TEMP,
+        // One quick pass for a letter of each: most texts have few of these.
+        for at in memchr::memchr3_iter(b'_', b'm', b'M', sql) {
+            let (before, after) = (&sql[..at], &sql[at + 1..]);
+            let is_temp = || ends_with(before, b"te") && starts_with(after, b"p");
+            let locks = || starts_with(after, b"adv") || starts_with(after, b"try_adv");
+            match sql[at] {
+                b'_' if ends_with(before, b"pg") && locks() => dirt |= Self::LOCKS,
+                b'_' if ends_with(before, b"set") && starts_with(after, b"config") => {
+                    dirt |= Self::SETTINGS;
+                }
+                b'm' | b'M' if is_temp() => dirt |= Self::TEMP,
                 _ => {}
             }
         }
@@ -136,6 +137,15 @@ impl SetKind {
     }
 }
 
+fn starts_with(text: &[u8], word: &[u8]) -> bool {
+    text.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word))
+}
+
+fn ends_with(text: &[u8], word: &[u8]) -> bool {
+    let start = text.len().checked_sub(word.len());
+    start.is_some_and(|start| text[start..].eq_ignore_ascii_case(word))
+}
+
 fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$' | 0x80..)
 }
@@ -159,6 +169,14 @@ mod tests {
             ("select set_config('a','b',false)", Dirt::SETTINGS),
             ("create TEMPORARY table x ()", Dirt::TEMP),
             ("select 1 into temp y", Dirt::TEMP),
+            (
+                "select set_config('a', 'b', true), pg_advisory_xact_lock(1)",
+                Dirt::SETTINGS | Dirt::LOCKS,
+            ),
+            ("teMP", Dirt::TEMP),
+            ("_adv", Dirt::NONE),
+            ("pg_", Dirt::NONE),
+            ("m", Dirt::NONE),
             ("select abalance from pgbench_accounts where aid = 1", Dirt::NONE),
             ("", Dirt::NONE),
         ] {

@@ -11,6 +11,8 @@ use howdah_wire::{Header, HeaderError};
 pub(crate) enum Fate {
     #[default]
     Forward,
+    /// It is forwarded, and whoever gets it acts on it as soon as it is whole.
+    Vital,
     Drop,
 }
 
@@ -34,7 +36,16 @@ impl Inlet {
 
     /// Whether whoever it is forwarded to has part of a message, and nothing else may be said to it.
     pub(crate) fn is_inside_forwarded(&self) -> bool {
-        self.body_left > 0 && self.fate == Fate::Forward
+        self.body_left > 0 && self.fate != Fate::Drop
+    }
+
+    /// How many bytes are to follow for a message to be whole that its sender will never end; `None` if
+    /// that is too many, or if the message would then be acted on. None of those that remain is: a text
+    /// without the zero byte at its end is an error, and no Execute follows.
+    pub(crate) fn padding(&self) -> Option<usize> {
+        let bytes = self.body_left as usize;
+        let may = self.fate != Fate::Vital && bytes <= PADDING_BYTES_MAX;
+        (bytes == 0 || self.fate == Fate::Drop || may).then_some(bytes)
     }
 
     /// Whether the last message dealt with was dealt with to its end.
@@ -58,6 +69,9 @@ impl Inlet {
 
 /// The least that is added to a message that waits for its rest.
 const HELD_STEP_BYTES: usize = 512;
+
+/// Of a message that its sender will never end, no more than this is made up.
+const PADDING_BYTES_MAX: usize = 64 * 1024;
 
 /// The header at `at`, or `None` while it is not all there.
 #[inline]

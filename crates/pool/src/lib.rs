@@ -17,15 +17,18 @@ mod again;
 pub mod auth;
 mod client;
 pub mod config;
+mod console;
 mod core;
 mod deallocate;
 mod dirt;
+mod gate;
 mod gather;
 mod ids;
 mod inlet;
 mod io;
 mod limits;
 mod login;
+mod metrics;
 mod owed;
 mod pool;
 mod prepared;
@@ -38,19 +41,27 @@ mod sim;
 mod slab;
 mod spec;
 mod statements;
+mod tally;
 mod time;
 mod worker;
 
 pub use client::worker_of_key;
-pub use core::{Core, Transfer};
+pub use console::{ClientView, DatabaseView, Place, PoolView, ServerView, View};
+pub use core::{
+    ClientPhase, ClientReport, Core, Counts, PoolReport, Report, ServerPhase, ServerReport,
+    Transfer,
+};
+pub use gate::Gate;
 pub use ids::{ClientId, Peer, PoolId, ServerId, WorkerId};
 pub use io::{Backlog, Io};
 pub use limits::{Limit, Permits};
 pub use login::{CancelSecret, ClientLogin, ServerFailure, ServerLogin};
+pub use metrics::METRICS;
 pub use pool::Greeting;
 pub use refusal::Refusal;
 pub use settings::Setting;
 pub use spec::{Check, Mode, PoolSpec, Reserve, Reset, Timeouts};
 pub use statements::Statements;
+pub use tally::{Spans, Tally};
 pub use time::Time;
-pub use worker::{Pooler, StartError};
+pub use worker::{Control, End, Pooler, StartError};

@@ -10,6 +10,7 @@ use crate::{
     ids::{ClientId, ServerId, WorkerId},
     settings::Setting,
     spec::PoolSpec,
+    tally::Tally,
     time::Time,
 };
 
@@ -51,6 +52,7 @@ pub(crate) struct Wanted {
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) spec: Arc<PoolSpec>,
+    pub(crate) tally: Tally,
     /// Servers for the next client; the one used last is at the back.
     pub(crate) idle: VecDeque<ServerId>,
     /// Clients that need a server, in the order they came. One that was served or left in between is
@@ -81,6 +83,7 @@ impl Pool {
     pub(crate) fn new(spec: Arc<PoolSpec>) -> Self {
         Self {
             spec,
+            tally: Tally::default(),
             idle: VecDeque::new(),
             waiting: VecDeque::new(),
             unwelcomed: Vec::new(),

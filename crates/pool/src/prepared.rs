@@ -13,11 +13,14 @@ pub(crate) struct ClientStatements {
     /// What its last Parse without a name had behind that name; empty for none. Kept, because a Bind
     /// to it may come when the client is on another server.
     pub(crate) unnamed: Vec<u8>,
+    /// The unnamed statement is known to be [plain](crate::statements::is_plain).
+    pub(crate) unnamed_is_plain: bool,
 }
 
 impl ClientStatements {
     /// Keeps the text of the unnamed statement.
-    pub(crate) fn set_unnamed(&mut self, text: &[u8]) {
+    pub(crate) fn set_unnamed(&mut self, text: &[u8], is_plain: bool) {
+        self.unnamed_is_plain = is_plain;
         self.unnamed.clear();
         self.unnamed.shrink_to(UNNAMED_BYTES_KEPT);
         self.unnamed.extend_from_slice(text);
@@ -56,6 +59,11 @@ impl ServerStatements {
     /// Whether the server holds it.
     pub(crate) fn has(&self, id: u64) -> bool {
         self.used.contains_key(&id)
+    }
+
+    /// How many the server holds.
+    pub(crate) fn len(&self) -> usize {
+        self.used.len()
     }
 
     /// Counts it among those the server holds.

@@ -4,6 +4,10 @@
 //! session began with the pooler's login. So the pooler sets what the client asked for, after a
 //! statement that reset it.
 
+mod weave;
+
+pub(crate) use weave::{Woven, weave};
+
 use crate::{
     dirt::strip_word,
     settings::{Setting, same_name},
@@ -13,7 +17,11 @@ use crate::{
 /// nothing to settings. A statement that sets one of them again after that leaves it out. Statements
 /// are told apart by semicolons, wherever those stand.
 pub(crate) fn put_back(sql: &[u8], startup: &[Setting]) -> Option<Vec<Setting>> {
-    let changes = || statements(sql).filter_map(|statement| Change::of(statement.trim_ascii()));
+    let lasts = |change: &Change<'_>| !matches!(change, Change::BackHere(_));
+    let changes = || {
+        let of = statements(sql).filter_map(|statement| Change::of(statement.trim_ascii()));
+        of.filter(lasts)
+    };
     changes().next()?; // Nearly no text does anything, and that costs no memory.
     let mut is_back = vec![false; startup.len()];
     for change in changes() {
@@ -30,6 +38,30 @@ pub(crate) fn put_back(sql: &[u8], startup: &[Setting]) -> Option<Vec<Setting>> 
     Some(back.map(|(setting, _)| setting.clone()).collect())
 }
 
+/// Whether a query string does anything to settings.
+#[inline]
+pub(crate) fn touches_settings(sql: &[u8]) -> bool {
+    statements(sql).any(|statement| Change::of(statement.trim_ascii()).is_some())
+}
+
+/// A portal whose statement puts settings back.
+#[derive(Debug)]
+pub(crate) struct ResettingPortal {
+    pub(crate) portal: Box<[u8]>,
+    pub(crate) back: Vec<Setting>,
+    /// Whether that ends with the transaction.
+    pub(crate) is_local: bool,
+}
+
+/// What a single statement puts back of what a client began with, and whether that ends with the
+/// transaction.
+pub(crate) fn put_back_by(sql: &[u8], startup: &[Setting]) -> Option<(Vec<Setting>, bool)> {
+    let sql = sql.trim_ascii();
+    let change = Change::of(sql.strip_suffix(b";").unwrap_or(sql).trim_ascii_end())?;
+    let back: Vec<_> = startup.iter().filter(|it| change.puts_back(it)).cloned().collect();
+    (!back.is_empty()).then_some((back, matches!(change, Change::BackHere(_))))
+}
+
 fn statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(sql);
     std::iter::from_fn(move || {
@@ -44,10 +76,20 @@ fn statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
 enum Change<'a> {
     AllBack,
     Back(&'a [u8]),
+    /// Until the transaction ends.
+    BackHere(&'a [u8]),
     Set(&'a [u8]),
 }
 
 impl<'a> Change<'a> {
+    fn puts_back(&self, setting: &Setting) -> bool {
+        match self {
+            Self::AllBack => true,
+            Self::Back(name) | Self::BackHere(name) => same_name(name, &setting.name),
+            Self::Set(_) => false,
+        }
+    }
+
     fn of(statement: &'a [u8]) -> Option<Self> {
         match statement.first()? | 0x20 {
             b'r' => Some(match strip_word(statement, b"reset")? {
@@ -63,8 +105,12 @@ impl<'a> Change<'a> {
 
     /// What follows SET.
     fn of_set(rest: &'a [u8]) -> Option<Self> {
-        if strip_word(rest, b"local").is_some() {
-            return None; // It ends with the transaction, and what was before comes back.
+        if let Some(rest) = strip_word(rest, b"local") {
+            // It ends with the transaction, and what was before comes back.
+            return match Self::of_set(rest)? {
+                Self::Back(name) => Some(Self::BackHere(name)),
+                _ => None,
+            };
         }
         let rest = strip_word(rest, b"session").unwrap_or(rest);
         let (name, value) = if let Some(zone) = strip_word(rest, b"time") {

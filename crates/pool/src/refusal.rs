@@ -47,6 +47,9 @@ pub enum Refusal {
         /// Its length.
         bytes: usize,
     },
+    /// An operator has ended it.
+    #[error("terminating connection due to administrator command")]
+    Killed,
     /// The pooler is being stopped.
     #[error("the pooler is shutting down")]
     Shutdown,
@@ -67,7 +70,7 @@ impl Refusal {
             Self::ServerProtocol(_) => b"08P01",
             Self::ServerLogin { sqlstate, .. } => sqlstate,
             Self::TooLong { .. } => b"54000",
-            Self::Shutdown => b"57P01",
+            Self::Killed | Self::Shutdown => b"57P01",
         }
     }
 

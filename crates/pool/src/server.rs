@@ -10,7 +10,7 @@ use crate::{
     limits::Permits,
     owed::Owed,
     prepared::ServerStatements,
-    put_back,
+    put_back::{self, ResettingPortal, Woven},
     settings::{ServerSettings, Setting, Wishes},
     time::Time,
 };
@@ -42,6 +42,8 @@ pub(crate) struct Server {
     /// When it came to be where it is.
     pub(crate) since: Time,
     pub(crate) opened: Time,
+    /// Its pool's epoch when it was opened, see [`crate::Gate`].
+    pub(crate) epoch: u32,
     pub(crate) inlet: Inlet,
     pub(crate) owed: Owed,
     /// By the last ReadyForQuery.
@@ -76,6 +78,10 @@ pub(crate) struct Server {
     /// back; whether it has succeeded, so that they have to be given again.
     pub(crate) put_back: Vec<Setting>,
     pub(crate) put_back_due: bool,
+    /// The query string that was sent in the place of the client's.
+    pub(crate) woven: Option<Box<Woven>>,
+    /// A portal of the client's that puts settings back when it is run.
+    pub(crate) resetting: Option<Box<ResettingPortal>>,
     /// Such a statement may be under way: what comes behind it has to wait.
     pub(crate) holds_back: bool,
     /// The name, its client's, that a prepared DEALLOCATE is about.
@@ -89,12 +95,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn opening(pool: PoolId, permits: Permits, now: Time) -> Self {
+    pub(crate) fn opening(pool: PoolId, epoch: u32, permits: Permits, now: Time) -> Self {
         Self {
             pool,
             state: ServerState::Opening,
             since: now,
             opened: now,
+            epoch,
             inlet: Inlet::default(),
             owed: Owed::default(),
             status: TransactionStatus::Idle,
@@ -114,6 +121,8 @@ impl Server {
             again: Again::default(),
             put_back: Vec::new(),
             put_back_due: false,
+            woven: None,
+            resetting: None,
             holds_back: false,
             deallocates: None,
             backlogged: false,
@@ -130,6 +139,8 @@ impl Server {
         self.set_kind = SetKind::NotSet;
         self.put_back.clear();
         self.put_back_due = false;
+        self.woven = None;
+        self.resetting = None;
         self.holds_back = false;
         self.deallocates = None;
     }

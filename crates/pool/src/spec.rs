@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{limits::Limit, pool::Greeting};
+use crate::{gate::Gate, limits::Limit, pool::Greeting};
 
 /// For how long a client has a server to itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -48,6 +48,8 @@ pub struct PoolSpec {
     pub reserve: Option<Reserve>,
     /// What clients are greeted with, once a server of any worker has logged us in.
     pub greeting: Arc<Greeting>,
+    /// What an operator has ordered about the database.
+    pub gate: Arc<Gate>,
     /// What takes too long.
     pub timeouts: Timeouts,
 }
@@ -99,6 +101,7 @@ impl PoolSpec {
             round_robin: false,
             reserve: None,
             greeting: Arc::default(),
+            gate: Arc::default(),
             timeouts: Timeouts::default(),
         }
     }

@@ -8,7 +8,11 @@ use std::{
 
 use hashbrown::HashSet;
 
-use crate::dirt::Dirt;
+use crate::{
+    deallocate,
+    dirt::{Dirt, SetKind},
+    put_back::touches_settings,
+};
 
 /// Prefix of the names that statements have on servers.
 pub(crate) const NAME_PREFIX: &[u8] = b"howdah_";
@@ -24,6 +28,16 @@ pub(crate) struct Statement {
     pub(crate) text: Box<[u8]>,
     /// What running it may leave behind.
     pub(crate) dirt: Dirt,
+    /// See [`is_plain`].
+    pub(crate) is_plain: bool,
+}
+
+/// Whether running a text leaves settings and prepared statements as they are, whoever runs it. Of most it
+/// does, and then nothing has to be looked for each time.
+pub(crate) fn is_plain(sql: &[u8]) -> bool {
+    !deallocate::begins(sql)
+        && !touches_settings(sql)
+        && SetKind::of_text(sql, |_| false) == SetKind::NotSet
 }
 
 /// The SQL of what a Parse has behind its name.
@@ -68,8 +82,13 @@ impl Statements {
         table.last_id += 1;
         let id = table.last_id;
         let name = [NAME_PREFIX, id.to_string().as_bytes()].concat().into();
-        let statement =
-            Arc::new(Statement { id, name, text: text.into(), dirt: Dirt::of_text(sql_of(text)) });
+        let statement = Arc::new(Statement {
+            id,
+            name,
+            text: text.into(),
+            dirt: Dirt::of_text(sql_of(text)),
+            is_plain: is_plain(sql_of(text)),
+        });
         table.by_text.insert(ByText(Arc::clone(&statement)));
         statement
     }

@@ -13,6 +13,8 @@
 //! Workers share limits, the directory of pools and four helper threads, and otherwise nothing: a
 //! client stays with the worker that accepted it, and a server too, unless another worker starves.
 
+mod control;
+mod desk;
 mod directory;
 mod entrance;
 mod front;
@@ -28,13 +30,14 @@ mod tls;
 use std::{
     io,
     net::{SocketAddr, ToSocketAddrs as _},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::{self, JoinHandle},
 };
 
 use howdah_connect::tls::TlsError;
 use howdah_net::{ListenError, Listener, Poller};
 
+pub use self::control::Control;
 use self::{
     directory::Directory,
     front::Front,
@@ -62,6 +65,10 @@ use crate::{WorkerId, config::Config};
 #[derive(Debug)]
 pub struct Pooler {
     mailboxes: Arc<[Arc<Mailbox>]>,
+    front: Arc<Front>,
+    /// Nothing is said here: its end is the news.
+    ended: Mutex<Option<mpsc::Receiver<()>>>,
+    historian: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     addresses: Vec<SocketAddr>,
     /// Kept to be removed from their directories.
@@ -140,7 +147,16 @@ impl Pooler {
             .iter()
             .map(|poller| poller.waker().map(Mailbox::new))
             .collect::<io::Result<Arc<[_]>>>()?;
-        let mut pooler = Self { mailboxes, threads: Vec::new(), addresses, unix };
+        let (alive, ended) = mpsc::channel::<()>();
+        let mut pooler = Self {
+            mailboxes,
+            front: Arc::clone(&front),
+            ended: Mutex::new(Some(ended)),
+            historian: None,
+            threads: Vec::new(),
+            addresses,
+            unix,
+        };
         for (number, (poller, listeners)) in (0_u8..).zip(pollers.into_iter().zip(listeners)) {
             let worker = Worker::new(Parts {
                 number: WorkerId(number),
@@ -151,8 +167,18 @@ impl Pooler {
                 listeners,
             })?;
             let thread = thread::Builder::new().name(format!("worker-{number}"));
-            pooler.threads.push(thread.spawn(move || worker.run())?);
+            let alive = alive.clone();
+            pooler.threads.push(thread.spawn(move || {
+                let result = worker.run();
+                drop(alive);
+                result
+            })?);
         }
+        let (over, is_over) = mpsc::channel();
+        let control = pooler.control();
+        let historian = thread::Builder::new().name("statistics".to_owned());
+        let historian = historian.spawn(move || control.keep_history(&is_over))?;
+        pooler.historian = Some((over, historian));
         Ok(pooler)
     }
 
@@ -170,6 +196,16 @@ impl Pooler {
     /// Ends now, whatever clients are doing.
     pub fn stop(&self) {
         self.tell(|| Mail::Stop);
+    }
+
+    /// A handle for operators, and for programs that watch.
+    pub fn control(&self) -> Control {
+        Control { mailboxes: Arc::clone(&self.mailboxes), front: Arc::clone(&self.front) }
+    }
+
+    /// What tells another thread of the end; once only.
+    pub fn end(&self) -> Option<End> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).take().map(End)
     }
 
     fn tell(&self, mail: impl Fn() -> Mail) {
@@ -200,10 +236,27 @@ impl Pooler {
 impl Drop for Pooler {
     fn drop(&mut self) {
         self.stop();
+        self.front.set_over();
         self.unix.iter().for_each(Listener::remove);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        if let Some((over, historian)) = self.historian.take() {
+            drop(over);
+            let _ = historian.join();
+        }
+    }
+}
+
+/// The end of a pooler, for who waits for it.
+#[derive(Debug)]
+pub struct End(mpsc::Receiver<()>);
+
+impl End {
+    /// Waits until all workers have ended.
+    pub fn wait(self) {
+        // Nobody says anything; the last worker takes the sender along.
+        let _ = self.0.recv();
     }
 }
 
@@ -221,7 +274,7 @@ fn listen_tcp(
                 Listener::check_free(found)?;
             }
             for own in &mut *listeners {
-                let listener = Listener::tcp(found, listen.backlog)?;
+                let listener = Listener::tcp(found, listen.backlog, listen.defer_accept)?;
                 found = listener.tcp_address().unwrap_or(found);
                 own.push(listener);
             }

@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use howdah_chart::{Svg, ticks};
+
 use crate::experiment::{Findings, Run, Way};
 
 const WIDTH: f64 = 960.0;
@@ -45,64 +47,55 @@ pub(crate) fn chart(findings: &Findings) -> String {
     let highest = counts.max().unwrap_or(0) as f64 / step;
     let axes =
         Axes { seconds: step * count as f64, rate: (highest.max(findings.steady) * 1.06).max(1.0) };
-    let mut svg = format!(
+    let mut svg = Svg::new();
+    svg.put(format_args!(
         r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Reads a second after a restart">"#
-    );
-    svg.push('\n');
+    ));
     grid(&mut svg, &axes);
     steady(&mut svg, &axes, findings.steady);
     for run in &findings.runs {
         line(&mut svg, &axes, run, step);
     }
-    svg.push_str("</svg>\n");
-    svg
+    svg.put(format_args!("</svg>"));
+    svg.into_string()
 }
 
-fn grid(svg: &mut String, axes: &Axes) {
+fn grid(svg: &mut Svg, axes: &Axes) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    for rate in ticks(axes.rate) {
+    for rate in ticks(axes.rate, 5.0) {
         let y = axes.y(rate);
-        put(
-            svg,
-            format_args!(
-                r#"<line class="grid" x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}"/>"#
-            ),
-        );
+        svg.put(format_args!(
+            r#"<line class="grid" x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}"/>"#
+        ));
         let (x, y, text) = (LEFT - 8.0, y + 4.0, thousands(rate));
-        put(svg, format_args!(r#"<text class="tick end" x="{x}" y="{y:.1}">{text}</text>"#));
+        svg.put(format_args!(r#"<text class="tick end" x="{x}" y="{y:.1}">{text}</text>"#));
     }
-    for seconds in ticks(axes.seconds) {
+    for seconds in ticks(axes.seconds, 5.0) {
         let (x, y) = (axes.x(seconds), bottom + 18.0);
-        put(svg, format_args!(r#"<text class="tick mid" x="{x:.1}" y="{y}">{seconds}</text>"#));
+        svg.put(format_args!(r#"<text class="tick mid" x="{x:.1}" y="{y}">{seconds}</text>"#));
     }
     let (x, y) = ((LEFT + right) / 2.0, HEIGHT - 10.0);
-    put(
-        svg,
-        format_args!(
-            r#"<text class="axis mid" x="{x}" y="{y}">seconds since the server lets clients in</text>"#
-        ),
-    );
+    svg.put(format_args!(
+        r#"<text class="axis mid" x="{x}" y="{y}">seconds since the server lets clients in</text>"#
+    ));
     let y = (TOP + bottom) / 2.0;
-    put(
-        svg,
-        format_args!(
+    svg.put(format_args!(
             r#"<text class="axis mid" x="16" y="{y}" transform="rotate(-90 16 {y})">reads a second</text>"#
         ),
     );
 }
 
-fn steady(svg: &mut String, axes: &Axes, rate: f64) {
+fn steady(svg: &mut Svg, axes: &Axes, rate: f64) {
     let (y, right) = (axes.y(rate), WIDTH - RIGHT);
-    put(
-        svg,
-        format_args!(r#"<line class="steady" x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}"/>"#),
-    );
+    svg.put(format_args!(
+        r#"<line class="steady" x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}"/>"#
+    ));
     let y = y - 5.0;
-    put(svg, format_args!(r#"<text class="tick end" x="{right}" y="{y:.1}">steady</text>"#));
+    svg.put(format_args!(r#"<text class="tick end" x="{right}" y="{y:.1}">steady</text>"#));
 }
 
 /// A step is drawn at its middle.
-fn line(svg: &mut String, axes: &Axes, run: &Run, step: f64) {
+fn line(svg: &mut Svg, axes: &Axes, run: &Run, step: f64) {
     let class = class(run.way);
     let place = |at: usize| {
         let rate = run.steps[at].transactions as f64 / step;
@@ -114,27 +107,13 @@ fn line(svg: &mut String, axes: &Axes, run: &Run, step: f64) {
         let _ = write!(points, "{x:.1},{y:.1} ");
         points
     });
-    put(svg, format_args!(r#"<polyline class="line {class}" points="{}"/>"#, points.trim_end()));
+    svg.put(format_args!(r#"<polyline class="line {class}" points="{}"/>"#, points.trim_end()));
     let Some(time) = run.curve.to_ninety else { return };
     let at = (time.as_secs_f64() / step).round() as usize;
     if at < run.steps.len() {
         let (x, y) = place(at);
-        put(svg, format_args!(r#"<circle class="mark {class}" cx="{x:.1}" cy="{y:.1}" r="5"/>"#));
+        svg.put(format_args!(r#"<circle class="mark {class}" cx="{x:.1}" cy="{y:.1}" r="5"/>"#));
     }
-}
-
-fn put(svg: &mut String, element: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(svg, "{element}");
-}
-
-/// About five round numbers from 0 to `end`.
-fn ticks(end: f64) -> Vec<f64> {
-    let rough = end / 5.0;
-    let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
-    let step = step.into_iter().find(|step| *step >= rough).unwrap_or(power * 10.0);
-    (0..).map(|number| f64::from(number) * step).take_while(|tick| *tick <= end).collect()
 }
 
 fn thousands(number: f64) -> String {
@@ -150,11 +129,9 @@ mod tests {
     use crate::document::tests::findings;
 
     #[test]
-    fn ticks_are_round() {
-        assert_eq!(ticks(22.0), [0.0, 5.0, 10.0, 15.0, 20.0]);
-        assert_eq!(ticks(4.0), [0.0, 1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(ticks(28_000.0), [0.0, 10_000.0, 20_000.0]);
+    fn rates_are_short() {
         assert_eq!(thousands(12_500.0), "12.5 k");
+        assert_eq!(thousands(500.0), "500");
     }
 
     #[test]

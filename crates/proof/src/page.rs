@@ -2,6 +2,8 @@
 
 use std::{fmt::Write as _, time::Duration};
 
+use howdah_chart::escaped;
+
 use crate::{
     chart::{chart, class},
     experiment::{Findings, Run, Way},
@@ -148,10 +150,6 @@ fn seconds(time: Duration) -> String {
         s if s < 100.0 => format!("{s:.1} s"),
         s => format!("{s:.0} s"),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Colours are told apart by those who see few: grey, orange and blue differ in lightness, too.

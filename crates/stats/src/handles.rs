@@ -88,6 +88,15 @@ impl Histogram {
         self.observe_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
+    /// Counts durations that were counted elsewhere: how many there are of each bucket, the last of which
+    /// has no bound, and their sum. Counts beyond the buckets are left out.
+    pub fn add_counted(&self, counts: &[u64], sum_us: u64) {
+        for (count, more) in self.0.counts.iter().zip(counts) {
+            count.fetch_add(*more, Relaxed);
+        }
+        self.0.sum_us.fetch_add(sum_us, Relaxed);
+    }
+
     /// How many were counted.
     pub fn count(&self) -> u64 {
         self.0.counts.iter().map(|count| count.load(Relaxed)).sum()
@@ -121,6 +130,16 @@ mod tests {
         let seen: Vec<_> = histogram.cumulative().collect();
         assert_eq!(seen, [(Some(10), 2), (Some(20), 4), (None, 6)]);
         assert_eq!((histogram.count(), histogram.sum_us()), (6, 62 + u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn what_was_counted_elsewhere_is_added() {
+        let histogram = Histogram::new(&[10, 20]);
+        histogram.observe_us(5);
+        histogram.add_counted(&[1, 0, 2], 100);
+        let seen: Vec<_> = histogram.cumulative().collect();
+        assert_eq!(seen, [(Some(10), 2), (Some(20), 2), (None, 4)]);
+        assert_eq!((histogram.count(), histogram.sum_us()), (4, 105));
     }
 
     #[test]

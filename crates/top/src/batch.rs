@@ -1,15 +1,18 @@
 //! Without a screen: the rows of a screen, written as often as somebody wants.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write},
     sync::mpsc::{RecvTimeoutError, channel},
     time::Duration,
 };
 
 use crate::{
-    Filter, Settings, Standing, Table,
+    Filter, Lookout, Settings, Standing, Table,
+    history::{History, Keeper},
     output::{Format, Output, Sample},
-    run::{Announcer, Watch},
+    rules::Alert,
+    run::Watch,
     sampler::{Sampler, Wanted},
     table::{Choice, Screen},
 };
@@ -57,7 +60,14 @@ impl Batch {
     }
 
     fn wanted(&self) -> Wanted {
-        Wanted { interval: self.interval, idle_texts: self.with_idle, view: self.screen.view() }
+        Wanted {
+            interval: self.interval,
+            idle_texts: self.with_idle,
+            view: self.screen.view(),
+            all_views: false,
+            // What is written may be read by anybody, at any time.
+            whole_texts: true,
+        }
     }
 
     /// Rates need two readings, so the first of a view is not written.
@@ -84,8 +94,16 @@ pub struct Unread {
     pub reason: String,
 }
 
-/// Writes samples until all servers have given as many as were asked for, or `is_over` says so. Gives the
-/// servers that could not be read in the end.
+/// How a batch ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended {
+    /// The servers that could not be read.
+    pub unread: Vec<Unread>,
+    /// The alerts that held while the last sample of their server was taken.
+    pub alerts: Vec<Alert>,
+}
+
+/// Writes samples until all servers have given as many as were asked for, or `is_over` says so.
 ///
 /// # Errors
 ///
@@ -93,25 +111,33 @@ pub struct Unread {
 pub fn run(
     servers: &[Watch],
     batch: &Batch,
-    announcer: Option<&Announcer>,
+    lookout: &Lookout,
+    keeper: Option<&Keeper>,
     writer: impl Write,
     is_over: impl Fn() -> bool,
-) -> io::Result<Vec<Unread>> {
+) -> io::Result<Ended> {
     let (sender, standings) = channel();
     let start = |(at, watch): (usize, &Watch)| {
         let sender = sender.clone();
         let target = watch.target.with_application_name(crate::kill::APPLICATION);
-        let mut announce = announcer.map(|announcer| announcer.for_server(&watch.name));
-        // Nobody listens any more when it is over.
-        Sampler::start(target, batch.wanted(), move |standing| {
-            announce.as_mut().and_then(|announce| announce(&standing));
-            let _ = sender.send((at, standing));
+        let mut sentry = lookout.for_server(&watch.name);
+        let mut keep = keeper.map(|keeper| keeper.for_server(at));
+        let all_views = keeper.is_some_and(Keeper::wants_all_views);
+        let wanted = Wanted { all_views, ..batch.wanted() };
+        Sampler::start(target, watch.poolers.clone(), wanted, move |standing| {
+            keep.as_mut().and_then(|keep| keep(&standing));
+            let sight = sentry.look(&standing);
+            // Nobody listens any more when it is over.
+            let _ = sender.send((at, standing, sight));
         })
     };
     let samplers = servers.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
     let mut output = Output::new(writer, batch.format);
     let mut progress = vec![Progress::default(); servers.len()];
     let mut unread: Vec<Unread> = Vec::new();
+    let mut alerts: Vec<Vec<Alert>> = vec![Vec::new(); servers.len()];
+    // Each is said once.
+    let mut troubles: BTreeSet<String> = BTreeSet::new();
     let is_done = |progress: &[Progress]| {
         let has_all = |one: &Progress| {
             one.is_given_up || batch.count.is_some_and(|count| one.samples >= count)
@@ -119,7 +145,7 @@ pub fn run(
         progress.iter().all(has_all)
     };
     while !is_done(&progress) && !is_over() {
-        let (at, standing) = match standings.recv_timeout(Duration::from_millis(200)) {
+        let (at, standing, sight) = match standings.recv_timeout(Duration::from_millis(200)) {
             Ok(told) => told,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => break,
@@ -128,6 +154,7 @@ pub fn run(
         match standing {
             Standing::Connecting => {}
             Standing::Away { reason, .. } => {
+                alerts[at] = sight.alerts;
                 tracing::warn!(server = name, reason, "cannot be read");
                 if batch.count.is_some() && !progress[at].is_given_up {
                     progress[at].is_given_up = true;
@@ -139,6 +166,12 @@ pub fn run(
                 let is_full = batch.count.is_some_and(|count| progress[at].samples >= count);
                 if progress[at].readings <= batch.readings_before() || is_full {
                     continue;
+                }
+                alerts[at] = sight.alerts;
+                for trouble in snapshot.pooled.iter().flat_map(|pooled| &pooled.troubles) {
+                    if troubles.insert(trouble.clone()) {
+                        tracing::warn!(trouble, "sessions are shown without who is behind them");
+                    }
                 }
                 match Table::of(batch.screen, &snapshot, &batch.choice()) {
                     Some(table) => {
@@ -152,11 +185,9 @@ pub fn run(
                         progress[at].samples += 1;
                     }
                     None => {
-                        let version = snapshot.identity.version;
-                        let reason = snapshot.view_error.clone();
-                        let reason = reason.unwrap_or_else(|| {
-                            format!("PostgreSQL {version} has no {}", batch.screen.name())
-                        });
+                        let reason = batch.screen.why_not(&snapshot);
+                        let reason = reason
+                            .unwrap_or_else(|| format!("{} was not read", batch.screen.name()));
                         progress[at].is_given_up = true;
                         unread.push(Unread { server: name.to_owned(), reason });
                     }
@@ -166,5 +197,46 @@ pub fn run(
     }
     drop(samplers);
     output.finish()?;
-    Ok(unread)
+    Ok(Ended { unread, alerts: alerts.into_iter().flatten().collect() })
+}
+
+/// Writes the samples of a recording: of each server all that are between `from_us` and `until_us`,
+/// microseconds since 1970 by the clock that recorded, at most as many as the batch wants. Readings that do
+/// not have the screen's view are passed over.
+///
+/// # Errors
+///
+/// The writer's; or the recording is damaged.
+pub fn replay(
+    history: &History,
+    batch: &Batch,
+    moments_us: std::ops::RangeInclusive<i64>,
+    writer: impl Write,
+) -> io::Result<()> {
+    let mut output = Output::new(writer, batch.format);
+    let view = batch.screen.view().map(|view| view.name);
+    for (server, name) in history.names().iter().enumerate() {
+        let mut samples = 0;
+        let mut written = Ok(());
+        let played = history.play(server, view, |at_us, standing| {
+            if at_us < *moments_us.start() {
+                return true;
+            }
+            let is_full = batch.count.is_some_and(|count| samples >= count);
+            if is_full || at_us > *moments_us.end() || written.is_err() {
+                return false;
+            }
+            let Standing::Read(snapshot) = standing else { return true };
+            if let Some(table) = Table::of(batch.screen, &snapshot, &batch.choice()) {
+                let taken_us = snapshot.activity.taken_us;
+                let (screen, server) = (batch.screen, name.as_str());
+                written = output.write(&Sample { server, taken_us, screen, table: &table });
+                samples += 1;
+            }
+            true
+        });
+        written?;
+        played.map_err(|damage| io::Error::new(io::ErrorKind::InvalidData, damage))?;
+    }
+    output.finish()
 }

@@ -69,6 +69,22 @@ pub enum Command {
     KillSlow,
     /// Copy the text of the selected row's statement.
     Copy,
+    /// The plan of what the selected session runs.
+    Plan,
+    /// The reading before.
+    Earlier,
+    /// The reading after.
+    Later,
+    /// A minute before.
+    MinuteEarlier,
+    /// A minute after.
+    MinuteLater,
+    /// Type a time to look at.
+    Time,
+    /// Clicks and the wheel are for us, or for the terminal.
+    Mouse,
+    /// Stop, until somebody lets it go on.
+    Suspend,
     /// Back to where it was before.
     Back,
 }
@@ -145,7 +161,15 @@ const COMMON: &[Binding] = &[
     says(&[Char('-')], Command::Slower, "read less often"),
     says(&[Control('l'), Char('R')], Command::Refresh, "read now"),
     says(&[Char('y')], Command::Copy, "copy the statement"),
-    says(&[Code(KeyCode::Esc)], Command::Back, "back"),
+    says(&[Char('e')], Command::Plan, "the plan of the statement, which is not run for it"),
+    says(&[Char('[')], Command::Earlier, "the past: the reading before"),
+    says(&[Char(']')], Command::Later, "the reading after"),
+    says(&[Char('{')], Command::MinuteEarlier, "a minute before"),
+    says(&[Char('}')], Command::MinuteLater, "a minute after"),
+    says(&[Char('t')], Command::Time, "a time to look at: 5m ago, 14:30"),
+    says(&[Char('m')], Command::Mouse, "the mouse is for us, or for the terminal"),
+    says(&[Control('z')], Command::Suspend, "stop, as the shell does"),
+    says(&[Code(KeyCode::Esc)], Command::Back, "back; from the past to now"),
 ];
 
 const DEFAULT: &[Binding] = &[

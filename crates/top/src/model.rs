@@ -3,19 +3,30 @@
 //! Nothing here waits, draws or talks to a server: [`Model::update`] takes a message and says what has to be
 //! done as [`Effect`]s. So what a key does is tested without a terminal and without a server.
 
+mod acting;
+mod cache;
+mod mouse;
+mod past;
 mod prompt;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
-use howdah_collect::{Action, Signalled, Suspect};
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use howdah_collect::{Action, Backend, Signalled, Suspect};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseEvent};
 
-pub use self::prompt::{Asked, Prompt};
+use self::cache::TableCache;
+pub use self::{
+    mouse::Geometry,
+    past::{Past, Replay},
+    prompt::{Asked, Prompt},
+};
 use crate::{
-    Filter, Snapshot, Standing,
+    Filter, Sight, Snapshot, Standing,
+    history::History,
     keys::{Command, Keymap},
-    kill::{Plan, Policy, THRESHOLD_MIN},
+    kill::{Listed, Plan, Policy, THRESHOLD_MIN},
     sampler::{INTERVAL_MIN, Wanted},
+    screen::Palette,
     table::{Choice, Row, RowKey, Screen, Table},
     units::span,
 };
@@ -39,6 +50,14 @@ pub struct Settings {
     pub with_idle: bool,
     /// Who is spared.
     pub policy: Policy,
+    /// Which colours, where there may be any.
+    pub palette: Palette,
+    /// Clicks and the wheel are for us.
+    pub has_mouse: bool,
+    /// Texts may be put on the clipboard through the terminal.
+    pub has_clipboard: bool,
+    /// The role that asks for plans, if another than the one that reads.
+    pub plan_user: Option<String>,
 }
 
 impl Default for Settings {
@@ -52,6 +71,10 @@ impl Default for Settings {
             filter: Filter::default(),
             with_idle: false,
             policy: Policy::default(),
+            palette: Palette::default(),
+            has_mouse: true,
+            has_clipboard: true,
+            plan_user: None,
         }
     }
 }
@@ -61,14 +84,20 @@ impl Default for Settings {
 pub enum Message {
     /// A key was pressed.
     Key(KeyEvent),
+    /// The mouse did something.
+    Mouse(MouseEvent),
     /// The terminal has another size.
     Resize,
     /// How it stands with a server.
     Standing(usize, Standing),
+    /// What is to be told of a server.
+    Sight(usize, Sight),
     /// Something went wrong that a person should know.
     Trouble(String),
     /// What became of signals that were sent.
     Signalled(Vec<(Suspect, Result<Signalled, String>)>),
+    /// The plan that was asked for, or why there is none.
+    Planned(Result<howdah_collect::Plan, String>),
 }
 
 /// Something that has to be done.
@@ -86,9 +115,15 @@ pub enum Effect {
         view: Option<&'static str>,
     },
     /// Send signals to a server.
-    Signal(usize, Action, Vec<Suspect>),
+    Signal(usize, Action, Vec<Listed>),
     /// Put a text on the clipboard.
     Copy(String),
+    /// Ask a server for the plan of what a session runs.
+    Plan(usize, Box<Backend>),
+    /// Clicks and the wheel are for us, or not.
+    Mouse(bool),
+    /// Stop, until somebody lets it go on.
+    Suspend,
 }
 
 /// What lies over the table.
@@ -103,6 +138,8 @@ pub enum Overlay {
     Privileges,
     /// All of a row.
     Detail(Vec<(String, String)>),
+    /// A plan, or why there is none; `None` while it is waited for.
+    Plan(Option<Result<howdah_collect::Plan, String>>),
     /// A list of whom a signal would reach; yes sends it.
     Confirm(Plan),
     /// A line that is being typed.
@@ -116,6 +153,8 @@ pub struct Watched {
     pub name: String,
     /// How it stands.
     pub standing: Standing,
+    /// The alerts there, and what cannot be told.
+    pub sight: Sight,
 }
 
 /// All that a screen shows.
@@ -151,8 +190,21 @@ pub struct Model {
     pub overlay: Overlay,
     /// The last thing that there was to say.
     pub notice: Option<Notice>,
+    /// How many lines of the page over the table are above its window.
+    pub scroll: usize,
     /// How many rows a page has; the screen says.
     pub page: usize,
+    /// Where the last picture has what; the screen says.
+    pub geometry: Geometry,
+    /// Clicks and the wheel are for us.
+    pub has_mouse: bool,
+    /// What was read before.
+    pub history: Option<Arc<History>>,
+    /// The moment that is looked at, if not the present.
+    pub past: Option<Past>,
+    /// The recording that is shown, if one is.
+    pub replay: Option<Replay>,
+    cache: TableCache,
 }
 
 /// Something to say to a person.
@@ -164,10 +216,14 @@ pub struct Notice {
     pub is_bad: bool,
 }
 
+/// A minute, in microseconds.
+const MINUTE_US: i64 = 60_000_000;
+
 impl Model {
     /// A screen for servers of these names, none of which was read yet.
     pub fn new(names: impl IntoIterator<Item = String>, settings: Settings) -> Self {
-        let watched = |name| Watched { name, standing: Standing::Connecting };
+        let watched =
+            |name| Watched { name, standing: Standing::Connecting, sight: Sight::default() };
         Self {
             servers: names.into_iter().map(watched).collect(),
             shown: 0,
@@ -183,23 +239,36 @@ impl Model {
             is_paused: false,
             overlay: Overlay::None,
             notice: None,
+            scroll: 0,
             page: 10,
+            geometry: Geometry::default(),
+            has_mouse: settings.has_mouse,
+            history: None,
+            past: None,
+            replay: None,
+            cache: TableCache::default(),
             settings,
         }
     }
 
     /// What samplers should read for this screen.
     pub fn wanted(&self) -> Wanted {
-        Wanted { interval: self.interval, idle_texts: self.with_idle, view: self.screen.view() }
+        Wanted {
+            interval: self.interval,
+            idle_texts: self.with_idle,
+            view: self.screen.view(),
+            all_views: false,
+            whole_texts: Wanted::whole_texts_for(self.settings.slow),
+        }
     }
 
-    /// The last that was read of the server that is looked at.
+    /// The last that was read of the server that is looked at, at the moment that is.
     pub fn snapshot(&self) -> Option<&Arc<Snapshot>> {
-        self.servers.get(self.shown)?.standing.snapshot()
+        self.standing(self.shown)?.snapshot()
     }
 
     /// The table that is looked at; `None` while it was not read.
-    pub fn table(&self) -> Option<Table> {
+    pub fn table(&self) -> Option<Rc<Table>> {
         let choice = Choice {
             with_idle: self.with_idle,
             filter: self.filter.0.clone(),
@@ -207,18 +276,28 @@ impl Model {
             is_ascending: self.is_ascending,
             slow_seconds: self.settings.slow.map(|slow| slow.as_secs_f64()),
         };
-        Table::of(self.screen, self.snapshot()?, &choice)
+        self.cache.table(self.screen, self.snapshot()?, choice)
     }
 
     /// Changes it for what happened, and says what has to be done.
     pub fn update(&mut self, message: Message) -> Vec<Effect> {
         match message {
             Message::Key(event) => self.key(event),
+            Message::Mouse(event) => {
+                self.mouse(event);
+                Vec::new()
+            }
             Message::Resize => Vec::new(),
             Message::Standing(server, standing) => {
                 let is_standing_still = self.is_paused && matches!(standing, Standing::Read(_));
                 if let Some(watched) = self.servers.get_mut(server).filter(|_| !is_standing_still) {
                     watched.standing = standing;
+                }
+                Vec::new()
+            }
+            Message::Sight(server, sight) => {
+                if let Some(watched) = self.servers.get_mut(server) {
+                    watched.sight = sight;
                 }
                 Vec::new()
             }
@@ -229,6 +308,13 @@ impl Model {
             Message::Signalled(results) => {
                 self.notice = Some(Notice::of_signals(&results));
                 self.tagged.clear();
+                Vec::new()
+            }
+            Message::Planned(plan) => {
+                // Whoever has closed the page does not want it any more.
+                if let Overlay::Plan(waiting) = &mut self.overlay {
+                    *waiting = Some(plan);
+                }
                 Vec::new()
             }
         }
@@ -248,9 +334,29 @@ impl Model {
                 let command = self.settings.keymap.command(event, is_read_only);
                 command.map_or_else(Vec::new, |command| self.command(command))
             }
-            // Any key closes a page.
-            Overlay::Help | Overlay::Privileges | Overlay::Detail(_) => Vec::new(),
+            page => {
+                self.read_on(page, event);
+                Vec::new()
+            }
         }
+    }
+
+    /// A key while a page lies over the table: those that move scroll it, any other closes it.
+    fn read_on(&mut self, page: Overlay, event: KeyEvent) {
+        let by = isize::try_from(self.page).unwrap_or(isize::MAX);
+        let scroll = match event.code {
+            KeyCode::Up | KeyCode::Char('k') => self.scroll.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll + 1,
+            KeyCode::PageUp => self.scroll.saturating_add_signed(-by),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.scroll.saturating_add_signed(by),
+            KeyCode::Home => 0,
+            _ => {
+                self.scroll = 0;
+                return;
+            }
+        };
+        self.scroll = scroll;
+        self.overlay = page;
     }
 
     /// A key while somebody types.
@@ -273,6 +379,7 @@ impl Model {
                 Ok(filter) => self.filter = (filter, prompt.text.clone()),
                 Err(error) => self.complain(error.to_string()),
             },
+            Asked::Time => self.travel_to(&prompt.text),
             Asked::Threshold(action) => match crate::units::parse_span(prompt.text.trim()) {
                 Some(seconds) if seconds >= THRESHOLD_MIN => {
                     let policy = self.settings.policy;
@@ -288,39 +395,6 @@ impl Model {
             },
         }
         Vec::new()
-    }
-
-    /// Shows a plan for somebody to say yes to; says so if there is nobody on it.
-    fn confirm(&mut self, plan: Option<Plan>) {
-        match plan {
-            Some(plan) if plan.listed.is_empty() && plan.excluded.is_empty() => {
-                self.complain("nobody fits".to_owned());
-            }
-            Some(plan) => self.overlay = Overlay::Confirm(plan),
-            None => self.complain("the server was not read yet".to_owned()),
-        }
-    }
-
-    /// A key while a plan waits for a yes.
-    fn answered(&mut self, plan: Plan, event: KeyEvent) -> Vec<Effect> {
-        match event.code {
-            KeyCode::Char('y' | 'Y') if !plan.listed.is_empty() => {
-                let suspects = plan.listed.iter().map(|listed| listed.suspect).collect();
-                vec![Effect::Signal(self.shown, plan.action, suspects)]
-            }
-            // What was cancelled in vain can be terminated, from the same list.
-            KeyCode::Char('t') if plan.action == Action::Cancel => {
-                let action = Action::Terminate;
-                self.overlay = Overlay::Confirm(Plan { action, ..plan });
-                Vec::new()
-            }
-            KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => Vec::new(),
-            // No other key is a no: a list that vanishes by a slip is looked for again in a hurry.
-            _ => {
-                self.overlay = Overlay::Confirm(plan);
-                Vec::new()
-            }
-        }
     }
 
     /// Does what a key means.
@@ -356,32 +430,39 @@ impl Model {
                 self.with_idle = !self.with_idle;
                 return vec![self.want()];
             }
-            Command::Pause => self.is_paused = !self.is_paused,
-            Command::Faster => return self.pace(self.interval / 2),
-            Command::Slower => return self.pace(self.interval * 2),
+            Command::Pause => self.pause(),
+            Command::Faster => {
+                let faster = self.change_speed(2.0);
+                return faster.unwrap_or_else(|| self.pace(self.interval / 2));
+            }
+            Command::Slower => {
+                let slower = self.change_speed(0.5);
+                return slower.unwrap_or_else(|| self.pace(self.interval * 2));
+            }
             Command::Refresh => return vec![self.want()],
             Command::Cancel => self.propose(Action::Cancel),
             Command::Terminate => self.propose(Action::Terminate),
+            Command::KillSlow if self.is_past_only() => {}
             Command::KillSlow => {
                 let text = self.settings.slow.map_or(60.0, |slow| slow.as_secs_f64());
                 let text = format!("{:.0}", text.max(THRESHOLD_MIN));
                 self.overlay =
                     Overlay::Prompt(Prompt::new(Asked::Threshold(Action::Cancel), &text));
             }
-            Command::Copy => {
-                let row = self.selected_row();
-                let text = row.and_then(|(table, row)| {
-                    let at = table.column("query")?;
-                    row.cells[at].text().map(str::to_owned)
-                });
-                match text {
-                    Some(text) => {
-                        self.say("copied".to_owned());
-                        return vec![Effect::Copy(text)];
-                    }
-                    None => self.complain("there is no statement to copy".to_owned()),
-                }
+            Command::Copy => return self.copy(),
+            Command::Plan => return self.plan(),
+            Command::Mouse => {
+                self.has_mouse = !self.has_mouse;
+                self.say(format!("mouse {}", if self.has_mouse { "on" } else { "off" }));
+                return vec![Effect::Mouse(self.has_mouse)];
             }
+            Command::Suspend => return vec![Effect::Suspend],
+            Command::Earlier => self.step_in_time(-1),
+            Command::Later => self.step_in_time(1),
+            Command::MinuteEarlier => self.jump_in_time(-MINUTE_US),
+            Command::MinuteLater => self.jump_in_time(MINUTE_US),
+            Command::Time => self.ask_for_time(),
+            Command::Back if self.past.is_some() => self.return_to_now(),
             Command::Back => self.tagged.clear(),
         }
         Vec::new()
@@ -414,6 +495,7 @@ impl Model {
         self.is_ascending = false;
         self.shift = 0;
         self.selected = None;
+        self.look_again();
         vec![self.want()]
     }
 
@@ -442,28 +524,10 @@ impl Model {
         self.selected = table.rows.get(at).map(|row| row.key.clone());
     }
 
-    fn selected_row(&self) -> Option<(Table, Row)> {
+    fn selected_row(&self) -> Option<(Rc<Table>, Row)> {
         let table = self.table()?;
         let row = table.rows.get(self.selected_at(&table))?.clone();
         Some((table, row))
-    }
-
-    fn detail(&mut self) {
-        let Some((table, row)) = self.selected_row() else { return };
-        let cells = table.columns.iter().zip(&row.cells);
-        let mut lines: Vec<(String, String)> = cells
-            .map(|(head, cell)| (head.title.to_owned(), crate::units::shown(cell, head.unit)))
-            .collect();
-        // The statement as it was written, with its lines.
-        let backend = row.backend.and_then(|at| self.snapshot()?.activity.backends.get(at));
-        if let Some(query) = backend.and_then(|backend| backend.query.as_ref())
-            && let Some(line) = lines.last_mut()
-        {
-            let cut =
-                if query.is_truncated { "\n… (the server keeps no more of it)" } else { "" };
-            line.1 = format!("{}{cut}", query.as_str());
-        }
-        self.overlay = Overlay::Detail(lines);
     }
 
     fn tag(&mut self) {
@@ -483,44 +547,12 @@ impl Model {
             table.columns.get((at + count).wrapping_add_signed(by) % count).map(|head| head.name);
     }
 
-    /// Shows whom a signal would reach: the tagged sessions, or the selected one.
-    fn propose(&mut self, action: Action) {
-        let chosen: Vec<RowKey> = if self.tagged.is_empty() {
-            self.selected_row().map(|(_, row)| row.key).into_iter().collect()
-        } else {
-            self.tagged.iter().cloned().collect()
-        };
-        let policy = self.settings.policy;
-        let plan =
-            self.snapshot().map(|snapshot| Plan::of_chosen(snapshot, &chosen, action, policy));
-        self.confirm(plan);
-    }
-
     fn say(&mut self, text: String) {
         self.notice = Some(Notice { text, is_bad: false });
     }
 
     fn complain(&mut self, text: String) {
         self.notice = Some(Notice { text, is_bad: true });
-    }
-}
-
-impl Notice {
-    /// What became of signals: how many were sent, and each that was not.
-    fn of_signals(results: &[(Suspect, Result<Signalled, String>)]) -> Self {
-        let sent = results.iter().filter(|(_, result)| *result == Ok(Signalled::Sent)).count();
-        let mut text = format!("{sent} of {} signalled", results.len());
-        for (suspect, result) in results {
-            let why = match result {
-                Ok(Signalled::Sent) => continue,
-                Ok(Signalled::Gone) => "gone before",
-                Ok(Signalled::NotSent) => "ended just then",
-                Ok(Signalled::Refused { message, .. }) => message.as_str(),
-                Err(message) => message.as_str(),
-            };
-            text.push_str(&format!("; {}: {why}", suspect.pid));
-        }
-        Self { text, is_bad: sent < results.len() }
     }
 }
 

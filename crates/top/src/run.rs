@@ -6,23 +6,24 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use howdah_collect::{Action, Signalled, Signals, Suspect, VIEWS};
 use howdah_connect::Target;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{self, Event, KeyEventKind, MouseEventKind};
 
 use crate::{
-    Model, Settings, Standing,
+    Lookout, Model, Settings,
+    history::{History, Keeper},
     kill::APPLICATION,
     model::{Effect, Message},
+    pooler::Poolers,
     sampler::{Sampler, Wanted, with_causes},
-    screen::{self, Theme},
-    slow::{SlowLog, Watcher},
+    screen::{self, Palette, Theme},
     terminal::Screen,
 };
 
@@ -33,45 +34,15 @@ pub struct Watch {
     pub name: String,
     /// How to reach it.
     pub target: Target,
+    /// What knows who is behind its sessions.
+    pub poolers: Poolers,
 }
 
 /// Longest that the picture stays as it is: ages on it grow.
 const REDRAW: Duration = Duration::from_secs(1);
 
-/// Tells slow statements to a log, from the threads of samplers.
-#[derive(Clone, Debug)]
-pub struct Announcer {
-    threshold: Duration,
-    log: Arc<Mutex<SlowLog>>,
-}
-
-impl Announcer {
-    /// Statements that run longer than `threshold` go to `log`.
-    pub fn new(threshold: Duration, log: SlowLog) -> Self {
-        Self { threshold, log: Arc::new(Mutex::new(log)) }
-    }
-
-    /// What looks at one server's standings, and gives a sentence if the log cannot be written.
-    pub(crate) fn for_server(
-        &self,
-        name: &str,
-    ) -> impl FnMut(&Standing) -> Option<String> + Send + use<> {
-        let mut watcher = Watcher::new(name, self.threshold);
-        let log = Arc::clone(&self.log);
-        move |standing| {
-            let Standing::Read(snapshot) = standing else { return None };
-            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut trouble = None;
-            for slow in watcher.look(&snapshot.activity) {
-                if let Err(error) = log.write(&slow) {
-                    tracing::error!(%error, pid = slow.pid, "a slow statement is not in the log");
-                    trouble = Some(with_causes(&error));
-                }
-            }
-            trouble
-        }
-    }
-}
+/// The same while a recording is played.
+const FRAME: Duration = Duration::from_millis(200);
 
 /// Shows the servers until somebody quits, or `is_over` says so.
 ///
@@ -81,24 +52,65 @@ impl Announcer {
 pub fn run(
     servers: Vec<Watch>,
     settings: Settings,
-    announcer: Option<&Announcer>,
+    lookout: &Lookout,
+    keeper: &Keeper,
     with_colours: bool,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let theme = if with_colours { Theme::colours() } else { Theme::mono() };
     let (sender, messages) = channel();
-    let mut model = Model::new(servers.iter().map(|watch| watch.name.clone()), settings);
-    let watching = Watching::start(servers, model.wanted(), announcer, &sender)?;
-    let mut screen = Screen::take()?;
+    let model = Model::new(servers.iter().map(|watch| watch.name.clone()), settings);
+    let model = model.with_history(Arc::clone(&keeper.history));
+    let wanted = Wanted { all_views: keeper.wants_all_views(), ..model.wanted() };
+    let plan_user = model.settings.plan_user.clone();
+    let watching = Watching::start(servers, wanted, plan_user, lookout, keeper, &sender)?;
+    show(model, &messages, sender, with_colours, is_over, |effect| watching.act(effect))
+}
+
+/// Shows a recording until somebody quits, or `is_over` says so. `name`: what to call it.
+///
+/// # Errors
+///
+/// The terminal cannot be used, or there is no thread to be had.
+pub fn replay(
+    name: String,
+    history: History,
+    settings: Settings,
+    with_colours: bool,
+    is_over: impl Fn() -> bool,
+) -> io::Result<()> {
+    let (sender, messages) = channel();
+    let names = history.names().to_vec();
+    let model = Model::new(names, settings).replaying(name, Arc::new(history));
+    // There is no server that an effect could be for.
+    show(model, &messages, sender, with_colours, is_over, |_| Ok(()))
+}
+
+/// Draws, and does what messages ask for, until the end.
+fn show(
+    mut model: Model,
+    messages: &Receiver<Message>,
+    sender: Sender<Message>,
+    with_colours: bool,
+    is_over: impl Fn() -> bool,
+    act: impl Fn(Effect) -> io::Result<()>,
+) -> io::Result<()> {
+    let theme = Theme::of(if with_colours { model.settings.palette } else { Palette::Mono });
+    let mut screen = Screen::take(model.has_mouse)?;
     read_keys(sender)?;
+    let mut last = Instant::now();
     loop {
+        model.pass(last.elapsed());
+        last = Instant::now();
         screen.draw(|frame| screen::draw(frame, &mut model, &theme))?;
-        for message in next(&messages) {
+        let patience = if model.is_playing() { FRAME } else { REDRAW };
+        for message in next(messages, patience) {
             for effect in model.update(message) {
                 match effect {
                     Effect::Quit => return Ok(()),
                     Effect::Copy(text) => screen.copy(&text)?,
-                    effect => watching.act(effect)?,
+                    Effect::Mouse(has_mouse) => screen.set_mouse(has_mouse)?,
+                    Effect::Suspend => screen.suspend()?,
+                    effect => act(effect)?,
                 }
             }
         }
@@ -109,8 +121,8 @@ pub fn run(
 }
 
 /// The messages that are there; waits for one, but not longer than a picture may stay.
-fn next(messages: &Receiver<Message>) -> Vec<Message> {
-    let first = match messages.recv_timeout(REDRAW) {
+fn next(messages: &Receiver<Message>, patience: Duration) -> Vec<Message> {
+    let first = match messages.recv_timeout(patience) {
         Ok(message) => message,
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Vec::new(),
     };
@@ -124,6 +136,9 @@ fn read_keys(sender: Sender<Message>) -> io::Result<()> {
             let message = match event::read() {
                 Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => Message::Key(key),
                 Ok(Event::Resize(..)) => Message::Resize,
+                Ok(Event::Mouse(mouse)) if mouse.kind != MouseEventKind::Moved => {
+                    Message::Mouse(mouse)
+                }
                 Ok(_) => continue,
                 Err(_) => return,
             };
@@ -139,14 +154,20 @@ fn read_keys(sender: Sender<Message>) -> io::Result<()> {
 struct Watching {
     servers: Vec<Watch>,
     samplers: Vec<Sampler>,
+    lookout: Lookout,
     sender: Sender<Message>,
+    all_views: bool,
+    whole_texts: bool,
+    plan_user: Option<String>,
 }
 
 impl Watching {
     fn start(
         mut servers: Vec<Watch>,
         wanted: Wanted,
-        announcer: Option<&Announcer>,
+        plan_user: Option<String>,
+        lookout: &Lookout,
+        keeper: &Keeper,
         sender: &Sender<Message>,
     ) -> io::Result<Self> {
         for watch in &mut servers {
@@ -154,39 +175,67 @@ impl Watching {
         }
         let start = |(at, watch): (usize, &Watch)| {
             let sender = sender.clone();
-            let mut announce = announcer.map(|announcer| announcer.for_server(&watch.name));
-            Sampler::start(watch.target.clone(), wanted, move |standing| {
-                let trouble = announce.as_mut().and_then(|announce| announce(&standing));
+            let mut sentry = lookout.for_server(&watch.name);
+            let mut keep = keeper.for_server(at);
+            Sampler::start(watch.target.clone(), watch.poolers.clone(), wanted, move |standing| {
+                let unkept = keep(&standing);
+                let sight = sentry.look(&standing);
                 // Nobody listens any more when it is over.
                 let _ = sender.send(Message::Standing(at, standing));
-                if let Some(trouble) = trouble {
+                let _ = sender.send(Message::Sight(at, sight));
+                if let Some(trouble) = unkept {
                     let _ = sender.send(Message::Trouble(trouble));
                 }
             })
         };
         let samplers = servers.iter().enumerate().map(start).collect::<io::Result<_>>()?;
-        Ok(Self { servers, samplers, sender: sender.clone() })
+        let Wanted { all_views, whole_texts, .. } = wanted;
+        let (lookout, sender) = (lookout.clone(), sender.clone());
+        Ok(Self { servers, samplers, lookout, sender, all_views, whole_texts, plan_user })
     }
 
     fn act(&self, effect: Effect) -> io::Result<()> {
         match effect {
             Effect::Want { interval, idle_texts, view } => {
                 let view = view.and_then(|name| VIEWS.iter().find(|view| view.name == name));
+                let (all_views, whole_texts) = (self.all_views, self.whole_texts);
                 for sampler in &self.samplers {
-                    sampler.want(Wanted { interval, idle_texts, view });
+                    sampler.want(Wanted { interval, idle_texts, view, all_views, whole_texts });
                 }
                 Ok(())
             }
-            Effect::Signal(server, action, suspects) => {
+            Effect::Signal(server, action, listed) => {
                 let Some(watch) = self.servers.get(server) else { return Ok(()) };
-                let (target, sender) = (watch.target.clone(), self.sender.clone());
+                let (watch, sender) = (watch.clone(), self.sender.clone());
+                let audit = self.lookout.audit();
                 let send = move || {
+                    let suspects: Vec<_> = listed.iter().map(|listed| listed.suspect).collect();
+                    let results = signal(&watch.target, action, &suspects);
+                    let role = watch.target.user();
+                    let written = audit
+                        .map(|audit| audit.write(&watch.name, role, action, &listed, &results));
                     // Nobody listens any more when it is over.
-                    let _ = sender.send(Message::Signalled(signal(&target, action, &suspects)));
+                    let _ = sender.send(Message::Signalled(results));
+                    if let Some(Err(error)) = written {
+                        let _ = sender.send(Message::Trouble(with_causes(&error)));
+                    }
                 };
                 std::thread::Builder::new().name("signals".to_owned()).spawn(send).map(drop)
             }
-            Effect::Quit | Effect::Copy(_) => Ok(()),
+            Effect::Plan(server, backend) => {
+                let Some(watch) = self.servers.get(server) else { return Ok(()) };
+                let user = self.plan_user.as_deref().unwrap_or(watch.target.user());
+                let (target, sender) = (watch.target.with_user(user), self.sender.clone());
+                let ask = move || {
+                    let plan = howdah_collect::plan(&target, &backend);
+                    let plan = plan.map_err(|error| with_causes(&error));
+                    // Nobody listens any more when it is over.
+                    let _ = sender.send(Message::Planned(plan));
+                };
+                std::thread::Builder::new().name("plan".to_owned()).spawn(ask).map(drop)
+            }
+            // The loop's own.
+            Effect::Quit | Effect::Copy(_) | Effect::Mouse(_) | Effect::Suspend => Ok(()),
         }
     }
 }

@@ -4,18 +4,22 @@
 //! new [`Standing`]. A server that hangs, refuses or restarts is a standing, too, and is tried again with
 //! growing pauses.
 
+mod course;
+
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use howdah_collect::{
-    Activity, CollectError, Identity, Kind, Missing, Overview, Rated, Reading, Server, State, View,
-    Wait, rates,
+    Activity, CollectError, Identity, Missing, Overview, Rated, View, WaitCounts,
 };
 use howdah_connect::Target;
+use howdah_traffic::Timestamp;
+
+use self::course::Course;
+use crate::{Pooled, Poolers, host::HostFigures, waits::WaitHistory};
 
 /// All that was read of a server at one moment.
 #[derive(Clone, Debug)]
@@ -36,31 +40,38 @@ pub struct Snapshot {
     pub view: Option<Rated>,
     /// Why that view cannot be read.
     pub view_error: Option<String>,
-    /// What active sessions were doing since the sampler began.
-    pub waits: Arc<Waits>,
+    /// The clients of poolers, if there are poolers.
+    pub pooled: Option<Arc<Pooled>>,
+    /// A view that was read for the history, beside the one that is looked at.
+    pub also: Option<Rated>,
+    /// What active sessions were doing, second by second.
+    pub waits: Arc<WaitHistory>,
+    /// Figures of its host, if that is ours.
+    pub host: Option<HostFigures>,
+    /// When it was read, by our clock, in microseconds since 1970. It never goes back.
+    pub seen_us: i64,
     /// How long the reading took.
     pub cost: Duration,
 }
 
-/// What active sessions were doing or waiting for, counted over readings.
-#[derive(Clone, Debug, Default)]
-pub struct Waits {
-    /// How many readings were counted.
-    pub readings: u64,
-    /// How many sessions were seen in each wait; `None` is running.
-    pub counts: BTreeMap<Option<Wait>, u64>,
-}
-
-impl Waits {
-    /// Counts one reading. Idle sessions, and processes that wait for work, are not at work.
-    fn count(&mut self, activity: &Activity) {
-        self.readings += 1;
-        for backend in &activity.backends {
-            let helps = backend.kind == Some(Kind::ParallelWorker);
-            let works = helps || matches!(backend.state, Some(State::Active | State::FastPath));
-            if works && backend.kind != Some(Kind::WalSender) {
-                *self.counts.entry(backend.wait.clone()).or_default() += 1;
-            }
+impl Snapshot {
+    /// A first reading of a server's sessions, and of nothing else.
+    pub fn of_activity(identity: Identity, overview: Overview, activity: Activity) -> Self {
+        Self {
+            identity: Arc::new(identity),
+            missing: Arc::new([]),
+            read: Instant::now(),
+            seen_us: activity.taken_us,
+            activity,
+            overview,
+            before: None,
+            view: None,
+            view_error: None,
+            pooled: None,
+            also: None,
+            waits: Arc::default(),
+            host: None,
+            cost: Duration::ZERO,
         }
     }
 }
@@ -105,6 +116,17 @@ pub struct Wanted {
     pub idle_texts: bool,
     /// A view, beside activity and overview.
     pub view: Option<&'static View>,
+    /// All views in turn, one with each reading: for a history that has every screen.
+    pub all_views: bool,
+    /// The whole texts of statements that have not run for a second, too.
+    pub whole_texts: bool,
+}
+
+impl Wanted {
+    /// Whether somebody who calls a statement slow from then on needs whole texts of shorter ones.
+    pub(crate) fn whole_texts_for(slow: Option<Duration>) -> bool {
+        slow.is_some_and(|slow| slow < Duration::from_secs(1))
+    }
 }
 
 /// The shortest interval: statistics move about once a second.
@@ -136,19 +158,28 @@ struct Orders {
 }
 
 impl Sampler {
-    /// Begins to read. `tell` gets each new standing, on the sampler's thread.
+    /// Begins to read, and to ask poolers who is behind what is read. `tell` gets each new standing, on the sampler's thread.
     ///
     /// # Errors
     ///
     /// The operating system has no thread for it.
     pub fn start(
         target: Target,
+        poolers: Poolers,
         wanted: Wanted,
         tell: impl FnMut(Standing) + Send + 'static,
     ) -> std::io::Result<Self> {
         let orders = Orders { wanted, number: 0, is_over: false };
         let shared = Arc::new(Shared { orders: Mutex::new(orders), changed: Condvar::new() });
-        let worker = Worker { target, shared: Arc::clone(&shared), tell, last: None };
+        let worker = Worker {
+            target,
+            poolers,
+            shared: Arc::clone(&shared),
+            tell,
+            last: None,
+            waits: WaitHistory::default(),
+            seen_us: 0,
+        };
         let thread =
             std::thread::Builder::new().name("sampler".to_owned()).spawn(|| worker.run())?;
         Ok(Self { shared, thread: Some(thread) })
@@ -204,20 +235,13 @@ impl Shared {
 
 struct Worker<F> {
     target: Target,
+    poolers: Poolers,
     shared: Arc<Shared>,
     tell: F,
     last: Option<Arc<Snapshot>>,
-}
-
-/// What is carried from one reading to the next of the same connection.
-struct Course {
-    server: Server,
-    identity: Arc<Identity>,
-    missing: Arc<[Missing]>,
-    overview: Option<Overview>,
-    /// The last reading of the view that was looked at.
-    reading: Option<Reading>,
-    waits: Waits,
+    waits: WaitHistory,
+    /// The last moment by our clock.
+    seen_us: i64,
 }
 
 impl<F: FnMut(Standing)> Worker<F> {
@@ -258,64 +282,62 @@ impl<F: FnMut(Standing)> Worker<F> {
                 return Ok(());
             }
             let begun = Instant::now();
-            let snapshot = Arc::new(course.read(orders.wanted, begun)?);
+            // Just before the server: who holds a session now holds it in the reading.
+            let pooled = self.poolers.read();
+            let mut snapshot = course.read(orders.wanted, begun)?;
+            snapshot.pooled = pooled;
+            self.seen_us = now_us().max(self.seen_us);
+            self.waits.add(self.seen_us, &WaitCounts::of(&snapshot.activity));
+            snapshot.seen_us = self.seen_us;
+            snapshot.waits = Arc::new(self.waits.clone());
+            let snapshot = Arc::new(snapshot);
             let cost = snapshot.cost;
             self.last = Some(Arc::clone(&snapshot));
             (self.tell)(Standing::Read(snapshot));
             // A polite guest takes no more than a tenth of the time.
             let interval = orders.wanted.interval.max(INTERVAL_MIN).max(cost * 10);
-            if self.shared.wait(begun + interval, orders.number).is_over {
+            if self.sample_waits(&mut course, begun + interval, orders.number)?.is_over {
                 return Ok(());
             }
         }
     }
+
+    /// Counts waits, between one reading and the next, until `until` or until there are orders behind
+    /// `number`.
+    fn sample_waits(
+        &mut self,
+        course: &mut Course,
+        until: Instant,
+        number: u64,
+    ) -> Result<Orders, CollectError> {
+        let mut pause = self.waits.pace(self.seen_us);
+        let mut last = Instant::now();
+        loop {
+            let next = last + pause;
+            let orders = self.shared.wait(next.min(until), number);
+            // The reading itself is a sample: none is taken just before it.
+            if orders.is_over || orders.number != number || next >= until {
+                return Ok(orders);
+            }
+            last = Instant::now();
+            match course.server.waits() {
+                Ok(counts) => {
+                    self.seen_us = now_us().max(self.seen_us);
+                    self.waits.add(self.seen_us, &counts);
+                }
+                Err(error) if error.is_fatal() => return Err(error),
+                // It will say so again with the next reading, which somebody looks at.
+                Err(error) => tracing::debug!(%error, "waits were not counted"),
+            }
+            // Polite here, too: a tenth of the time and no more.
+            pause = self.waits.pace(self.seen_us).max(last.elapsed() * 10);
+        }
+    }
 }
 
-impl Course {
-    fn begin(target: &Target) -> Result<Self, CollectError> {
-        let server = Server::connect(target)?;
-        let identity = Arc::new(server.identity().clone());
-        let missing = server.privileges().missing(identity.version).into();
-        Ok(Self {
-            server,
-            identity,
-            missing,
-            overview: None,
-            reading: None,
-            waits: Waits::default(),
-        })
-    }
-
-    fn read(&mut self, wanted: Wanted, begun: Instant) -> Result<Snapshot, CollectError> {
-        let activity = self.server.activity(wanted.idle_texts)?;
-        let overview = self.server.overview()?;
-        self.waits.count(&activity);
-        let (view, view_error) = match wanted.view.map(|view| self.view(view)).transpose() {
-            Ok(view) => (view.flatten(), None),
-            Err(error) if error.is_fatal() => return Err(error),
-            Err(error) => (None, Some(with_causes(&error))),
-        };
-        let before = self.overview.replace(overview.clone());
-        Ok(Snapshot {
-            identity: Arc::clone(&self.identity),
-            missing: Arc::clone(&self.missing),
-            read: Instant::now(),
-            activity,
-            overview,
-            before,
-            view,
-            view_error,
-            waits: Arc::new(self.waits.clone()),
-            cost: begun.elapsed(),
-        })
-    }
-
-    fn view(&mut self, view: &'static View) -> Result<Option<Rated>, CollectError> {
-        let Some(reading) = self.server.read(view)? else { return Ok(None) };
-        let before =
-            self.reading.replace(reading.clone()).filter(|before| before.view.name == view.name);
-        Ok(Some(rates(before.as_ref(), &reading)))
-    }
+/// The present, in microseconds since 1970.
+pub(crate) fn now_us() -> i64 {
+    Timestamp::now().as_micros()
 }
 
 /// How long to wait before the next attempt, after so many that failed.
@@ -354,6 +376,7 @@ pub(crate) mod tests {
             database: "shop".to_owned(),
             connections_max: 100,
             data_directory: None,
+            backend: howdah_collect::ServedBy::default(),
         };
         Snapshot {
             identity: Arc::new(identity),
@@ -364,7 +387,11 @@ pub(crate) mod tests {
             before: None,
             view: None,
             view_error: None,
+            pooled: None,
+            also: None,
             waits: Arc::default(),
+            host: None,
+            seen_us: taken_us,
             cost: Duration::from_millis(3),
         }
     }
@@ -374,25 +401,5 @@ pub(crate) mod tests {
         assert_eq!(pause(0), Duration::from_millis(500));
         assert_eq!(pause(1), Duration::from_secs(1));
         assert_eq!(pause(1000), PAUSE_MAX);
-    }
-
-    #[test]
-    fn only_work_is_counted() {
-        let wait = Wait { class: "IO".into(), event: "DataFileRead".into() };
-        let backend = |state, kind, wait| Backend { state, kind, wait, ..Backend::default() };
-        let mut waits = Waits::default();
-        waits.count(&Activity {
-            taken_us: 0,
-            backends: vec![
-                backend(Some(State::Active), Some(Kind::Client), Some(wait.clone())),
-                backend(Some(State::Active), Some(Kind::Client), None),
-                backend(None, Some(Kind::ParallelWorker), None),
-                backend(Some(State::Idle), Some(Kind::Client), Some(wait.clone())),
-                backend(Some(State::Active), Some(Kind::WalSender), Some(wait.clone())),
-                backend(None, Some(Kind::Other("checkpointer".into())), Some(wait.clone())),
-            ],
-        });
-        assert_eq!(waits.readings, 1);
-        assert_eq!(waits.counts, BTreeMap::from([(None, 2), (Some(wait), 1)]));
     }
 }

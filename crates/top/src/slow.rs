@@ -100,11 +100,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// A file that slow statements are appended to.
+/// A file that slow statements are appended to. One that cannot be opened is tried again with each of them.
 #[derive(Debug)]
 pub struct SlowLog {
     path: PathBuf,
-    file: File,
+    file: io::Result<File>,
     format: LogFormat,
     zone: TimeZone,
 }
@@ -119,14 +119,18 @@ pub struct SlowLogError {
 
 impl SlowLog {
     /// Opens it, at its end; makes it if it is not there.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be opened for writing.
-    pub fn open(path: &Path, format: LogFormat) -> Result<Self, SlowLogError> {
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        let file = opened.map_err(|source| SlowLogError { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), file, format, zone: TimeZone::system() })
+    pub fn open(path: &Path, format: LogFormat) -> Self {
+        Self { path: path.to_owned(), file: Self::file(path), format, zone: TimeZone::system() }
+    }
+
+    fn file(path: &Path) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).open(path)
+    }
+
+    /// Why it cannot be written, if that is known.
+    pub fn trouble(&self) -> Option<String> {
+        let error = self.file.as_ref().err()?;
+        Some(format!("cannot write slow statements to {}: {error}", self.path.display()))
     }
 
     /// Appends one statement, in one write, so that several programs can share a file.
@@ -139,7 +143,13 @@ impl SlowLog {
             LogFormat::Pgtop => pgtop_line(slow, &self.zone),
             LogFormat::Json => json_line(slow),
         };
-        let written = self.file.write_all(line.as_bytes());
+        if self.file.is_err() {
+            self.file = Self::file(&self.path);
+        }
+        let written = match &mut self.file {
+            Ok(file) => file.write_all(line.as_bytes()),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
         written.map_err(|source| SlowLogError { path: self.path.clone(), source })
     }
 }
@@ -225,7 +235,7 @@ mod tests {
             Activity { taken_us: 1_700_000_000_000_000, backends: vec![backend(7, 1_699_999_900)] };
         let slow = watcher().look(&activity).remove(0);
         for format in [LogFormat::Pgtop, LogFormat::Json] {
-            SlowLog::open(&path, format).unwrap().write(&slow).unwrap();
+            SlowLog::open(&path, format).write(&slow).unwrap();
         }
         let written = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = written.lines().collect();
@@ -239,12 +249,19 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_written_is_named() {
-        let error = SlowLog::open(Path::new("/nowhere/pgtop.log"), LogFormat::Pgtop).unwrap_err();
-        assert_eq!(error.to_string(), "cannot write slow statements to /nowhere/pgtop.log");
-        let mut full = SlowLog::open(Path::new("/dev/full"), LogFormat::Pgtop).unwrap();
+    fn a_log_that_cannot_be_written_is_named_and_tried_again() {
         let activity = Activity { taken_us: 1_000_000_000, backends: vec![backend(7, 1)] };
         let slow = watcher().look(&activity).remove(0);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("missing/pgtop.log");
+        let mut log = SlowLog::open(&path, LogFormat::Pgtop);
+        let named = format!("cannot write slow statements to {}", path.display());
+        assert!(log.trouble().unwrap().starts_with(&named));
+        assert_eq!(log.write(&slow).unwrap_err().to_string(), named);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        log.write(&slow).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+        let mut full = SlowLog::open(Path::new("/dev/full"), LogFormat::Pgtop);
         assert!(full.write(&slow).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 mod activity;
 mod blocking;
+mod clients;
 mod waits;
 
 use howdah_collect::{Cell, Meaning, Rated, Unit, VIEWS, View};
@@ -111,6 +112,8 @@ pub enum Screen {
     Blocking,
     /// What sessions waited for, over time.
     Waits,
+    /// The clients of poolers.
+    Clients,
     /// A view of the server.
     View(&'static View),
 }
@@ -121,6 +124,7 @@ impl Screen {
         [Self::Activity, Self::Blocking, Self::Waits]
             .into_iter()
             .chain(VIEWS.iter().map(Self::View))
+            .chain([Self::Clients])
     }
 
     /// The one with that name.
@@ -134,6 +138,7 @@ impl Screen {
             Self::Activity => "activity",
             Self::Blocking => "blocking",
             Self::Waits => "waits",
+            Self::Clients => "clients",
             Self::View(view) => view.name,
         }
     }
@@ -150,6 +155,7 @@ impl Screen {
             Self::Waits => {
                 "What sessions were doing or waiting for, as a share of the time watched."
             }
+            Self::Clients => "The clients of poolers, each with the session it holds.",
             Self::View(view) => view.help,
         }
     }
@@ -162,12 +168,26 @@ impl Screen {
         }
     }
 
+    /// Why there is no table of it in what was read of a server, if that is known.
+    pub fn why_not(self, snapshot: &Snapshot) -> Option<String> {
+        let version = snapshot.identity.version;
+        match self {
+            Self::Clients => Some("no pooler was named: --pooler URI".to_owned()),
+            Self::View(view) if !view.exists_in(version) => {
+                Some(format!("PostgreSQL {version} has no {}", view.name))
+            }
+            Self::View(_) => snapshot.view_error.clone(),
+            Self::Activity | Self::Blocking | Self::Waits => None,
+        }
+    }
+
     /// The column to sort by at first, the greatest first; `None` where rows have an order of their own.
     pub fn order(self) -> Option<&'static str> {
         match self {
             Self::Activity => Some("time"),
             Self::Blocking => None,
             Self::Waits => Some("sessions"),
+            Self::Clients => Some("waits"),
             Self::View(view) => Some(view.order),
         }
     }
@@ -182,7 +202,7 @@ impl PartialEq for Screen {
 impl Eq for Screen {}
 
 /// How a table is made of a snapshot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Idle sessions and the server's own processes, too.
     pub with_idle: bool,
@@ -204,6 +224,7 @@ impl Table {
             Screen::Activity => activity::table(snapshot, choice),
             Screen::Blocking => blocking::table(snapshot, choice),
             Screen::Waits => waits::table(snapshot),
+            Screen::Clients => clients::table(snapshot, choice)?,
             Screen::View(view) => {
                 let rated =
                     snapshot.view.as_ref().filter(|rated| rated.reading.view.name == view.name)?;
@@ -270,26 +291,26 @@ impl Table {
 
     /// Sorts by a column, the greatest first unless ascending. What stands under a row stays there; rows
     /// that are equal are ordered by their keys, so that none dance from one snapshot to the next.
-    fn sort(&mut self, column: &str, is_ascending: bool) {
+    pub(crate) fn sort(&mut self, column: &str, is_ascending: bool) {
         let Some(at) = self.column(column) else { return };
-        let mut families: Vec<Vec<Row>> = Vec::new();
-        for row in std::mem::take(&mut self.rows) {
-            match families.last_mut().filter(|_| row.depth > 0) {
-                Some(family) => family.push(row),
-                None => families.push(vec![row]),
-            }
-        }
-        families.sort_by(|mine, theirs| {
-            let (mine, theirs) = (&mine[0], &theirs[0]);
+        let rows = std::mem::take(&mut self.rows);
+        let is_first = |place: &usize| *place == 0 || rows[*place].depth == 0;
+        let mut families: Vec<usize> = (0..rows.len()).filter(is_first).collect();
+        families.sort_by(|&mine, &theirs| {
+            let (mine, theirs) = (&rows[mine], &rows[theirs]);
             let order = mine.cells[at].order(&theirs.cells[at]);
-            let both_have_values = |cell: &Cell| !matches!(cell, Cell::Null | Cell::Unavailable);
-            let is_turned = !is_ascending
-                && both_have_values(&mine.cells[at])
-                && both_have_values(&theirs.cells[at]);
-            let order = if is_turned { order.reverse() } else { order };
+            let both_have_values = mine.cells[at].has_value() && theirs.cells[at].has_value();
+            let order = if !is_ascending && both_have_values { order.reverse() } else { order };
             order.then_with(|| mine.key.cmp(&theirs.key))
         });
-        self.rows = families.into_iter().flatten().collect();
+        let mut rows: Vec<Option<Row>> = rows.into_iter().map(Some).collect();
+        self.rows.reserve_exact(rows.len());
+        for first in families {
+            self.rows.extend(rows[first].take());
+            let below = rows[first + 1..].iter_mut();
+            let below = below.take_while(|row| row.as_ref().is_some_and(|row| row.depth > 0));
+            self.rows.extend(below.filter_map(Option::take));
+        }
     }
 }
 
@@ -311,7 +332,8 @@ fn width(column: &howdah_collect::Column) -> u16 {
         ("object" | "relation" | "table" | "index" | "query_id" | "phase", _) => 24,
         ("figure" | "backend_type" | "command", _) => 19,
         (_, Unit::Text) => 14,
-        _ => u16::try_from(column.title.chars().count()).unwrap_or(12).max(8),
+        // With room for the arrow of the order.
+        _ => u16::try_from(column.title.chars().count() + 1).unwrap_or(12).max(8),
     }
 }
 

@@ -71,9 +71,40 @@ pub fn parse_span(text: &str) -> Option<f64> {
     Some(number * factor)
 }
 
+/// Reads a size such as `500kB`, `64MB`, `1GB` or a number of bytes.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let shift = match &text[digits..] {
+        "" | "B" => 0,
+        "kB" => 10,
+        "MB" => 20,
+        "GB" => 30,
+        "TB" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let table = [
+            ("0", Some(0)),
+            ("500kB", Some(512_000)),
+            ("64MB", Some(64 << 20)),
+            ("1GB", Some(1 << 30)),
+            ("1gb", None),
+            ("-1", None),
+            ("99999999999999TB", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(parse_size(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn spans_are_short() {

@@ -54,6 +54,9 @@ pub enum DumpError {
     /// The server could not be asked about itself.
     #[error("the server could not be asked about its cache")]
     Server(#[source] QueryFailure),
+    /// It stopped, crashed or was restarted meanwhile: what was read is of a cache that is gone.
+    #[error("the server went away while its cache was read")]
+    WentAway(#[source] QueryFailure),
     /// The server's memory was asked for and cannot be read.
     #[error("the server's memory cannot be read")]
     Memory(#[source] NotLocal),
@@ -108,10 +111,20 @@ impl QueryFailure {
 /// The server cannot be asked, or neither way to its buffers is open. A database whose catalogs cannot
 /// be asked is no error: its relations then go without names.
 pub fn dump(target: &Target, choice: Choice) -> Result<Dumped, DumpError> {
+    dump_with(target, choice, || {})
+}
+
+/// Calls `meanwhile` after the pages are read, before their names are.
+fn dump_with(
+    target: &Target,
+    choice: Choice,
+    meanwhile: impl FnOnce(),
+) -> Result<Dumped, DumpError> {
     let mut client = connect(target).map_err(DumpError::Server)?;
     let facts = Facts::ask(&mut client).map_err(DumpError::Server)?;
     let taken_at_us = now_us();
-    let Read { cached, source, not_from_memory } = read(&mut client, choice, target.database())?;
+    let looked = Sight::by(choice).look(&mut client, target.database())?;
+    let Looked { cached, source, not_from_memory } = looked;
     let origin = Origin {
         server_version: facts.server_version,
         system_identifier: facts.system_identifier,
@@ -121,7 +134,10 @@ pub fn dump(target: &Target, choice: Choice) -> Result<Dumped, DumpError> {
         source,
     };
     let unfinished = cached.unfinished;
-    let (names, unnamed) = name(target, &facts, &cached);
+    meanwhile();
+    let (names, unnamed) = name(target, &mut client, &facts, &cached);
+    // No connection outlives what it was made to.
+    client.one_value("SELECT 1").map_err(|error| DumpError::WentAway(error.into()))?;
     let image = assemble(origin, &facts, cached, &names);
     Ok(Dumped { image, not_from_memory, unnamed, unfinished })
 }
@@ -183,31 +199,62 @@ fn known_origin(known: Option<&CacheImage>) -> Origin {
     )
 }
 
+/// How a server's buffers are looked at. The way to its memory is found once, for looks may follow each
+/// other.
+pub(crate) struct Sight {
+    choice: Choice,
+    server: Option<Server>,
+}
+
 /// Pages, and where they were read.
-pub(crate) struct Read {
+pub(crate) struct Looked {
     pub(crate) cached: Cached,
     pub(crate) source: Source,
     /// Why the server's memory was not read, where it was tried first.
     pub(crate) not_from_memory: Option<NotLocal>,
 }
 
-/// Reads which pages the server's buffers hold. `database` is the client's, for the error.
-pub(crate) fn read(client: &mut Client, choice: Choice, database: &str) -> Result<Read, DumpError> {
-    let mut not_from_memory = None;
-    if choice != Choice::PgBuffercache {
-        match from_memory::read(client) {
-            Ok(cached) => return Ok(Read { cached, source: Source::Memory, not_from_memory }),
-            Err(reason) if choice == Choice::Memory => return Err(DumpError::Memory(reason)),
-            Err(reason) => not_from_memory = Some(reason),
+impl Sight {
+    pub(crate) fn by(choice: Choice) -> Self {
+        Self { choice, server: None }
+    }
+
+    /// Reads which pages the server's buffers hold. `database` is the client's, for the error.
+    pub(crate) fn look(
+        &mut self,
+        client: &mut Client,
+        database: &str,
+    ) -> Result<Looked, DumpError> {
+        let mut not_from_memory = None;
+        if self.choice != Choice::PgBuffercache {
+            let read = self.server(client).and_then(|server| Ok(from_memory::of_server(server)?));
+            match read {
+                Ok(cached) => {
+                    return Ok(Looked { cached, source: Source::Memory, not_from_memory });
+                }
+                Err(reason) if self.choice == Choice::Memory => {
+                    return Err(DumpError::Memory(reason));
+                }
+                Err(reason) => not_from_memory = Some(reason),
+            }
+        }
+        match by_sql::read(client) {
+            Ok(cached) => Ok(Looked { cached, source: Source::PgBuffercache, not_from_memory }),
+            Err(source) => Err(DumpError::PgBuffercache {
+                database: database.to_owned(),
+                not_from_memory: not_from_memory.map(Box::new),
+                source: Box::new(source),
+            }),
         }
     }
-    match by_sql::read(client) {
-        Ok(cached) => Ok(Read { cached, source: Source::PgBuffercache, not_from_memory }),
-        Err(source) => Err(DumpError::PgBuffercache {
-            database: database.to_owned(),
-            not_from_memory: not_from_memory.map(Box::new),
-            source: Box::new(source),
-        }),
+
+    /// The server behind `client`, if its memory can be read.
+    pub(crate) fn server(&mut self, client: &mut Client) -> Result<&Server, NotLocal> {
+        let server = match self.server.take() {
+            Some(server) => server,
+            None => local_server(client)?,
+        };
+        Ok(self.server.insert(server))
     }
 }
 
@@ -243,10 +290,12 @@ impl Facts {
         let setting = |client: &mut Client, what, sql: &str| number(what, client.one_value(sql)?);
         let server_version = setting(client, "server_version_num", "SHOW server_version_num")?;
         let page_bytes = setting(client, "block_size", "SHOW block_size")?;
+        // pg_settings would look at every setting there is.
         let buffers = setting(
             client,
             "shared_buffers",
-            "SELECT setting FROM pg_settings WHERE name = 'shared_buffers'",
+            "SELECT pg_size_bytes(current_setting('shared_buffers'))
+                / current_setting('block_size')::int8",
         )?;
         // Not everybody may ask, and an image can do without.
         let identifier = client.one_value("SELECT system_identifier FROM pg_control_system()");
@@ -271,7 +320,14 @@ impl Facts {
     }
 }
 
-fn name(target: &Target, facts: &Facts, cached: &Cached) -> (Names, Vec<(String, QueryFailure)>) {
+/// Asks each database for the names of its relations: that of `client` by `client`, the others by
+/// connections of their own, which are most of what an image costs the server.
+fn name(
+    target: &Target,
+    client: &mut Client,
+    facts: &Facts,
+    cached: &Cached,
+) -> (Names, Vec<(String, QueryFailure)>) {
     let mut wanted: BTreeMap<u32, Vec<RelationFile>> = BTreeMap::new();
     for &(file, _) in cached.forks.keys() {
         let files = wanted.entry(file.database).or_default();
@@ -288,7 +344,13 @@ fn name(target: &Target, facts: &Facts, cached: &Cached) -> (Names, Vec<(String,
         let Some(database) = database.filter(|database| database.allows_connections) else {
             continue;
         };
-        match names::ask(&target.with_database(&database.name), database.tablespace, oid, &files) {
+        let asked = if database.name == target.database() {
+            names::ask(client, database.tablespace, oid, &files)
+        } else {
+            connect(&target.with_database(&database.name))
+                .and_then(|mut other| names::ask(&mut other, database.tablespace, oid, &files))
+        };
+        match asked {
             Ok(found) => names.extend(found),
             Err(failure) => unnamed.push((database.name.clone(), failure)),
         }
@@ -338,4 +400,23 @@ pub(crate) fn number<N: std::str::FromStr>(
 fn now_us() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use howdah_connect::{Environment, Words};
+    use howdah_lab::{Cluster, or_say_why_not};
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_restarted_while_it_is_dumped_gives_no_image() {
+        let test = "restarted while it is dumped";
+        let Some(mut cluster) = or_say_why_not(test, Cluster::builder().start()) else { return };
+        let words = Words::from_conninfo(cluster.uri("postgres"));
+        let target = Target::resolve(&words, &Environment::empty()).unwrap();
+        let error = dump_with(&target, Choice::Memory, || cluster.restart().unwrap()).unwrap_err();
+        assert!(matches!(error, DumpError::WentAway(_)), "{error}");
+        assert!(dump(&target, Choice::Memory).is_ok());
+    }
 }

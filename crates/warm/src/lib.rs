@@ -11,6 +11,7 @@ pub mod diff;
 pub mod dump;
 pub mod image;
 pub mod load;
+pub mod metrics;
 pub mod os_cache;
 pub mod ready;
 

@@ -99,4 +99,5 @@ pub(super) const IO: View = View {
     )],
     order: "reads",
     is_of_database: false,
+    extension: None,
 };

@@ -48,7 +48,7 @@ pub(super) const WAITING: View = View {
             &[(9, "array_to_string(pg_blocking_pids(l.pid), ' ')")],
             "processes that hold it, or wait before it",
         ),
-        Column::gauge("query", "Query", Text, &[(9, "left(a.query, 1000)")], "what it runs"),
+        Column::gauge("query", "Query", Text, &[(9, "a.query")], "what it runs"),
     ],
     from: &[(
         9,
@@ -57,4 +57,5 @@ pub(super) const WAITING: View = View {
     )],
     order: "waited",
     is_of_database: false,
+    extension: None,
 };

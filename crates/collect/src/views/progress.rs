@@ -141,4 +141,5 @@ pub(super) const PROGRESS: View = View {
     ],
     order: "lasted",
     is_of_database: false,
+    extension: None,
 };

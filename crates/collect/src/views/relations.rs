@@ -103,6 +103,7 @@ pub(super) const TABLES: View = View {
     )],
     order: "seq_rows",
     is_of_database: true,
+    extension: None,
 };
 
 pub(super) const INDEXES: View = View {
@@ -167,4 +168,5 @@ pub(super) const INDEXES: View = View {
     )],
     order: "scans",
     is_of_database: true,
+    extension: None,
 };

@@ -122,6 +122,7 @@ pub(super) const REPLICATION: View = View {
     from: beside_end_of_log!("pg_stat_replication"),
     order: "replay_lag",
     is_of_database: false,
+    extension: None,
 };
 
 pub(super) const SLOTS: View = View {
@@ -199,4 +200,5 @@ pub(super) const SLOTS: View = View {
     from: beside_end_of_log!("pg_replication_slots"),
     order: "retained",
     is_of_database: false,
+    extension: None,
 };

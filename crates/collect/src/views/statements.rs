@@ -99,4 +99,5 @@ pub(super) const STATEMENTS: View = View {
     )],
     order: "total_ms",
     is_of_database: true,
+    extension: Some("pg_stat_statements"),
 };

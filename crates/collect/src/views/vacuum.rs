@@ -71,6 +71,7 @@ pub(super) const VACUUM: View = View {
     from: &[(9, "pg_stat_user_tables s JOIN pg_class c ON c.oid = s.relid")],
     order: "due",
     is_of_database: true,
+    extension: None,
 };
 
 pub(super) const HORIZON: View = View {
@@ -107,7 +108,7 @@ pub(super) const HORIZON: View = View {
         9,
         "(SELECT 'session' AS holder, pid::text AS name, \
             greatest(age(backend_xmin), age(backend_xid)) AS age, xact_start AS since, \
-            datname::text AS database, usename::text AS usename, state, left(query, 1000) AS query \
+            datname::text AS database, usename::text AS usename, state, query \
             FROM pg_stat_activity \
             WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() \
             AND pid NOT IN (SELECT pid FROM pg_stat_replication) \
@@ -121,4 +122,5 @@ pub(super) const HORIZON: View = View {
     )],
     order: "age",
     is_of_database: false,
+    extension: None,
 };

@@ -1,6 +1,8 @@
 //! Sessions as they are.
 
-use howdah_collect::{Blocker, Forest, Kind, Privileges, Server, State};
+use howdah_collect::{
+    Activity, Backend, Blocker, Forest, Kind, Privileges, Server, State, WaitCounts,
+};
 use howdah_lab::Cluster;
 
 use crate::support::{activity_when, run_elsewhere, session, start, target};
@@ -49,6 +51,17 @@ fn texts_of_another_encoding_are_read_in_theirs_and_cannot_steer_a_terminal() {
     let mine = activity.backends.iter().find(|backend| backend.pid == pid).unwrap();
     assert_eq!(mine.query.as_ref().unwrap().as_str(), "BEGIN; SELECT 'café ␛]52;c;aGk=␇'");
     assert!(!mine.query.as_ref().unwrap().is_exact);
+    // Views that have texts of sessions are read, whatever bytes are in them.
+    client.query("SELECT txid_current(), 'caf\u{e9} \u{1b}[2J'").unwrap();
+    let texts: Vec<String> = howdah_collect::VIEWS
+        .iter()
+        .filter(|view| ["horizon", "waiting"].contains(&view.name))
+        .flat_map(|view| server.read(view).unwrap().unwrap().rows.to_vec())
+        .flat_map(|row| {
+            row.iter().filter_map(|cell| cell.text().map(str::to_owned)).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(texts.iter().any(|text| text.contains("caf\u{fffd} ␛[2J")), "{texts:?}");
 }
 
 #[test]
@@ -92,10 +105,15 @@ fn a_role_without_privileges_sees_that_it_does_not_see() {
     client.query("BEGIN").unwrap();
     let pid = client.process_id().unwrap();
     let mut server = Server::connect(&admin.with_user("watcher")).unwrap();
-    let activity = server.activity(false).unwrap();
-    let hidden = activity.backends.iter().find(|backend| backend.pid == pid).unwrap();
-    assert!(!hidden.is_readable);
-    assert_eq!((hidden.state, &hidden.kind), (None, &None));
+    // It is not told when a session began, and so not whether it is known.
+    for _ in 0..3 {
+        let activity = server.activity(false).unwrap();
+        let hidden = activity.backends.iter().find(|backend| backend.pid == pid).unwrap();
+        assert!(!hidden.is_readable);
+        assert_eq!((hidden.state, &hidden.kind, &hidden.query), (None, &None, &None));
+        assert_eq!(hidden.database.as_deref(), Some("postgres"));
+        assert_eq!(hidden.user.as_deref(), Some("postgres"));
+    }
     let privileges: Privileges = server.privileges().clone();
     let missing = privileges.missing(server.identity().version);
     assert_eq!(missing[0].remedy, "GRANT pg_monitor TO \"watcher\"");
@@ -105,4 +123,184 @@ fn a_role_without_privileges_sees_that_it_does_not_see() {
     let activity = server.activity(false).unwrap();
     let seen = activity.backends.iter().find(|backend| backend.pid == pid).unwrap();
     assert_eq!(seen.state, Some(State::IdleInTransaction));
+}
+
+#[test]
+fn waits_are_counted_in_the_server_as_sessions_would_be_one_by_one() {
+    for major in [14, 18] {
+        let how = Cluster::builder().major(major);
+        let Some(cluster) = start("waits_are_counted", how) else { continue };
+        let target = target(&cluster, "postgres");
+        let mut server = Server::connect(&target).unwrap();
+        let sleepers: Vec<_> =
+            (0..3).map(|_| run_elsewhere(&target, "SELECT pg_sleep(600)")).collect();
+        let asleep = |backend: &&Backend| {
+            backend.wait.as_ref().is_some_and(|wait| &*wait.event == "PgSleep")
+        };
+        let activity = activity_when(&mut server, |activity| {
+            activity.backends.iter().filter(asleep).count() == 3
+        });
+        assert_eq!(server.waits().unwrap(), WaitCounts::of(&activity));
+        let served = server.identity().backend;
+        assert!(served.pid > 0 && served.started_us >= server.identity().started_us, "{served:?}");
+        let mut client = session(&target);
+        client
+            .query(
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
+            )
+            .unwrap();
+        for (_, ends) in sleepers {
+            assert!(ends.join().unwrap().is_err());
+        }
+    }
+}
+
+/// What a reading has of these sessions.
+fn of(activity: Activity, pids: &[i32]) -> Vec<Backend> {
+    activity.backends.into_iter().filter(|backend| pids.contains(&backend.pid)).collect()
+}
+
+#[test]
+fn what_is_told_in_pieces_is_what_is_told_at_once_on_every_major() {
+    const NAME: &str = r#"a "b", (c\d)"#;
+    for major in 14..=18 {
+        let how = Cluster::builder().major(major).setting("autovacuum", "off");
+        let Some(cluster) = start("what_is_told_in_pieces", how) else { continue };
+        let admin = target(&cluster, "postgres");
+        let mut client = session(&admin);
+        let quoted = NAME.replace('"', "\"\"");
+        client.query(&format!("CREATE ROLE \"{quoted}\" LOGIN")).unwrap();
+        client.query(&format!("CREATE DATABASE \"{quoted}\" OWNER \"{quoted}\"")).unwrap();
+        client.query("CREATE TABLE item (id int)").unwrap();
+        let strange = admin.with_user(NAME).with_database(NAME).with_application_name(NAME);
+        let mut server = Server::connect(&admin).unwrap();
+        server.want_whole_texts();
+        server.activity(true).unwrap();
+
+        // One of each kind comes, and stays as it is.
+        let mut failed = session(&admin.with_application_name("shop"));
+        failed.query("BEGIN; SELECT txid_current()").unwrap();
+        failed.query("SELECT nonsense").unwrap_err();
+        let mut idle = session(&strange);
+        idle.query("SELECT '(,\"\\'").unwrap();
+        let mut holds = session(&admin.with_application_name("shop"));
+        holds.query("BEGIN; LOCK item").unwrap();
+        let (waits, waits_end) = run_elsewhere(&admin, "SELECT * FROM item");
+        let (sleeps, sleeps_end) = run_elsewhere(&strange, "SELECT pg_sleep(600)");
+        let own = [&client, &failed, &idle, &holds].map(|client| client.process_id().unwrap());
+        let pids = [&own[..], &[waits, sleeps]].concat();
+        activity_when(&mut server, |activity| {
+            let is_there = |pid: i32, word: &str| {
+                let mut backends = activity.backends.iter().filter(|backend| backend.pid == pid);
+                backends.any(|it| it.wait.as_ref().is_some_and(|wait| wait.to_string() == word))
+            };
+            is_there(waits, "Lock:relation") && is_there(sleeps, "Timeout:PgSleep")
+        });
+        // Until what idles has done so for long enough to be told by its process id alone.
+        let pieces = loop {
+            server.activity(true).unwrap();
+            let activity = server.activity(true).unwrap();
+            let now_us = activity.taken_us;
+            let backends = of(activity, &pids);
+            if backends.iter().all(|backend| backend.duration(now_us).unwrap() > 0.5) {
+                break backends;
+            }
+        };
+        let mut other = Server::connect(&admin).unwrap();
+        other.want_whole_texts();
+        let whole = of(other.activity(true).unwrap(), &pids);
+        assert_eq!(pieces, whole, "{major}");
+        assert_eq!(whole.len(), pids.len(), "{major}");
+        let mine = whole.iter().find(|backend| backend.pid == own[2]).unwrap();
+        assert_eq!(mine.user.as_deref(), Some(NAME));
+        assert_eq!(mine.database.as_deref(), Some(NAME));
+        assert_eq!(mine.application.as_deref(), Some(NAME));
+        assert_eq!(mine.query.as_ref().unwrap().as_str(), "SELECT '(,\"\\'");
+        holds.query("COMMIT").unwrap();
+        client.query(&format!("SELECT pg_cancel_backend({sleeps})")).unwrap();
+        waits_end.join().unwrap().unwrap();
+        sleeps_end.join().unwrap().unwrap_err();
+    }
+}
+
+#[test]
+fn what_was_told_is_not_told_again_and_is_still_known() {
+    let Some(cluster) = start("what_was_told", Cluster::builder()) else { return };
+    let target = target(&cluster, "postgres").with_application_name("shop");
+    let mut server = Server::connect(&target).unwrap();
+    let mut client = session(&target);
+    let pid = client.process_id().unwrap();
+    let mine = |server: &mut Server| {
+        let activity = server.activity(false).unwrap();
+        activity.backends.into_iter().find(|backend| backend.pid == pid).unwrap()
+    };
+    client.query("SELECT 1").unwrap();
+    let first = mine(&mut server);
+    // Long enough that the server need not say any more that it idles.
+    let idle = loop {
+        let seen = mine(&mut server);
+        assert_eq!((seen.state, seen.user.as_deref()), (Some(State::Idle), Some("postgres")));
+        let activity = server.activity(false).unwrap();
+        if seen.duration(activity.taken_us).unwrap() > 0.5 {
+            break mine(&mut server);
+        }
+    };
+    assert_eq!(
+        (idle.key(), &idle.database, &idle.kind),
+        (first.key(), &first.database, &first.kind)
+    );
+    assert_eq!(idle.application.as_deref(), Some("shop"));
+    // It wakes up.
+    client.query("SET application_name = 'cart'; BEGIN").unwrap();
+    let awake = mine(&mut server);
+    assert_eq!(awake.state, Some(State::IdleInTransaction));
+    assert_eq!(awake.application.as_deref(), Some("cart"));
+    assert_eq!((awake.key(), awake.user.as_deref()), (first.key(), Some("postgres")));
+    // One that comes later is known from its first reading on; one that goes is gone.
+    let later = session(&target.with_application_name("later"));
+    let later_pid = later.process_id().unwrap();
+    let activity = server.activity(false).unwrap();
+    let found = activity.backends.iter().find(|backend| backend.pid == later_pid).unwrap();
+    assert_eq!(found.database.as_deref(), Some("postgres"));
+    drop(later);
+    activity_when(&mut server, |activity| {
+        activity.backends.iter().all(|backend| backend.pid != later_pid)
+    });
+}
+
+#[test]
+fn a_long_text_is_whole_once_its_statement_has_run_for_a_second() {
+    let Some(cluster) = start("a_long_text_is_whole", Cluster::builder()) else { return };
+    let target = target(&cluster, "postgres");
+    let mut server = Server::connect(&target).unwrap();
+    server.activity(false).unwrap();
+    let sql = format!("SELECT pg_sleep(600) /* {} */", "x".repeat(500));
+    let mut client = session(&target);
+    let pid = client.process_id().unwrap();
+    let cancel = client.cancel_handle().unwrap();
+    let long = sql.clone();
+    let run = std::thread::spawn(move || client.query(&long).is_err());
+    let text = |activity: &Activity| {
+        let backend = activity.backends.iter().find(|backend| backend.pid == pid)?;
+        Some((backend.duration(activity.taken_us)?, backend.query.clone()?))
+    };
+    let is_it = |activity: &Activity| {
+        text(activity).is_some_and(|(_, query)| query.as_str().starts_with("SELECT pg_sleep"))
+    };
+    let first = activity_when(&mut server, is_it);
+    let (lasted, beginning) = text(&first).unwrap();
+    if lasted < 1.0 {
+        assert!(beginning.is_truncated);
+        assert_eq!(beginning.as_str(), &sql[..200]);
+    }
+    let whole = activity_when(&mut server, |activity| {
+        text(activity).is_some_and(|(lasted, _)| lasted > 1.5)
+    });
+    assert_eq!(text(&whole).unwrap().1.as_str(), sql);
+    assert!(!text(&whole).unwrap().1.is_truncated);
+    let mut other = Server::connect(&target).unwrap();
+    other.want_whole_texts();
+    assert_eq!(text(&other.activity(false).unwrap()).unwrap().1.as_str(), sql);
+    cancel.cancel().unwrap();
+    assert!(run.join().unwrap());
 }

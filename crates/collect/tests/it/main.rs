@@ -4,5 +4,6 @@
 
 mod acting;
 mod activity;
+mod plan;
 mod support;
 mod views;

@@ -1,6 +1,6 @@
 //! Every view of every major that is at hand.
 
-use howdah_collect::{Cell, Meaning, Server, VIEWS, View, rates};
+use howdah_collect::{Cell, CollectError, Meaning, Server, VIEWS, View, rates};
 use howdah_lab::{Cluster, MAJORS};
 
 use crate::support::{session, start, target};
@@ -92,4 +92,32 @@ fn counters_of_a_table_are_its_work_between_two_readings() {
     };
     assert!((total - 5000.0).abs() < 1e-6, "{total}");
     assert_eq!(view("tables").columns[inserted].meaning, Meaning::Counter);
+}
+
+#[test]
+fn a_role_without_grants_reads_every_view_or_is_told_why_not() {
+    for major in [14, 18] {
+        let how = Cluster::builder().major(major);
+        let Some(cluster) = start("a_role_without_grants", how) else { continue };
+        let admin = target(&cluster, "postgres");
+        session(&admin).query("CREATE ROLE watcher LOGIN").unwrap();
+        let mut server = Server::connect(&admin.with_user("watcher")).unwrap();
+        assert_eq!(server.identity().data_directory, None, "it may not know");
+        server.overview().unwrap();
+        for view in VIEWS {
+            match server.read(view) {
+                Ok(_) => {}
+                Err(error @ CollectError::NoExtension { .. }) => {
+                    assert_eq!(view.name, "statements");
+                    assert!(error.to_string().contains("CREATE EXTENSION pg_stat_statements"));
+                    assert!(!error.is_fatal());
+                }
+                Err(error) => {
+                    assert_eq!(error.sqlstate(), Some("42501"), "{major} {}: {error}", view.name);
+                    assert!(!error.is_fatal(), "{major} {}", view.name);
+                }
+            }
+        }
+        assert!(!server.activity(true).unwrap().backends.is_empty());
+    }
 }

@@ -25,7 +25,7 @@ impl ResultSet {
     }
 }
 
-/// One row: cells in the text form of their types.
+/// One row: cells in the text form of their types, unless another was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row(pub(super) Vec<Option<Box<[u8]>>>);
 

@@ -29,6 +29,7 @@ mod config;
 mod demo;
 mod lab;
 mod pool;
+mod probe;
 mod replay;
 mod statsd;
 mod top;
@@ -63,6 +64,7 @@ commands! {
     Replay in replay,
     Compare in compare,
     Pool in pool,
+    Probe in probe,
     Statsd in statsd,
     Top in top,
     Warm in warm,

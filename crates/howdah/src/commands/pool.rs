@@ -2,6 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -19,8 +20,8 @@ use signal_hook::{
 
 use super::verdict::Verdict;
 use crate::{
-    config::ConfigFile, context::Context, errors::Advise as _, notify::service_state,
-    outcome::Outcome,
+    config::ConfigFile, context::Context, errors::Advise as _, metrics::MetricsArgs,
+    notify::service_state, outcome::Outcome,
 };
 
 /// Let many clients share few PostgreSQL connections.
@@ -29,6 +30,8 @@ use crate::{
 /// connection for a session, a transaction or a statement. Settings are read from howdah.toml
 /// (section pool) or from a pgbouncer.ini with its userlist.txt; which of the two a file is, its form
 /// tells.
+///
+/// Operators connect to the database howdah, or pgbouncer, and say SHOW HELP there.
 ///
 /// SIGTERM and Ctrl-C take no new clients and let each go when its transaction is over; a second one
 /// stops.
@@ -43,6 +46,8 @@ pub(crate) struct Args {
     /// Say what is wrong with the settings, and do nothing else; exit 3 if anything is
     #[arg(long)]
     check: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
@@ -69,10 +74,27 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         ctx.say(format_args!("listening: {address}"));
         tracing::info!(%address, "listening");
     }
+    // Its console may end it as well.
+    if let Some(end) = pooler.end() {
+        let signals = signals.handle();
+        thread::Builder::new().name("end".to_owned()).spawn(move || {
+            end.wait();
+            signals.close();
+        })?;
+    }
+    let _metrics = args.metrics.serve(ctx)?;
+    let (_stop, stopped) = mpsc::channel();
+    if args.metrics.is_wanted() {
+        let (control, registry) = (pooler.control(), ctx.registry().clone());
+        let keep = move || control.keep_metrics(&registry, &stopped);
+        thread::Builder::new().name("counts".to_owned()).spawn(keep)?;
+    }
     service_state("READY=1");
-    let _ = signals.forever().next();
+    let signal = signals.forever().next();
     service_state("STOPPING=1");
-    pooler.drain();
+    if signal.is_some() {
+        pooler.drain();
+    }
     let ended = wait(pooler, patience);
     drop(flag);
     ended

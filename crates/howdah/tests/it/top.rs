@@ -110,3 +110,31 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     refused(&["--view", "nothing"], "activity");
     refused(&["--count", "0"], "0 is not in 1..");
 }
+
+#[test]
+fn a_role_without_grants_sees_that_others_are_there_and_never_zeros() {
+    let Some(cluster) = or_say_why_not("top plain role", Cluster::builder().start()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = session(&cluster);
+    client.query("CREATE ROLE watcher LOGIN").and_then(|_| client.query("BEGIN")).unwrap();
+    client.query("SELECT 'hidden'").unwrap();
+    let pid = client.process_id().unwrap();
+    let uri = cluster.uri("postgres").replace("postgres@", "watcher@");
+    let args = ["top", &uri, "--once", "--format", "json"];
+    let output = howdah(folder.path()).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["samples"][0]["rows"].as_array().unwrap();
+    let hidden = rows.iter().find(|row| row["pid"] == pid).unwrap().as_object().unwrap();
+    // Whose it is, everybody may see; what it does, not.
+    assert_eq!((&hidden["database"], &hidden["user"]), (&"postgres".into(), &"postgres".into()));
+    for column in ["state", "time", "query", "wait"] {
+        assert!(
+            !hidden.contains_key(column),
+            "{column} cannot be read, so it is left out: {hidden:?}"
+        );
+    }
+    assert!(!text(&output.stdout).contains("hidden"));
+}

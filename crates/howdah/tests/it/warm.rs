@@ -1,6 +1,11 @@
 //! `howdah warm` by its commands, against a real server.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    path::Path,
+};
 
 use howdah_connect::{Client, Environment, Target, Words};
 use howdah_lab::{Cluster, or_say_why_not};
@@ -261,6 +266,83 @@ fn an_image_is_loaded_and_its_exit_code_tells_whether_it_is_there() {
         .output()
         .unwrap();
     assert_eq!(nobody.status.code(), Some(1));
+}
+
+#[test]
+fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
+    let Some(mut cluster) = cluster("warm load, stopped") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    query(&cluster, TABLES);
+    query(&cluster, "CREATE EXTENSION pg_prewarm; CREATE EXTENSION pg_buffercache");
+    query(&cluster, "CREATE TABLE more AS SELECT o.* FROM orders o, generate_series(1, 5)");
+    dump(folder.path(), &cluster, "image");
+    cluster.restart().unwrap();
+    let uri = cluster.uri("postgres");
+    // At this rate it takes several seconds.
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
+        .args(["warm", "load", "image", &uri, "--rate", "1", "--metrics", "127.0.0.1:0"])
+        .current_dir(folder.path())
+        .env("HOME", folder.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let loaded = "SELECT count(*) FROM pg_buffercache WHERE relforknumber = 0
+                  AND relfilenode = pg_relation_filenode('more')";
+    let words = Words::from_conninfo(&uri);
+    let target = Target::resolve(&words, &Environment::empty()).unwrap();
+    let mut client = Client::connect(&target).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while client.one_value(loaded).unwrap().as_deref() == Some("0") {
+        assert!(std::time::Instant::now() < deadline, "nothing was loaded");
+    }
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    stderr.read_line(&mut said).unwrap();
+    let address = said.trim().rsplit_once("http://").unwrap().1.strip_suffix("/metrics").unwrap();
+    let mut scrape = TcpStream::connect(address).unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    scrape.read_to_string(&mut metrics).unwrap();
+    let value = |name: &str| {
+        let line =
+            metrics.lines().find(|line| line.starts_with(&format!("{name}{{server="))).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let (planned, done) = (value("howdah_warm_planned_pages"), value("howdah_warm_done_pages"));
+    assert!(planned > 500.0 && done < planned, "{done} of {planned}");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("the same command goes on where it ended"), "{said}");
+    let again = json(folder.path(), &["warm", "load", "image", &uri, "--min-resident", "99"]);
+    let more = relation(&again, "public.more");
+    assert!(more["resident"].as_u64().unwrap() > 0, "{more}");
+    assert!(more["loaded"].as_u64().unwrap() > 0, "{more}");
+    assert_eq!(again["share"], 1.0);
+}
+
+#[test]
+fn a_damaged_or_foreign_image_is_told_before_a_server_is_asked() {
+    let Some(cluster) = cluster("warm damaged") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    query(&cluster, TABLES);
+    dump(folder.path(), &cluster, "image");
+    let whole = fs::read(folder.path().join("image")).unwrap();
+    let told = |name: &str, bytes: &[u8]| {
+        fs::write(folder.path().join(name), bytes).unwrap();
+        let nobody = "postgresql://127.0.0.1:1/x";
+        let output = howdah(folder.path()).args(["warm", "load", name, nobody]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let said = text(&output.stderr);
+        assert!(said.contains("cannot open the image") && said.contains("hint:"), "{name}: {said}");
+    };
+    told("cut", &whole[..whole.len() / 2]);
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    told("flipped", &flipped);
+    told("foreign", b"PK\x03\x04 another kind of file");
+    told("empty", b"");
 }
 
 #[test]

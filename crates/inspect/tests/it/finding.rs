@@ -1,6 +1,6 @@
 //! Servers found, and things that are no servers.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use howdah_inspect::{Error, ExecutableState, Process, ProcessError, Server};
 
@@ -55,4 +55,52 @@ fn what_is_no_server_is_called_so() {
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     assert!(matches!(Process::of(child.id()), Err(ProcessError::Gone { .. })));
+}
+
+/// The smallest program of 32 bits: one segment, whose code waits for signals for ever.
+fn program_of_32_bits() -> Vec<u8> {
+    // mov $29, %eax (pause); int $0x80; jmp to the beginning.
+    const CODE: [u8; 9] = [0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7];
+    const BASE: u32 = 0x0804_8000;
+    const HEADERS: u32 = 52 + 32;
+    let mut bytes = b"\x7fELF\x01\x01\x01".to_vec();
+    bytes.resize(16, 0);
+    // An executable (2) for the 80386 (3).
+    for half in [2_u16, 3] {
+        bytes.extend(half.to_le_bytes());
+    }
+    // Version, entry, program headers behind this one, no sections, no flags.
+    for word in [1, BASE + HEADERS, 52, 0, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    // Sizes and numbers of headers: 52, one of 32, none of sections.
+    for half in [52_u16, 32, 1, 40, 0, 0] {
+        bytes.extend(half.to_le_bytes());
+    }
+    let whole = HEADERS + CODE.len() as u32;
+    // To be loaded (1) from the beginning on, readable and executable (5), by pages.
+    for word in [1, 0, BASE, BASE, whole, whole, 5, 0x1000] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(CODE);
+    bytes
+}
+
+#[test]
+fn a_process_of_32_bits_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("postgres");
+    fs::write(&path, program_of_32_bits()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut process = match Command::new(&path).spawn() {
+        Ok(process) => process,
+        Err(error) => {
+            eprintln!("skipped: this kernel runs no programs of 32 bits: {error}");
+            return;
+        }
+    };
+    let error = Server::with_process(process.id()).unwrap_err().to_string();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(error.contains("is built for 32 bits; only x86-64"), "{error}");
 }

@@ -17,7 +17,7 @@ use howdah_wire::{
 
 use self::prove::{Answer, Question};
 use super::{Derived, MESSAGE_BYTES_MAX, Rejection, Work, startup::Wish};
-use crate::Setting;
+use crate::{Setting, config::CONSOLE_DATABASES};
 
 pub use rules::ClientRules;
 
@@ -404,7 +404,9 @@ impl ClientHandshake {
     }
 
     fn admit(&mut self, wish: Wish, scram_keys: Option<ScramKeys>) -> ClientStep {
-        if self.rules.config.database(&wish.database).is_none() {
+        // Whether somebody may use the console, it decides itself.
+        let is_console = CONSOLE_DATABASES.contains(&wish.database.as_str());
+        if !is_console && self.rules.config.database(&wish.database).is_none() {
             return self.reject(Rejection::UnknownDatabase(wish.database));
         }
         encode::authentication(&mut self.output, AuthenticationRequest::Ok)

@@ -94,6 +94,18 @@ pub enum Rejection {
         /// Its name.
         String,
     ),
+    /// An operator lets no new client of this database in.
+    #[error("database \"{0}\" is disabled")]
+    Disabled(
+        /// Its name.
+        String,
+    ),
+    /// The console is not for everybody.
+    #[error("user \"{0}\" may not use the console")]
+    NoOperator(
+        /// The user.
+        String,
+    ),
     /// Another message instead of a password.
     #[error("expected password response, got message type {0}")]
     NoPassword(
@@ -133,6 +145,8 @@ impl Rejection {
                 b"28000"
             }
             Self::ChannelBinding => b"28000",
+            Self::NoOperator(_) => b"42501",
+            Self::Disabled(_) => b"57P03",
             Self::Password(_) => b"28P01",
             Self::UnknownDatabase(_) => b"3D000",
             Self::TooMany(_) => b"53300",

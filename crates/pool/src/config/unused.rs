@@ -4,16 +4,11 @@ use super::Config;
 
 /// Keys of `[pool]` that ask for something which is not done, and what happens instead.
 pub(super) fn unused(config: &Config) -> Vec<(String, &'static str)> {
-    const CONSOLE: &str = "there is no console";
-    let rows = [
-        (
-            config.application_name_add_host,
-            "application-name-add-host",
-            "application_name stays as clients set it",
-        ),
-        (!config.admin_users.is_empty(), "admin-users", CONSOLE),
-        (!config.stats_users.is_empty(), "stats-users", CONSOLE),
-    ];
+    let rows = [(
+        config.application_name_add_host,
+        "application-name-add-host",
+        "application_name stays as clients set it",
+    )];
     let asked = rows.into_iter().filter(|(is_asked, _, _)| *is_asked);
     asked.map(|(_, key, instead)| (key.to_owned(), instead)).collect()
 }
@@ -21,8 +16,8 @@ pub(super) fn unused(config: &Config) -> Vec<(String, &'static str)> {
 #[test]
 fn only_what_is_asked_for_is_told() {
     assert_eq!(unused(&Config::default()), []);
-    let text = "application-name-add-host = true\nstats-users = []\nadmin-users = ['me']\n";
+    let text = "application-name-add-host = true\nadmin-users = ['me']\n";
     let config: Config = toml::from_str(text).unwrap();
     let keys: Vec<_> = unused(&config).into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["application-name-add-host", "admin-users"]);
+    assert_eq!(keys, ["application-name-add-host"]);
 }

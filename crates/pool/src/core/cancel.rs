@@ -33,7 +33,9 @@ impl Core {
         let Some(server_id) = client.server() else { return };
         let front = self.servers.get(server_id).and_then(|server| server.owed.front());
         match front.map(|front| front.audience) {
-            Some(Audience::Client) => self.order_cancel(server_id, io),
+            // What was asked on behalf of the client's request fails as that would; and its answer is
+            // kept back by the server until it has answered that, too.
+            Some(Audience::Client | Audience::Pooler) => self.order_cancel(server_id, io),
             // It would hit what the pooler asked for before the client's request.
             Some(_) => {
                 if let Some(client) = self.clients.get_mut(id) {

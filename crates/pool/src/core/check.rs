@@ -15,7 +15,7 @@ impl Core {
     /// The server that the next client of a pool gets, if it need not be asked first.
     #[inline]
     pub(super) fn next_idle(&self, pool_id: PoolId) -> Option<ServerId> {
-        let pool = self.pools[pool_id.index()].as_ref()?;
+        let pool = self.pools[pool_id.index()].as_ref().filter(|it| !it.spec.gate.is_paused())?;
         let id = if pool.spec.round_robin { pool.idle.front() } else { pool.idle.back() };
         let id = *id?;
         let is_late = pool.spec.check.as_ref().is_some_and(|check| {
@@ -30,7 +30,7 @@ impl Core {
         loop {
             let pool = self.pool(pool_id);
             let Some(check) = &pool.spec.check else { return };
-            if pool.waiting.len() <= pool.checking as usize {
+            if pool.waiting.len() <= pool.checking as usize || pool.spec.gate.is_paused() {
                 return;
             }
             let query = check.query.clone();

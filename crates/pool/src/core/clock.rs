@@ -79,7 +79,9 @@ impl Core {
                 {
                     return self.tell_that_it_waits(id, io);
                 }
-                (timeouts.query_wait, Refusal::QueryWait)
+                // While an operator lets nobody have a server, nobody waits too long.
+                let limit = timeouts.query_wait.filter(|_| !pool.spec.gate.is_paused());
+                (limit, Refusal::QueryWait)
             }
             ClientState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
             ClientState::Linked(server) => {

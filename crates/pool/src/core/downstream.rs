@@ -13,6 +13,7 @@ use crate::{
     ids::{Peer, ServerId},
     inlet::{Fate, Inlet, header_at},
     owed::Audience,
+    pool::Pool,
     refusal::Refusal,
     server::ServerState,
     spec::Mode,
@@ -31,6 +32,11 @@ enum End {
 impl Core {
     pub(super) fn downstream(&mut self, id: ServerId, bytes: &[u8], io: &mut dyn Io) {
         let mut bytes = bytes;
+        if let Some(server) = self.servers.get(id)
+            && let Some(pool) = &mut self.pools[server.pool.index()]
+        {
+            pool.tally.server_bytes += bytes.len() as u64;
+        }
         while let Some(server) = self.servers.get_mut(id)
             && !server.inlet.held.is_empty()
         {
@@ -67,11 +73,12 @@ impl Core {
             _ => None,
         };
         let client = linked.and_then(|client| self.clients.get_mut(client));
+        let now = self.now;
         let Self { wishes, statements, to_server, pools, .. } = self;
-        let pool = pools[server.pool.index()].as_ref().expect("it has servers");
-        let refuses_blocks = pool.spec.mode == Mode::Statement;
+        let Pool { spec, tally, .. } = pools[server.pool.index()].as_mut().expect("it has servers");
+        let refuses_blocks = spec.mode == Mode::Statement;
         let mut listener =
-            Listener { server, client, refuses_blocks, wishes, statements, to_server };
+            Listener { server, client, refuses_blocks, wishes, statements, to_server, tally, now };
         if twice
             && let Some(entry) = listener.server.owed.front()
             && let Some(reply) = entry.request.reply_here()
@@ -115,9 +122,8 @@ impl Core {
                 self.update_pause(Peer::Client(client_id), io);
                 return self.replay_held(client_id, io);
             }
-            if client.cancel_due
-                && server.owed.front().is_some_and(|front| front.audience == Audience::Client)
-            {
+            let is_at = |audience| matches!(audience, Audience::Client | Audience::Pooler);
+            if client.cancel_due && server.owed.front().is_some_and(|front| is_at(front.audience)) {
                 client.cancel_due = false;
                 self.order_cancel(id, io);
             }

@@ -2,7 +2,10 @@
 
 use howdah_wire::{
     backend::{Severity, TransactionStatus},
-    frontend,
+    frontend::{
+        self,
+        encode::{bind, execute, parse, sync},
+    },
 };
 
 use super::{Core, Mutant, settle};
@@ -10,11 +13,12 @@ use crate::{
     Backlog, Io,
     client::{ClientState, Syncing},
     dirt::{Dirt, SetKind},
+    gather::Gather,
     ids::{ClientId, Peer, ServerId},
     owed::{Audience, Request},
     pool::Pool,
     refusal::Refusal,
-    server::ServerState,
+    server::{Server, ServerState},
     spec::Mode,
 };
 
@@ -27,7 +31,7 @@ impl Core {
             if runs && client.inlet.at_boundary() {
                 self.order_cancel(id, io); // Nobody waits for the answer.
             }
-            self.clean_up(id, client.inlet.at_boundary(), io);
+            self.clean_up(id, client.inlet.padding(), io);
         }
     }
 
@@ -36,13 +40,14 @@ impl Core {
         let Some(client) = self.clients.remove(id) else { return };
         io.close(Peer::Client(id));
         if let Some(server) = client.server() {
-            self.clean_up(server, client.inlet.at_boundary(), io);
+            self.clean_up(server, client.inlet.padding(), io);
         }
     }
 
     /// Ends what a client left behind on its server: waits for what runs, rolls back what is open. If
-    /// the client stopped in the middle of a message, only closing helps.
-    fn clean_up(&mut self, id: ServerId, at_boundary: bool, io: &mut dyn Io) {
+    /// the client stopped in the middle of a message, that is made whole with `padding`, so that the
+    /// server refuses it; without one, only closing helps.
+    fn clean_up(&mut self, id: ServerId, padding: Option<usize>, io: &mut dyn Io) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.state = ServerState::Cleaning;
         server.since = self.now;
@@ -54,9 +59,11 @@ impl Core {
             None if is_session => server.dirt = Dirt::UNKNOWN,
             None => {}
         }
-        if !at_boundary || spec.servers_once {
+        let Some(padding) = padding.filter(|_| !spec.servers_once) else {
             return self.close_server(id, io);
-        }
+        };
+        self.to_server.make(|buf| buf.resize(buf.len() + padding, PADDING));
+        self.flush_server(id, &[], io);
         self.update_pause(Peer::Server(id), io);
         self.go_on_cleaning(id, io);
     }
@@ -78,10 +85,7 @@ impl Core {
             return self.go_on_cleaning(id, io);
         }
         if server.batch_open || server.skipping {
-            server.batch_open = false;
-            server.skipping = false;
-            server.owed.push_for(Audience::Cleaning, Request::Sync);
-            self.to_server.make(frontend::encode::sync);
+            end_batch(server, &mut self.to_server);
             return self.flush_server(id, &[], io);
         }
         if !server.owed.is_empty() {
@@ -236,6 +240,27 @@ impl Core {
             if pause { io.pause(peer) } else { io.resume(peer) }
         }
     }
+}
+
+/// What fills up a message that its client never ended: no zero byte, so that no text in it ends.
+const PADDING: u8 = 1;
+
+/// Ends a batch whose Sync never came. A server whose client goes does not commit such a batch, so it
+/// is rolled back before the Sync that would.
+fn end_batch(server: &mut Server, to: &mut Gather) {
+    if !std::mem::take(&mut server.skipping) {
+        for request in [Request::Parse(None), Request::Bind(0), Request::Execute] {
+            server.owed.push_for(Audience::Pooler, request);
+        }
+        to.make(|buf| {
+            parse(buf, b"", b"ROLLBACK", &[]).expect("no zero byte");
+            bind(buf, b"", b"", &[], [], &[]).expect("no zero byte");
+            execute(buf, b"", 0).expect("no zero byte");
+        });
+    }
+    server.batch_open = false;
+    server.owed.push_for(Audience::Cleaning, Request::Sync);
+    to.make(sync);
 }
 
 /// What is run before another client gets a server, if anything is.

@@ -50,11 +50,17 @@ impl Core {
         let client = self.clients.get(id)?;
         let pool_id = client.pool;
         let is_queued = client.state == ClientState::Waiting;
+        let waited = is_queued.then(|| self.now.since(client.since));
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
             return None;
         }
         let server_id = self.next_idle(pool_id)?;
-        self.pool(pool_id).take_idle();
+        let pool = self.pool(pool_id);
+        pool.take_idle();
+        pool.tally.assignments += 1;
+        if let Some(waited) = waited {
+            pool.tally.wait_time.add(waited);
+        }
         let client = self.clients.get_mut(id)?;
         let server = self.servers.get_mut(server_id).expect("idle servers exist");
         server.link(id, self.now);
@@ -96,6 +102,9 @@ impl Core {
         pool.restarting = false;
         pool.spec.greeting.learn(parameters);
         pool.idle.push_back(id);
+        if self.servers.get(id).is_some_and(|server| self.is_barred(server)) {
+            self.close_server(id, io);
+        }
         self.serve(pool_id, io);
     }
 
@@ -210,7 +219,8 @@ impl Core {
         self.update_pause(Peer::Server(id), io);
         let is_checked =
             std::mem::take(&mut self.servers.get_mut(id).expect("it is there").is_checked);
-        let yields = !self.starving.is_empty() && self.yields(id);
+        let yields = !self.starving.is_empty() && self.yields(id)
+            || self.servers.get(id).is_some_and(|server| self.is_barred(server));
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);
         pool.idle.push_back(id);

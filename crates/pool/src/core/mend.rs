@@ -2,6 +2,7 @@
 //! went back to what the pooler began with, and statements that the server has another idea of.
 
 use howdah_wire::{
+    Backend,
     backend::{Severity, TransactionStatus, encode},
     frontend::{self, Target},
 };
@@ -37,6 +38,31 @@ impl Listener<'_> {
         let ends_for = if is_last { Audience::Client } else { Audience::PutBack };
         server.owed.push_for(ends_for, Request::Sync);
         if is_last { Reply::Swallow } else { Reply::Forward }
+    }
+
+    /// Keeps what the pooler's own statements in a client's query string are answered from the client.
+    pub(super) fn unweave(&mut self, kind: Backend, body: &[u8]) -> Option<Reply> {
+        let woven = self.server.woven.as_mut()?;
+        match kind {
+            Backend::RowDescription | Backend::DataRow if woven.is_ours() => Some(Reply::Swallow),
+            Backend::CommandComplete => {
+                let is_ours = woven.is_ours();
+                woven.statement_done();
+                is_ours.then_some(Reply::Swallow)
+            }
+            Backend::ErrorResponse => {
+                let moved = moved(body, |position| woven.position(position));
+                match self.error(body, Audience::Client) {
+                    Reply::Forward => Some(moved.map_or(Reply::Forward, Reply::Replace)),
+                    other => Some(other),
+                }
+            }
+            Backend::ReadyForQuery => {
+                self.server.woven = None;
+                None
+            }
+            _ => None,
+        }
     }
 
     /// What to do about an error that says that the server has another idea of a shared statement than
@@ -80,6 +106,19 @@ impl Listener<'_> {
         });
         Some(Reply::Swallow)
     }
+}
+
+/// An error whose position in the query string is another; `None` if it has none.
+fn moved(body: &[u8], position: impl Fn(usize) -> usize) -> Option<Vec<u8>> {
+    let at = memchr::memmem::find(body, b"\0P")? + 2;
+    let end = at + memchr::memchr(0, &body[at..])?;
+    let old = std::str::from_utf8(&body[at..end]).ok()?.parse().ok()?;
+    let new = position(old).to_string();
+    let mut buf = vec![Backend::ErrorResponse.tag().0];
+    let bytes = u32::try_from(body.len() - (end - at) + new.len() + 4).ok()?;
+    buf.extend_from_slice(&bytes.to_be_bytes());
+    [&body[..at], new.as_bytes(), &body[end..]].iter().for_each(|it| buf.extend_from_slice(it));
+    Some(buf)
 }
 
 /// The error that PostgreSQL has for a statement that is not there, with the client's name in it.

@@ -52,7 +52,8 @@ impl Core {
             let pool = self.pool(pool_id);
             pool.opening += 1;
             pool.servers += 1;
-            let server = self.servers.insert(Server::opening(pool_id, permits, now));
+            let epoch = pool.spec.gate.epoch();
+            let server = self.servers.insert(Server::opening(pool_id, epoch, permits, now));
             io.open_server(server, pool_id);
         }
     }
@@ -76,7 +77,8 @@ impl Core {
         let waiting = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
         let short = pool.spec.servers_min.saturating_sub(pool.servers - pool.opening) as usize;
         let wanted = waiting.saturating_sub(pool.checking as usize).max(short);
-        (pool.opening as usize) < wanted
+        !pool.spec.gate.is_paused()
+            && (pool.opening as usize) < wanted
             && pool.opening < pool.spec.logins_max.max(1)
             && now >= pool.retry_at
     }

@@ -15,6 +15,8 @@ use crate::{
     server::{Server, ServerState},
     settings::{Setting, WishTable, is_settable, same_name},
     statements::Statements,
+    tally::Tally,
+    time::Time,
 };
 
 /// What becomes of a message.
@@ -56,6 +58,8 @@ pub(super) struct Listener<'a> {
     pub(super) wishes: &'a mut WishTable,
     pub(super) statements: &'a Statements,
     pub(super) to_server: &'a mut Gather,
+    pub(super) tally: &'a mut Tally,
+    pub(super) now: Time,
 }
 
 impl Listener<'_> {
@@ -64,6 +68,12 @@ impl Listener<'_> {
     pub(super) fn hear(&mut self, kind: Backend, body: &[u8]) -> Reply {
         let Some(front) = self.server.owed.front() else { return self.unasked(kind, body) };
         let audience = front.audience;
+        if self.server.woven.is_some()
+            && let Some(reply) = self.unweave(kind, body)
+        {
+            return reply;
+        }
+        let Some(front) = self.server.owed.front() else { return Reply::Unexpected };
         let answered = match (kind, &front.request) {
             (Backend::DataRow | Backend::CopyData | Backend::CopyDone, _) => false,
             (Backend::ReadyForQuery, Request::Query(_) | Request::Function | Request::Sync) => {
@@ -71,6 +81,9 @@ impl Listener<'_> {
                 let Some(status) = status else { return Reply::Unexpected };
                 self.server.status = status;
                 self.server.copying_in = false;
+                if audience == Audience::Client {
+                    self.count_request();
+                }
                 if self.refuses_blocks && status != TransactionStatus::Idle && self.client.is_some()
                 {
                     self.server.owed.pop();
@@ -119,6 +132,17 @@ impl Listener<'_> {
             self.server.owed.pop();
         }
         if audience == Audience::Client { Reply::Forward } else { Reply::Swallow }
+    }
+
+    /// A request of the client's is answered.
+    #[inline]
+    fn count_request(&mut self) {
+        self.tally.queries += 1;
+        self.tally.query_time.add(self.now.since(self.server.since));
+        if self.server.status == TransactionStatus::Idle {
+            self.tally.transactions += 1;
+            self.tally.transaction_time.add(self.now.since(self.server.began));
+        }
     }
 
     /// What a server may say without being asked.
@@ -238,7 +262,7 @@ impl Listener<'_> {
         }
     }
 
-    fn error(&mut self, body: &[u8], audience: Audience) -> Reply {
+    pub(super) fn error(&mut self, body: &[u8], audience: Audience) -> Reply {
         match audience {
             Audience::Settings => return Reply::Break(setting_refused(body)),
             Audience::Cleaning => return Reply::Break(Refusal::ServerLost),
@@ -291,6 +315,7 @@ impl Listener<'_> {
             && let Some(client) = client
         {
             client.statements.unnamed = text;
+            client.statements.unnamed_is_plain = false;
         }
         self.server.statements.unnamed_is_ours = false;
         self.server.copying_in = false;

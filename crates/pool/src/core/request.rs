@@ -16,7 +16,7 @@ use howdah_wire::{
 
 use super::{
     rewrite::{Message, Rewriter, Rewritten},
-    upstream::{Judge, SHORT_BYTES_MAX, Stop, misplaced},
+    upstream::{Judge, Stop, misplaced},
 };
 use crate::{
     client::{Client, Syncing},
@@ -25,6 +25,7 @@ use crate::{
     gather::Gather,
     inlet::Inlet,
     owed::Request,
+    put_back::{Woven, touches_settings, weave},
     settings::is_settable,
     statements::sql_of,
 };
@@ -139,8 +140,7 @@ impl Upstream<'_> {
             rewriter.begin_batch();
         }
         let rewritten = if kind == Frontend::Execute {
-            rewriter.server.owed.push(Request::Execute);
-            Rewritten::AsIs
+            rewriter.execute(message)
         } else if rewriter.statements_max == 0 {
             self.passed_on(kind, message)
         } else {
@@ -152,18 +152,8 @@ impl Upstream<'_> {
         rewritten
     }
 
-    /// Whether more of a text has to be there: it may leave something behind for others, or put
-    /// settings back that the client began with.
-    fn needs_text(&self, message: Message<'_>) -> bool {
-        let matters = self.shares || !self.rewriter.client.startup.list().is_empty();
-        matters && !message.is_whole() && message.header.body_bytes <= SHORT_BYTES_MAX
-    }
-
     /// Names stay as they are.
     fn passed_on(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
-        if kind == Frontend::Parse && self.needs_text(message) {
-            return Rewritten::Stop(Stop::Starved);
-        }
         let server = &mut *self.rewriter.server;
         if kind == Frontend::Parse {
             if self.shares {
@@ -222,20 +212,39 @@ impl Upstream<'_> {
         {
             return stalled; // The batch may have failed, and then the server skips this.
         }
-        if self.needs_text(message) {
-            return Rewritten::Stop(Stop::Starved);
-        }
         if self.shares
             && let Some(rewritten) = self.deallocated(message)
         {
             return rewritten;
         }
+        let woven = self.woven(message);
+        if woven.is_some()
+            && let Some(stalled) = self.stall()
+        {
+            return stalled; // Its answers are told from others by being the only ones.
+        }
         let set_kind = self.note_query(message);
-        let server = &mut *self.rewriter.server;
+        let Rewriter { server, to_server, .. } = &mut self.rewriter;
         server.batch_open = false; // ReadyForQuery ends it as Sync would.
-        server.holds_back = !server.put_back.is_empty();
+        server.holds_back = !server.put_back.is_empty() || woven.is_some();
         server.owed.push(Request::Query(set_kind));
-        Rewritten::AsIs
+        let Some(woven) = woven else { return Rewritten::AsIs };
+        to_server.make(|buf| {
+            frontend::encode::query(buf, &woven.sql).expect("only plain text is woven into");
+        });
+        server.woven = Some(Box::new(woven));
+        Rewritten::Whole
+    }
+
+    /// A query string in the place of one that puts settings back, and does something else.
+    fn woven(&self, message: Message<'_>) -> Option<Woven> {
+        let Rewriter { client, server, .. } = &self.rewriter;
+        let startup = client.startup.list();
+        if startup.is_empty() || !message.is_whole() || server.copying_in {
+            return None;
+        }
+        let sql = message.body.strip_suffix(b"\0").filter(|sql| touches_settings(sql))?;
+        weave(sql, startup, server.status != TransactionStatus::Idle)
     }
 
     /// What becomes of a query string that deallocates what the client prepared by protocol; `None` if

@@ -8,17 +8,20 @@ use std::sync::Arc;
 
 use howdah_wire::{Frontend, Header, backend::TransactionStatus};
 
-use super::upstream::Stop;
+use super::{settle, upstream::Stop};
 use crate::{
     client::Client,
     deallocate,
     dirt::{Dirt, SetKind},
     gather::Gather,
     owed::{Audience, Request, Undo, UnnamedBefore},
+    prepared::ClientStatements,
+    put_back::{ResettingPortal, put_back_by},
     refusal::Refusal,
     server::Server,
     settings::is_settable,
-    statements::{NAME_PREFIX, Statement, Statements, sql_of},
+    statements::{NAME_PREFIX, Statement, Statements, is_plain, sql_of},
+    tally::Tally,
 };
 
 /// Most of a message that is held until its names are there. Beyond it, a client that wants a
@@ -43,6 +46,7 @@ pub(super) struct Rewriter<'a> {
     pub(super) server: &'a mut Server,
     pub(super) statements: &'a Statements,
     pub(super) statements_max: usize,
+    pub(super) tally: &'a mut Tally,
     pub(super) to_server: &'a mut Gather,
 }
 
@@ -83,6 +87,19 @@ impl<'a> Message<'a> {
             Rewritten::Stop(Stop::Starved)
         }
     }
+}
+
+/// The statement that a message refers to.
+#[derive(Clone, Copy)]
+struct Referred {
+    /// 0 if it has none that is shared.
+    id: u64,
+    /// See [`is_plain`].
+    is_plain: bool,
+}
+
+impl Referred {
+    const NONE: Self = Self { id: 0, is_plain: false };
 }
 
 impl Rewriter<'_> {
@@ -138,8 +155,10 @@ impl Rewriter<'_> {
         let undo = self.before_unnamed();
         if message.is_whole() {
             let text = &message.body[text_at..];
-            self.client.statements.set_unnamed(text);
-            self.notes(sql_of(text), Dirt::of_text(sql_of(text)));
+            let sql = sql_of(text);
+            let is_plain = is_plain(sql);
+            self.client.statements.set_unnamed(text, is_plain);
+            self.notes_unless_plain(sql, Dirt::of_text(sql), is_plain);
         } else {
             self.client.statements.drop_unnamed();
             self.server.dirt = Dirt::UNKNOWN;
@@ -210,9 +229,11 @@ impl Rewriter<'_> {
             return Rewritten::Stop(Stop::Doubtful);
         }
         let id = statement.id;
+        self.tally.client_parses += 1;
         self.client.statements.named.insert(name.into(), Arc::clone(statement));
         if !self.server.statements.touch(id) {
             self.make_room();
+            self.tally.server_parses += 1;
             self.server.statements.insert(id);
             let undo = Undo::NamedAndHeld(name.into(), id);
             self.server.owed.push(Request::Parse(Some(Box::new(undo))));
@@ -246,11 +267,48 @@ impl Rewriter<'_> {
     pub(super) fn bind(&mut self, message: Message<'_>) -> Rewritten {
         let Some((portal, statement_at)) = message.string(0) else { return message.missing() };
         let Some((name, rest_at)) = message.string(statement_at) else { return message.missing() };
-        let (rewritten, id) = self.refer(message.header, name, rest_at, &[portal, b"\0"]);
+        let (rewritten, to) = self.refer(message.header, name, rest_at, &[portal, b"\0"]);
         if !matches!(rewritten, Rewritten::Stop(_)) {
-            self.server.owed.push(Request::Bind(id));
+            self.server.owed.push(Request::Bind(to.id));
+            self.tally.binds += u64::from(to.id != 0);
+            let may_reset = !to.is_plain || self.server.resetting.is_some();
+            if may_reset && !self.client.startup.list().is_empty() {
+                self.note_resetting(portal, name);
+            }
         }
         rewritten
+    }
+
+    /// Notes a portal that will put settings back when it is run.
+    fn note_resetting(&mut self, portal: &[u8], statement: &[u8]) {
+        let ClientStatements { named, unnamed, .. } = &self.client.statements;
+        let text = match statement {
+            b"" => Some(&unnamed[..]),
+            name => named.get(name).map(|statement| &*statement.text),
+        };
+        let back = text.and_then(|text| put_back_by(sql_of(text), self.client.startup.list()));
+        let resetting = &mut self.server.resetting;
+        if let Some((back, is_local)) = back {
+            *resetting = Some(Box::new(ResettingPortal { portal: portal.into(), back, is_local }));
+        } else if resetting.as_ref().is_some_and(|noted| *noted.portal == *portal) {
+            *resetting = None;
+        }
+    }
+
+    /// An Execute: behind one that puts settings back goes what sets what the client began with, for
+    /// the batch goes on.
+    pub(super) fn execute(&mut self, message: Message<'_>) -> Rewritten {
+        self.server.owed.push(Request::Execute);
+        let runs = |noted: &mut Box<ResettingPortal>| {
+            message.is_whole() && message.string(0).is_some_and(|it| *it.0 == *noted.portal)
+        };
+        let Some(noted) = self.server.resetting.take_if(runs) else { return Rewritten::AsIs };
+        self.to_server.make(|buf| {
+            write_header(buf, Frontend::Execute, message.body.len());
+            buf.extend_from_slice(message.body);
+        });
+        settle::set_in_batch(self.server, &noted, self.to_server);
+        Rewritten::Whole
     }
 
     /// A Describe: of a portal it goes as it is, of a statement under the shared name.
@@ -259,9 +317,9 @@ impl Rewriter<'_> {
             return message.missing();
         }
         let Some((name, end)) = message.string(1) else { return message.missing() };
-        let (rewritten, id) = match message.body[0] {
+        let (rewritten, Referred { id, .. }) = match message.body[0] {
             b'S' => self.refer(message.header, name, end, &[b"S"]),
-            _ => (Rewritten::AsIs, 0),
+            _ => (Rewritten::AsIs, Referred::NONE),
         };
         if !matches!(rewritten, Rewritten::Stop(_)) {
             self.server.owed.push(Request::Describe(id));
@@ -295,7 +353,7 @@ impl Rewriter<'_> {
     }
 
     /// Rewrites the reference to the statement `name` in a message that has `before` in front of it
-    /// and whose next field is at `rest_at`. Gives the statement's id, too.
+    /// and whose next field is at `rest_at`. Tells of the statement, too.
     #[inline]
     fn refer(
         &mut self,
@@ -303,31 +361,42 @@ impl Rewriter<'_> {
         name: &[u8],
         rest_at: usize,
         before: &[&[u8]],
-    ) -> (Rewritten, u64) {
+    ) -> (Rewritten, Referred) {
         if name.is_empty() {
             if !self.server.copying_in && self.server.owed.leaves_unnamed_in_doubt() {
-                return (Rewritten::Stop(Stop::Doubtful), 0);
+                return (Rewritten::Stop(Stop::Doubtful), Referred::NONE);
             }
             self.hold_unnamed();
-            return (Rewritten::AsIs, 0);
+            let is_plain = self.client.statements.unnamed_is_plain;
+            return (Rewritten::AsIs, Referred { id: 0, is_plain });
         }
         let statement = self.client.statements.named.get(name).cloned();
         if self.is_doubtful(name, statement.as_ref().map_or(0, |statement| statement.id)) {
-            return (Rewritten::Stop(Stop::Doubtful), 0);
+            return (Rewritten::Stop(Stop::Doubtful), Referred::NONE);
         }
         if let Some(statement) = statement {
             self.server.again.refers();
             self.hold(&statement);
-            self.notes(sql_of(&statement.text), statement.dirt);
+            self.notes_unless_plain(sql_of(&statement.text), statement.dirt, statement.is_plain);
             self.front_of(header, rest_at, before, &[&statement.name, b"\0"]);
-            return (Rewritten::Front(rest_at), statement.id);
+            let Statement { id, is_plain, .. } = *statement;
+            return (Rewritten::Front(rest_at), Referred { id, is_plain });
         }
         if name.starts_with(NAME_PREFIX) {
             // Somebody else's, perhaps. The server is to say that there is none of that name.
             self.front_of(header, rest_at, before, &[name, b"?\0"]);
-            return (Rewritten::Front(rest_at), 0);
+            return (Rewritten::Front(rest_at), Referred::NONE);
         }
-        (Rewritten::AsIs, 0)
+        (Rewritten::AsIs, Referred::NONE)
+    }
+
+    /// The same for a text of which it is known whether it is plain.
+    #[inline]
+    fn notes_unless_plain(&mut self, sql: &[u8], dirt: Dirt, is_plain: bool) {
+        match is_plain {
+            true => self.server.dirt |= dirt,
+            false => self.notes(sql, dirt),
+        }
     }
 
     /// Notes what running a text may leave behind.
@@ -347,6 +416,7 @@ impl Rewriter<'_> {
             return;
         }
         self.make_room();
+        self.tally.server_parses += 1;
         self.server.statements.insert(statement.id);
         let undo = Box::new(Undo::Held(statement.id));
         self.server.owed.push_for(Audience::Pooler, Request::Parse(Some(undo)));

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use howdah_wire::{
     Format,
-    frontend::encode::{bind, execute, parse, sync},
+    frontend::{
+        Target,
+        encode::{bind, close, execute, parse, sync},
+    },
 };
 
 use crate::{
@@ -12,15 +15,20 @@ use crate::{
     dirt::Dirt,
     gather::Gather,
     owed::{Audience, Request},
+    put_back::ResettingPortal,
     server::Server,
-    settings::Missing,
+    settings::{Missing, Setting},
 };
 
 /// Name on a server of the statement that sets a setting.
 const SETTER: &[u8] = b"howdah_set";
 const SETTER_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
-/// OID of `text`.
+/// The same in the middle of a client's batch.
+const RESETTER: &[u8] = b"howdah_put_back";
+const RESETTER_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, $3)";
+/// OIDs of `text` and `bool`.
 const TEXT: u32 = 25;
+const BOOL: u32 = 16;
 
 /// Queues what sets the settings that a client is to find, in a batch of its own before anything of
 /// the client's. Gives whether the client's messages may follow at once: settings that no server has
@@ -60,6 +68,28 @@ pub(super) fn set(server: &mut Server, missing: &[Missing], audience: Audience, 
             execute(buf, b"", 0).expect(NO_ZERO_BYTE);
         }
         sync(buf);
+    });
+}
+
+/// Queues what sets the settings that a client began with, in the middle of a batch that has put them
+/// back. Statement and portal are for this once: nobody knows yet what of the batch will be done.
+pub(super) fn set_in_batch(server: &mut Server, noted: &ResettingPortal, to: &mut Gather) {
+    let mut ask = |request| server.owed.push_for(Audience::Pooler, request);
+    to.make(|buf| {
+        ask(Request::Close(None));
+        close(buf, Target::Statement(RESETTER)).expect(NO_ZERO_BYTE);
+        ask(Request::Parse(None));
+        parse(buf, RESETTER, RESETTER_SQL, &[TEXT, TEXT, BOOL]).expect(NO_ZERO_BYTE);
+        for Setting { name, value } in &noted.back {
+            let is_local = if noted.is_local { b"t" } else { b"f" };
+            let values = [Some(&name[..]), Some(&value[..]), Some(&is_local[..])];
+            ask(Request::Bind(0));
+            bind(buf, RESETTER, RESETTER, &[Format::Text], values, &[]).expect(NO_ZERO_BYTE);
+            ask(Request::Execute);
+            execute(buf, RESETTER, 0).expect(NO_ZERO_BYTE);
+            ask(Request::Close(None));
+            close(buf, Target::Portal(RESETTER)).expect(NO_ZERO_BYTE);
+        }
     });
 }
 

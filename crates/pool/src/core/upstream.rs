@@ -18,6 +18,7 @@ use crate::{
     gather::Gather,
     ids::{ClientId, Peer},
     inlet::{Fate, Inlet, header_at},
+    pool::Pool,
     refusal::Refusal,
     spec::Mode,
     statements::Statements,
@@ -42,6 +43,11 @@ pub(super) enum Stop {
 impl Core {
     pub(super) fn upstream(&mut self, id: ClientId, bytes: &[u8], io: &mut dyn Io) {
         let mut bytes = bytes;
+        if let Some(client) = self.clients.get(id)
+            && let Some(pool) = &mut self.pools[client.pool.index()]
+        {
+            pool.tally.client_bytes += bytes.len() as u64;
+        }
         while let Some(client) = self.clients.get_mut(id) {
             if client.must_wait() {
                 return client.inlet.hold(bytes);
@@ -130,13 +136,13 @@ impl Core {
                 server.began = self.now;
             }
         }
-        let pool = self.pools[client.pool.index()].as_ref();
-        let spec = &pool.expect("pools of clients are never removed").spec;
+        let pool = self.pools[client.pool.index()].as_mut();
+        let Pool { spec, tally, .. } = pool.expect("pools of clients are never removed");
         let shares = spec.mode != Mode::Session;
         let to_server = &mut self.to_server;
         let statements_max = if shares { spec.statements_per_server as usize } else { 0 };
         let statements: &Statements = &self.statements;
-        let rewriter = Rewriter { client, server, statements, statements_max, to_server };
+        let rewriter = Rewriter { client, server, statements, statements_max, tally, to_server };
         let mut judge = Upstream { rewriter, to_client, shares, input };
         walk(&mut judge, self.body_bytes_max, input, at)
     }
@@ -162,7 +168,7 @@ fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usiz
         let inlet = judge.inlet();
         let taken = (input.len() - *at).min(inlet.body_left as usize);
         inlet.body_left -= u32::try_from(taken).expect("it is at most a u32");
-        let (forwards, is_cut) = (inlet.fate == Fate::Forward, inlet.body_left > 0);
+        let (forwards, is_cut) = (inlet.fate != Fate::Drop, inlet.body_left > 0);
         if forwards {
             judge.forward(*at..*at + taken);
         }
@@ -176,10 +182,15 @@ fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usiz
         };
         let start = *at + Header::BYTES;
         let end = input.len().min(start + header.body_bytes as usize);
+        // A client that stops in the middle of a short message gets no server for it, and costs none.
+        if end - start < header.body_bytes as usize && header.body_bytes <= SHORT_BYTES_MAX {
+            return Stop::Starved;
+        }
         let (fate, done) = match judge.judge(kind, Message { header, body: &input[start..end] }) {
             Rewritten::AsIs => {
                 judge.forward(*at..start);
-                (Fate::Forward, 0)
+                let is_vital = matches!(kind, Frontend::Execute | Frontend::FunctionCall);
+                (if is_vital { Fate::Vital } else { Fate::Forward }, 0)
             }
             Rewritten::Front(bytes) => (Fate::Forward, bytes),
             Rewritten::Whole => (Fate::Drop, 0),
@@ -210,8 +221,8 @@ fn front(input: &[u8], at: usize, body_bytes_max: u32) -> Result<(Header, Fronte
     }
 }
 
-/// Bodies up to this are held until they are whole where their contents matter.
-pub(super) const SHORT_BYTES_MAX: u32 = 4096;
+/// Messages with bodies up to this are held until they are whole.
+const SHORT_BYTES_MAX: u32 = 4096;
 
 /// A client that has no server, up to a message that needs one.
 struct Alone<'a> {
@@ -227,10 +238,6 @@ impl Judge for Alone<'_> {
     fn forward(&mut self, _: Range<usize>) {}
 
     fn judge(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
-        // A client that stops in the middle of a short message gets no server for it.
-        if !message.is_whole() && message.header.body_bytes <= SHORT_BYTES_MAX {
-            return Rewritten::Stop(Stop::Starved);
-        }
         match kind {
             Frontend::Terminate => return Rewritten::Stop(Stop::Goodbye),
             Frontend::Authentication => return misplaced(kind),

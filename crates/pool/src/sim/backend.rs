@@ -224,7 +224,7 @@ impl Backend {
         }
         if sql.starts_with(b"wrong") {
             self.fail_extended("42601", "syntax error");
-        } else if self.failed {
+        } else if self.failed && sql != b"ROLLBACK" {
             self.fail_extended("25P02", "current transaction is aborted");
         } else if !name.is_empty() && self.statements.contains_key(name) {
             let text =
@@ -239,7 +239,7 @@ impl Backend {
     fn bind(&mut self, portal: &[u8], statement: &[u8], values: &[String]) {
         let Some(sql) = self.statements.get(statement) else { return self.missing(statement) };
         let mut sql = String::from_utf8_lossy(sql).into_owned();
-        if self.failed {
+        if self.failed && sql != "ROLLBACK" {
             return self.fail_extended("25P02", "current transaction is aborted");
         }
         if self.is_outdated(statement) {

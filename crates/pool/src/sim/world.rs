@@ -16,8 +16,8 @@ use std::{
 use self::{network::Link, wire::Wire};
 use super::{backend::Backend, random::Random, script::SimClient};
 use crate::{
-    Check, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reset, ServerId, Statements, Time, Transfer,
-    WorkerId, core::Mutant,
+    Check, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reserve, Reset, ServerId, Statements, Time,
+    Transfer, WorkerId, core::Mutant,
 };
 
 const MS: u64 = 1_000_000;
@@ -71,8 +71,9 @@ pub(super) struct World {
     workers: Vec<Worker>,
     clients: Vec<(SimClient, Link)>,
     backends: Vec<(Backend, Link)>,
-    /// Of each pool, and of all together at last.
+    /// Of each pool with its reserve, and of all together at last.
     limits: Vec<Arc<Limit>>,
+    reserves: Vec<Arc<Limit>>,
     /// Client on whose behalf the core is being called.
     acting: Option<u32>,
     faults: bool,
@@ -89,14 +90,21 @@ impl World {
             specs.iter().map(|spec| Arc::clone(&spec.server_limits[0])).collect();
         let all = Limit::new(1 + u32::try_from(random.below(3)).unwrap());
         limits.push(Arc::clone(&all));
+        let mut size = || if random.percent(40) { 1 + random.below(2) } else { 0 };
+        let reserves: Vec<_> =
+            specs.iter().map(|_| Limit::new(u32::try_from(size()).unwrap())).collect();
         let statements: Arc<Statements> = Arc::default();
         let slow_percent = *random.pick(&[0, 5, 30]);
         let workers = (0..1 + random.below(2))
             .map(|number| {
                 let number = u8::try_from(number).unwrap();
                 let mut core = Core::sharing(WorkerId(number), Arc::clone(&statements));
-                for (pool, spec) in (0..).map(PoolId).zip(&specs) {
+                for ((pool, spec), reserve) in (0..).map(PoolId).zip(&specs).zip(&reserves) {
                     let mut spec = spec.clone();
+                    spec.reserve = (reserve.max() > 0).then(|| Reserve {
+                        limits: [Arc::clone(reserve), Arc::clone(&all)].into(),
+                        after: Duration::from_millis(30),
+                    });
                     spec.server_limits =
                         [Arc::clone(&spec.server_limits[0]), Arc::clone(&all)].into();
                     core.set_pool(pool, Arc::new(spec));
@@ -120,6 +128,7 @@ impl World {
             clients: Vec::new(),
             backends: Vec::new(),
             limits,
+            reserves,
             acting: None,
             faults,
             outdates,
@@ -190,9 +199,10 @@ impl World {
             self.backends.iter().filter(|(_, link)| of(link)).count()
         };
         let pools = (0..).map(|pool| Some(PoolId(pool))).zip(pools);
-        for (pool, limit) in pools.chain([(None, all)]) {
+        let pools = pools.zip(self.reserves.iter().map(|reserve| reserve.max()));
+        for ((pool, limit), reserve) in pools.chain([((None, all), 0)]) {
             let (open, max) = (open(pool), limit.max());
-            if open > max as usize || limit.taken() > max {
+            if open > (max + reserve) as usize || limit.taken() > max {
                 return Err(format!("{open} servers in {pool:?}, the limit is {max}"));
             }
         }

@@ -2,7 +2,7 @@
 //! client of a user in a database has logged in.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     num::NonZeroU32,
     sync::{
         Arc, Mutex, PoisonError,
@@ -20,9 +20,9 @@ use rustls::ClientConfig;
 
 use super::StartError;
 use crate::{
-    Check, Limit, Mode, Permits, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
+    Check, Gate, Limit, Mode, Permits, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
     auth::{ServerIntent, ServerProtection},
-    config::{Config, HostOrder, PoolMode, PoolSettings},
+    config::{ANY_DATABASE, Config, HostOrder, PoolMode, PoolSettings},
 };
 
 /// Most pools there may be: where users may name any database, they could make more without end.
@@ -44,6 +44,8 @@ struct Inner {
     pools: Vec<Arc<PoolEntry>>,
     by_key: HashMap<Key, PoolId>,
     limits: HashMap<LimitOf, Arc<Limit>>,
+    /// Of databases, by the names that clients use.
+    gates: BTreeMap<String, Arc<Gate>>,
 }
 
 /// Whom a pool is for.
@@ -92,6 +94,7 @@ impl ClientLimits {
 #[derive(Debug)]
 pub(super) struct PoolEntry {
     pub(super) id: PoolId,
+    pub(super) key: Key,
     pub(super) spec: Arc<PoolSpec>,
     pub(super) settings: PoolSettings,
     pub(super) clients: ClientLimits,
@@ -127,6 +130,26 @@ impl Directory {
         &self.config
     }
 
+    /// All pools, in the order of their numbers.
+    pub(super) fn pools(&self) -> Vec<Arc<PoolEntry>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).pools.clone()
+    }
+
+    /// The gate of a database; `None` if there is no such database.
+    pub(super) fn gate(&self, database: &str) -> Option<Arc<Gate>> {
+        self.config.database(database)?;
+        Some(self.inner.lock().unwrap_or_else(PoisonError::into_inner).gate(database))
+    }
+
+    /// The gates of all databases that have a name of their own or were used, by name.
+    pub(super) fn gates(&self) -> Vec<(String, Arc<Gate>)> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in self.config.databases.keys().filter(|name| *name != ANY_DATABASE) {
+            inner.gate(name);
+        }
+        inner.gates.iter().map(|(name, gate)| (name.clone(), Arc::clone(gate))).collect()
+    }
+
     /// The pool with this number, which somebody has been given before.
     pub(super) fn by_id(&self, id: PoolId) -> Option<Arc<PoolEntry>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,6 +179,7 @@ impl Directory {
         let id = PoolId(u32::try_from(inner.pools.len()).ok()?);
         let entry = Arc::new(PoolEntry {
             id,
+            key: key.clone(),
             spec: Arc::new(spec),
             settings,
             clients,
@@ -218,6 +242,7 @@ impl Directory {
             }),
             servers_min: settings.min_size,
             statements_per_server: self.config.max_prepared_statements,
+            gate: inner.gate(&key.database),
             settings_at_login: key.replication.is_some(),
             servers_once: key.replication.is_some() || times.server_lifetime.is_zero(),
             timeouts: Timeouts {
@@ -238,6 +263,10 @@ impl Directory {
 }
 
 impl Inner {
+    fn gate(&mut self, database: &str) -> Arc<Gate> {
+        Arc::clone(self.gates.entry(database.to_owned()).or_default())
+    }
+
     /// A limit that several pools share, if it is one.
     fn limit(&mut self, of: LimitOf, max: Option<NonZeroU32>) -> Option<Arc<Limit>> {
         let max = max?.get();

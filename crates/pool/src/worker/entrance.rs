@@ -11,7 +11,7 @@ use howdah_net::{Interest, Stream};
 use howdah_wire::startup::CancelKey;
 
 pub(super) use self::{client::ClientEntrance, dial::CancelEntrance, server::ServerEntrance};
-use super::{directory::Route, front::Front};
+use super::{desk::Visitor, directory::Route, front::Front};
 use crate::{
     ClientLogin, Permits, ServerFailure, ServerId,
     auth::{Rejection, ServerReady},
@@ -49,6 +49,8 @@ pub(super) enum Progress {
     Heavy,
     /// A client is in.
     Client(Box<Arrival>),
+    /// An operator is in.
+    Visitor(Box<Visitor>),
     /// A client wants another's statement cancelled; there is nothing more to do for it.
     CancelRequest(CancelKey),
     /// We are in at a server, by this route.
@@ -119,6 +121,12 @@ impl Entrance {
             }
             Kind::Cancel(cancel) => cancel.advance(stream, heavy),
         }
+    }
+
+    /// What its stream is to be watched for. Ours have to be told when they are connected; a client's
+    /// login is short, and fits into an empty socket.
+    pub(super) fn interest(&self) -> Interest {
+        if matches!(self.kind, Kind::Client(_)) { Interest::Read } else { Interest::Both }
     }
 
     /// What becomes of it when its time is over.

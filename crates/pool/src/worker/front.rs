@@ -1,6 +1,9 @@
 //! [`Front`]: what all workers and their helpers share.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use howdah_connect::tls::common_name;
 use howdah_net::Stream;
@@ -8,7 +11,7 @@ use howdah_wire::auth::scram::ClientKeys;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use rustls::ServerConfig;
 
-use super::{directory::Directory, tls::ClientTls};
+use super::{control::History, desk::VISITORS_MAX, directory::Directory, tls::ClientTls};
 use crate::{
     CancelSecret, Limit, Statements,
     auth::{ClientRules, Entropy, TlsFacts},
@@ -33,6 +36,10 @@ pub(super) struct Front {
     /// Prepared statements, by text and types.
     pub(super) statements: Arc<Statements>,
     random: SystemRandom,
+    /// How many operators may be at the console.
+    pub(super) visitors: Arc<[Arc<Limit>]>,
+    pub(super) history: Mutex<History>,
+    is_over: AtomicBool,
 }
 
 impl Front {
@@ -58,15 +65,29 @@ impl Front {
             end_point_hash,
             statements: Arc::default(),
             random,
+            visitors: [Limit::new(VISITORS_MAX)].into(),
+            history: Mutex::default(),
+            is_over: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the pooler has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_over(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 
     /// Random bytes for a login. Without a working source they are zeros, and SCRAM is weaker by
     /// what it guards against replays.
     pub(super) fn entropy(&self) -> Entropy {
         let mut entropy = Entropy { nonce: [0; 18], salt: [0; 4] };
-        let _ = self.random.fill(&mut entropy.nonce);
-        let _ = self.random.fill(&mut entropy.salt);
+        let mut bytes = [0; 22];
+        let _ = self.random.fill(&mut bytes);
+        entropy.nonce.copy_from_slice(&bytes[..18]);
+        entropy.salt.copy_from_slice(&bytes[18..]);
         entropy
     }
 

@@ -3,16 +3,18 @@
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicBool, Ordering},
+    mpsc::Sender,
 };
 
 use howdah_net::{Stream, Waker};
 use howdah_wire::startup::CancelKey;
 
 use super::{
+    control::WorkerReport,
     directory::Route,
     entrance::{Entrance, Progress},
 };
-use crate::{PoolId, Transfer, WorkerId};
+use crate::{ClientId, PoolId, Transfer, WorkerId};
 
 /// Something for a worker to do, from another thread.
 #[derive(Debug)]
@@ -25,6 +27,16 @@ pub(super) enum Mail {
     Cancel(CancelKey),
     /// A login's heavy step is done; it sits at this seat, if that is still its own.
     Helped { entrance: Box<Entrance>, progress: Progress, seat: usize, generation: u32 },
+    /// Tell about yourself.
+    Report { with_peers: bool, to: Sender<WorkerReport> },
+    /// An operator has turned a [`crate::Gate`].
+    GatesTurned,
+    /// End all clients and servers of these pools.
+    Kill(Arc<[PoolId]>),
+    /// End this client, and say whether it was there.
+    KillClient { client: ClientId, to: Sender<bool> },
+    /// Take no new clients, and end when the last has left.
+    Leave,
     /// Take no new clients, let go of those that are idle, end when there are none.
     Drain,
     /// End now.

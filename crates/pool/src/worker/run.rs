@@ -11,10 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_net::{Interest, Listener, Poller, Readiness, Received, Timers, Token};
+use howdah_net::{Listener, Poller, Readiness, Received, Timers, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
+    control::{Control, WorkerReport},
+    desk,
     entrance::{Arrival, CancelEntrance, Entrance, Progress, ServerEntrance},
     front::Front,
     helpers::{Helpers, Job},
@@ -31,7 +33,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const READS_MAX: usize = 8;
 
 /// Most connections taken from one listener before others have their turn. It begins with one, since
-/// asking for a second that is not there is a call for nothing, and doubles for as long as there are.
+/// asking for a second that is not there is a call for nothing, and doubles for as long as the listener
+/// is ready again at once.
 const ACCEPTS_MAX: usize = 32;
 
 /// How long what was sent last may take to go out.
@@ -52,8 +55,11 @@ pub(super) struct Worker {
     listeners: Vec<Listener>,
     timers: Timers<(usize, u32)>,
     accept_again: Option<Instant>,
-    /// How many connections are taken from a listener that is ready.
+    /// How many connections are taken from a listener that is ready, and the turn in which there were
+    /// as many.
     accepts: usize,
+    accepted_in: u64,
+    turn: u64,
     buffer: Box<[u8]>,
     began: Instant,
     now: Time,
@@ -63,6 +69,8 @@ pub(super) struct Worker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
+    /// No new clients; ends when the last has left.
+    Leaving,
     /// No new clients; ends with the last one.
     Draining,
     Over,
@@ -94,6 +102,8 @@ impl Worker {
             timers: Timers::new(),
             accept_again: None,
             accepts: 1,
+            accepted_in: 0,
+            turn: 0,
             buffer: vec![0; RECEIVE_BYTES].into(),
             began: Instant::now(),
             now: Time::default(),
@@ -118,6 +128,7 @@ impl Worker {
         while self.stage != Stage::Over {
             let deadline = self.deadline();
             self.sockets.poller.wait(deadline, &mut ready)?;
+            self.turn += 1;
             let now = self.began.elapsed();
             self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
             for ready in ready.drain(..) {
@@ -128,9 +139,12 @@ impl Worker {
             self.follow_orders();
             if self.stage == Stage::Draining {
                 self.core.drain(self.now, &mut self.sockets);
-                if self.core.clients() == 0 && !self.sockets.seats.any_lingers() {
-                    self.stage = Stage::Over;
-                }
+            }
+            if matches!(self.stage, Stage::Draining | Stage::Leaving)
+                && self.core.clients() == 0
+                && !self.sockets.seats.any_lingers()
+            {
+                self.stage = Stage::Over;
             }
         }
         Ok(())
@@ -258,13 +272,22 @@ impl Worker {
     }
 
     fn accept(&mut self, number: usize) {
+        if self.turn > self.accepted_in + 1 {
+            self.accepts = 1;
+        }
         for _ in 0..self.accepts {
             match self.listeners.get(number).map(Listener::accept) {
                 Some(Ok(Some(stream))) => {
+                    // What it begins with has mostly come with it.
+                    let has_spoken = !stream.is_unix();
                     let Some(entrance) = Entrance::client(stream, &self.front) else { continue };
                     let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
-                    let limit = self.front.directory.config().timeouts.client_login;
-                    self.watch(seat, Interest::Read, limit);
+                    self.limit(seat, self.front.directory.config().timeouts.client_login);
+                    if has_spoken {
+                        self.advance(seat);
+                    } else {
+                        self.register(seat);
+                    }
                 }
                 Some(Ok(None)) | None => {
                     self.accepts = 1;
@@ -277,6 +300,7 @@ impl Worker {
             }
         }
         self.accepts = ACCEPTS_MAX.min(self.accepts * 2);
+        self.accepted_in = self.turn;
     }
 
     /// A listener is reported for as long as somebody knocks, so it is not watched for a while.
@@ -295,18 +319,19 @@ impl Worker {
         }
     }
 
-    /// Has the poller watch an entrance's stream, and gives it its time.
-    fn watch(&mut self, seat: usize, interest: Interest, limit: Option<Duration>) {
-        let token = self.sockets.seats.token(seat);
+    /// Gives an entrance its time.
+    fn limit(&mut self, seat: usize, limit: Option<Duration>) {
         if let Some(limit) = limit {
             let key = (seat, self.sockets.seats.generation(seat));
             self.timers.insert(Instant::now() + limit, key);
         }
-        self.register(seat, token, interest);
     }
 
-    fn register(&mut self, seat: usize, token: Token, interest: Interest) {
+    /// Has the poller watch an entrance's stream, unless it does.
+    fn register(&mut self, seat: usize) {
+        let token = self.sockets.seats.token(seat);
         let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
+        let interest = entrance.interest();
         let Some(stream) = entrance.stream.as_ref().filter(|_| entrance.watched.is_none()) else {
             return;
         };
@@ -330,10 +355,7 @@ impl Worker {
     /// Deals with what came of going on with an entrance.
     fn arrived(&mut self, seat: usize, progress: Progress) {
         match progress {
-            Progress::Waiting => {
-                let token = self.sockets.seats.token(seat);
-                self.register(seat, token, Interest::Both);
-            }
+            Progress::Waiting => self.register(seat),
             Progress::Heavy => self.send_away(seat),
             Progress::Close => drop(self.sockets.seats.remove(seat)),
             Progress::CancelRequest(key) => {
@@ -357,6 +379,18 @@ impl Worker {
                 self.core.greet_client(id, &owed, self.now, &mut self.sockets);
                 if !received.is_empty() {
                     self.core.client_bytes(id, &received, self.now, &mut self.sockets);
+                }
+            }
+            Progress::Visitor(visitor) => {
+                if let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) {
+                    if before.watched.is_some() {
+                        // Failing, its readiness would be nobody's.
+                        let _ = self.sockets.poller.remove(&stream);
+                    }
+                    self.sockets.seats.remove(seat);
+                    let mailboxes = Arc::clone(&self.sockets.mailboxes);
+                    let control = Control { mailboxes, front: Arc::clone(&self.front) };
+                    desk::welcome(*visitor, stream, control);
                 }
             }
             Progress::Server(id, ready, route) => {
@@ -458,7 +492,7 @@ impl Worker {
         let entrance = Box::new(Entrance::server(ServerEntrance::new(id, entry)));
         let seat = self.sockets.seats.insert(Seat::Entrance(entrance));
         self.sockets.seat(Peer::Server(id), seat, None, None);
-        self.watch(seat, Interest::Both, limit);
+        self.limit(seat, limit);
         self.advance(seat);
     }
 
@@ -470,7 +504,7 @@ impl Worker {
         let limit = entry.settings.timeouts.cancel_wait;
         let entrance = Entrance::cancel(CancelEntrance::new(id, entry, route, key));
         let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
-        self.watch(seat, Interest::Both, limit);
+        self.limit(seat, limit);
         self.advance(seat);
     }
 
@@ -500,19 +534,44 @@ impl Worker {
                     self.core.serve_waiting(pool, self.now, &mut self.sockets);
                 }
                 Mail::Cancel(key) => self.cancel(key),
-                Mail::Drain => self.drain(),
+                Mail::Report { with_peers, to } => {
+                    // Who does not wait for it any more needs none.
+                    let _ = to.send(self.report(with_peers));
+                }
+                Mail::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
+                Mail::Kill(pools) => {
+                    for pool in pools.iter() {
+                        self.core.kill_pool(*pool, self.now, &mut self.sockets);
+                    }
+                }
+                Mail::KillClient { client, to } => {
+                    let _ = to.send(self.core.kill_client(client, self.now, &mut self.sockets));
+                }
+                Mail::Leave => self.close_doors(Stage::Leaving),
+                Mail::Drain => self.close_doors(Stage::Draining),
                 Mail::Stop => self.stage = Stage::Over,
             }
         }
     }
 
-    fn drain(&mut self) {
+    /// Takes no new clients from now on.
+    fn close_doors(&mut self, stage: Stage) {
         self.forget_listeners();
         self.listeners.clear();
         self.accept_again = None;
-        if self.stage == Stage::Open {
-            self.stage = Stage::Draining;
+        if matches!(self.stage, Stage::Open | Stage::Leaving) {
+            self.stage = stage;
         }
+    }
+
+    /// Tells about this worker.
+    fn report(&mut self, with_peers: bool) -> WorkerReport {
+        let report = self.core.report(with_peers, self.now);
+        let clients = report.clients.iter().map(|client| Peer::Client(client.id));
+        let servers = report.servers.iter().map(|server| Peer::Server(server.id));
+        let places =
+            clients.chain(servers).filter_map(|peer| Some((peer, self.sockets.where_is(peer)?)));
+        WorkerReport { worker: self.number, places: places.collect(), report }
     }
 
     fn on_time(&mut self) {

@@ -11,7 +11,7 @@ use super::{
     mail::{Mail, Mailbox},
     seats::{Before, Seat, Seats},
 };
-use crate::{Backlog, Io, Peer, Permits, PoolId, ServerId, Transfer, WorkerId};
+use crate::{Backlog, Io, Peer, Permits, Place, PoolId, ServerId, Transfer, WorkerId};
 
 /// What the core ordered, or a socket showed, that is done when the running call has returned.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub(super) struct Sockets {
     pub(super) poller: Poller,
     pub(super) seats: Seats,
     pub(super) orders: VecDeque<Order>,
-    clients: Vec<Option<Place>>,
-    servers: Vec<Option<Place>>,
+    clients: Vec<Option<Seating>>,
+    servers: Vec<Option<Seating>>,
     worker: WorkerId,
     /// Every worker's, by number.
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
@@ -41,7 +41,7 @@ pub(super) struct Sockets {
 
 /// Where a peer sits.
 #[derive(Debug)]
-struct Place {
+struct Seating {
     seat: usize,
     /// How a server was reached.
     route: Option<Route>,
@@ -62,7 +62,7 @@ impl Sockets {
         }
     }
 
-    fn place(&mut self, peer: Peer) -> &mut Option<Place> {
+    fn place(&mut self, peer: Peer) -> &mut Option<Seating> {
         let (places, index) = match peer {
             Peer::Client(id) => (&mut self.clients, id.index()),
             Peer::Server(id) => (&mut self.servers, id.index()),
@@ -81,7 +81,7 @@ impl Sockets {
         route: Option<Route>,
         permits: Option<Permits>,
     ) {
-        *self.place(peer) = Some(Place { seat, route, _permits: permits });
+        *self.place(peer) = Some(Seating { seat, route, _permits: permits });
     }
 
     /// Forgets where a peer sat.
@@ -91,6 +91,17 @@ impl Sockets {
 
     pub(super) fn route(&mut self, server: ServerId) -> Option<Route> {
         self.place(Peer::Server(server)).as_ref()?.route
+    }
+
+    /// Where a peer is, and where its connection came in or goes out.
+    pub(super) fn where_is(&mut self, peer: Peer) -> Option<Place> {
+        let (_, link) = self.link(peer)?;
+        let stream = &link.stream;
+        Some(Place {
+            peer: stream.peer_address(),
+            own: stream.own_address(),
+            tls: stream.protection(),
+        })
     }
 
     fn link(&mut self, peer: Peer) -> Option<(usize, &mut Link)> {

@@ -95,6 +95,28 @@ const DIALOGUES: &[Dialogue] = &[
     zoned(&["Q set time zone 'Asia/Tokyo'", "Q set time zone local", "Q show timezone"]),
     zoned(&["Q reset all; set timezone to 'Asia/Tokyo'", "Q show timezone", "Q show datestyle"]),
     zoned(&["Q begin", "Q reset all", "Q show timezone", "Q rollback", "Q show timezone"]),
+    zoned(&["Q reset timezone; show timezone", "Q reset all; show datestyle; show timezone"]),
+    zoned(&[
+        "Q set timezone to 'Asia/Tokyo'; reset all; show timezone; show datestyle; select 1/0",
+        "Q show timezone",
+        "Q reset timezone; select 7 as seven; reset datestyle; show timezone",
+    ]),
+    zoned(&["Q reset timezone; select 1; boom", "Q show timezone"]),
+    zoned(&["P - reset timezone | B - | E | P - show timezone | B - | E | S", "Q show datestyle"]),
+    zoned(&[
+        "P - reset all | B - p | P - show timezone | B - | E | E p | B - | E | E p | S",
+        "Q show datestyle",
+    ]),
+    zoned(&["P s reset all | S", "B s | E | P - select 1/0 | B - | E | S", "Q show timezone"]),
+    zoned(&[
+        "Q begin",
+        "Q set local timezone to default",
+        "Q show timezone",
+        "P - set local timezone to default | B - | E | P - show timezone | B - | E | S",
+        "Q set local timezone to default; show timezone",
+        "Q commit",
+        "Q show timezone",
+    ]),
     zoned(&[
         "Q begin",
         "Q set timezone to 'Asia/Tokyo'",
@@ -134,11 +156,18 @@ const DIALOGUES: &[Dialogue] = &[
 ];
 
 #[test]
-fn answers_are_those_of_a_direct_connection() {
-    let Some(stage) = Stage::set("dialogues", "sizes = { pool = 2 }\nmax-prepared-statements = 2")
-    else {
-        return;
-    };
+fn answers_are_those_of_postgresql_15() {
+    answers_are_those_of(15);
+}
+
+#[test]
+fn answers_are_those_of_postgresql_18() {
+    answers_are_those_of(18);
+}
+
+fn answers_are_those_of(major: u32) {
+    let more = "sizes = { pool = 2 }\nmax-prepared-statements = 2";
+    let Some(stage) = Stage::of_major("dialogues", major, more) else { return };
     let direct = SocketAddr::from(([127, 0, 0, 1], stage.server.port()));
     let mut noise = Raw::log_in(stage.address());
     let mut wrong = Vec::new();
@@ -196,9 +225,9 @@ fn words(tag: u8, body: &[u8]) -> String {
     let text = if tag == b'E' {
         let field = |kind: u8| {
             let field = body.split(|byte| *byte == 0).find(|field| field.first() == Some(&kind));
-            String::from_utf8_lossy(&field.unwrap_or_default()[1..]).into_owned()
+            String::from_utf8_lossy(field.unwrap_or(b"-").split_at(1).1).into_owned()
         };
-        format!("{} {}", field(b'C'), field(b'M'))
+        format!("{} {} {}", field(b'C'), field(b'M'), field(b'P'))
     } else {
         body.escape_ascii().to_string()
     };

@@ -142,11 +142,17 @@ fn messages_that_are_too_long_end_their_connection() {
 }
 
 #[test]
-fn strangers_who_say_nothing_do_not_take_every_place() {
+fn strangers_who_never_log_in_do_not_take_every_place() {
     let Some(stage) = Stage::set("flood", "limits = { clients = 3 }") else { return };
     let mut inside = Raw::log_in(stage.address());
     // As many as may be on their way in, and some more.
-    let mut flood: Vec<Raw> = (0..140).map(|_| Raw::connect(stage.address())).collect();
+    let stranger = || {
+        let mut raw = Raw::connect(stage.address());
+        // Of one who says nothing at all the kernel does not even tell at first.
+        raw.0.write_all(&[0, 0]).unwrap();
+        raw
+    };
+    let mut flood: Vec<Raw> = (0..140).map(|_| stranger()).collect();
     let turned_away = flood.iter_mut().skip(128).map(refusal).filter(|it| it.0 == "53300").count();
     assert_eq!(turned_away, 12);
     // Who is in does not notice.

@@ -5,6 +5,7 @@
 #[path = "../../../connect/tests/integration/certificates.rs"]
 mod certificates;
 mod clients;
+mod console;
 mod dialogues;
 mod faults;
 mod limits;

@@ -96,8 +96,17 @@ fn what_a_client_leaves_behind_is_gone_for_the_next() {
 }
 
 #[test]
-fn replication_has_a_server_of_its_own() {
-    let Some(stage) = Stage::set("replication", "sizes = { pool = 1 }") else { return };
+fn replication_has_a_server_of_its_own_on_postgresql_15() {
+    replication_has_a_server_of_its_own_at(15);
+}
+
+#[test]
+fn replication_has_a_server_of_its_own_on_postgresql_18() {
+    replication_has_a_server_of_its_own_at(18);
+}
+
+fn replication_has_a_server_of_its_own_at(major: u32) {
+    let Some(stage) = Stage::of_major("replication", major, "sizes = { pool = 1 }") else { return };
     let database = "dbname=postgres replication=database";
     for _ in 0..3 {
         let system = said(stage.run("psql", &["-XAtq", "-d", database, "-c", "IDENTIFY_SYSTEM"]));
@@ -129,27 +138,34 @@ fn replication_has_a_server_of_its_own() {
 }
 
 #[test]
-fn a_client_that_vanishes_between_messages_costs_no_server() {
+fn a_client_that_vanishes_costs_no_server() {
     let Some(stage) = Stage::set("vanished", "sizes = { pool = 1 }") else { return };
     stage.direct("create table rows (n int)");
     let pid = || stage.psql(&["select pg_backend_pid()"]);
     let first = pid();
-    let states: [fn(&mut Raw); 7] = [
-        |raw| {
+    let long = "x".repeat(20_000);
+    // The header of a message, and half of its body.
+    let half = |raw: &mut Raw, tag: u8, body: &str| {
+        let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        let half = &body.as_bytes()[..body.len() / 2];
+        raw.0.write_all(&[&[tag][..], &length, half].concat()).unwrap();
+    };
+    let states: [&dyn Fn(&mut Raw); 13] = [
+        &|raw| {
             raw.query("begin; insert into rows values (1)");
             raw.until(b'Z');
         },
-        |raw| raw.query("select pg_sleep(600)"),
-        |raw| {
+        &|raw| raw.query("select pg_sleep(600)"),
+        &|raw| {
             raw.query("copy rows from stdin");
             raw.until(b'G');
             raw.send(b'd', b"1\n");
         },
-        |raw| {
+        &|raw| {
             raw.query("copy (select generate_series(1, 10000000)) to stdout");
             raw.until(b'd');
         },
-        |raw| {
+        &|raw| {
             // A batch without its end, and a portal.
             raw.send(b'P', b"\0select generate_series(1, 100)\0\0\0");
             raw.send(b'B', b"\0\0\0\0\0\0\0\0");
@@ -157,12 +173,37 @@ fn a_client_that_vanishes_between_messages_costs_no_server() {
             raw.send(b'H', b"");
             raw.until(b's');
         },
-        |raw| {
+        &|raw| {
             raw.send(b'P', b"\0wrong\0\0\0");
             raw.send(b'H', b"");
             raw.until(b'E');
         },
-        |raw| raw.send(b'F', b"\0\0\0\xb1\0\0\0\x02\0\0\0\x012\0\0\0\x013\0\0"),
+        &|raw| raw.send(b'F', b"\0\0\0\xb1\0\0\0\x02\0\0\0\x012\0\0\0\x013\0\0"),
+        &|raw| {
+            // Done, but never to be committed.
+            raw.send(b'P', b"\0insert into rows values (2)\0\0\0");
+            raw.send(b'B', b"\0\0\0\0\0\0\0\0");
+            raw.send(b'E', b"\0\0\0\0\0");
+            raw.send(b'H', b"");
+            raw.until(b'C');
+        },
+        &|raw| half(raw, b'Q', "insert into rows values (3)        "),
+        &|raw| half(raw, b'Q', &format!("insert into rows values (4) -- {long}\0")),
+        &|raw| {
+            raw.query("begin; insert into rows values (5)");
+            raw.until(b'Z');
+            half(raw, b'P', &format!("s\0select '{long}'\0\0\0"));
+        },
+        &|raw| {
+            raw.send(b'P', b"\0insert into rows select 6 where $1 = $1\0\0\0");
+            let length = char::from(u8::try_from(long.len() >> 8).unwrap());
+            half(raw, b'B', &format!("\0\0\0\0\0\x01\0\0{length}\x20{long}\0\0"));
+        },
+        &|raw| {
+            raw.query("copy rows from stdin");
+            raw.until(b'G');
+            half(raw, b'd', &"7\n".repeat(10_000));
+        },
     ];
     for (number, state) in states.into_iter().enumerate() {
         let mut raw = Raw::log_in(stage.address());

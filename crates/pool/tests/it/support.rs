@@ -9,7 +9,7 @@ use std::{
 };
 
 use howdah_connect::{Client, ConnectError, Environment, Target, Words};
-use howdah_lab::{Cluster, client_tool, or_say_why_not};
+use howdah_lab::{Builder, Cluster, client_tool, or_say_why_not};
 use howdah_pool::{Pooler, config::Config};
 
 /// A server with a pooler before it.
@@ -22,8 +22,16 @@ impl Stage {
     /// Starts both, with the pool settings of `more` beside what is needed; `None` if the machine
     /// has no PostgreSQL, which is said.
     pub(crate) fn set(test: &str, more: &str) -> Option<Self> {
-        let builder = Cluster::builder().setting("max_connections", "60");
-        let server = or_say_why_not(test, builder.start())?;
+        Self::start(test, Cluster::builder(), more)
+    }
+
+    /// The same with a server of a certain version.
+    pub(crate) fn of_major(test: &str, major: u32, more: &str) -> Option<Self> {
+        Self::start(test, Cluster::builder().major(major), more)
+    }
+
+    fn start(test: &str, builder: Builder, more: &str) -> Option<Self> {
+        let server = or_say_why_not(test, builder.setting("max_connections", "60").start())?;
         let pooler = pooler(&server, more);
         Some(Self { server, pooler })
     }

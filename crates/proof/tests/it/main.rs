@@ -73,12 +73,13 @@ fn a_throwaway_server_is_warmed_in_each_way() {
     }
 }
 
-#[test]
-fn a_server_that_is_there_is_left_as_it_was() {
-    let test = "proof of a given server";
-    let Some(mut cluster) = or_say_why_not(test, Cluster::builder().start()) else { return };
+fn target(cluster: &Cluster) -> Target {
     let words = Words::from_conninfo(cluster.uri("postgres"));
-    let target = Target::resolve(&words, &Environment::empty()).unwrap();
+    Target::resolve(&words, &Environment::empty()).unwrap()
+}
+
+/// The experiment on a server that was not made for it. Its command asks us for the restart, and waits.
+fn prove_given(cluster: &mut Cluster) -> Findings {
     let folder = tempfile::tempdir().unwrap();
     let (wanted, done) = (folder.path().join("wanted"), folder.path().join("done"));
     let restart = format!(
@@ -86,9 +87,9 @@ fn a_server_that_is_there_is_left_as_it_was() {
         wanted = wanted.display(),
         done = done.display()
     );
-    let proof = proof(Place::Given(Box::new(Given { target: target.clone(), restart })));
+    let proof = proof(Place::Given(Box::new(Given { target: target(cluster), restart })));
     let is_over = AtomicBool::new(false);
-    let findings = thread::scope(|scope| {
+    thread::scope(|scope| {
         let runner = scope.spawn(|| {
             let found = proof.run(|_| {});
             is_over.store(true, Ordering::Relaxed);
@@ -102,21 +103,46 @@ fn a_server_that_is_there_is_left_as_it_was() {
             thread::sleep(Duration::from_millis(5));
         }
         runner.join().unwrap().unwrap()
-    });
+    })
+}
+
+#[test]
+fn a_server_that_is_there_is_left_as_it_was() {
+    let test = "proof of a given server";
+    let Some(mut cluster) = or_say_why_not(test, Cluster::builder().start()) else { return };
+    let findings = prove_given(&mut cluster);
     check(&findings, &[Way::Nothing, Way::Howdah]);
     let out = "autoprewarm is left out: pg_prewarm is not in shared_preload_libraries";
     assert!(findings.notes.iter().any(|note| note == out), "{:?}", findings.notes);
     let left = "SELECT count(*) FROM pg_namespace WHERE nspname = 'howdah_proof'";
-    let mut client = Client::connect(&target).unwrap();
+    let mut client = Client::connect(&target(&cluster)).unwrap();
     assert_eq!(client.one_value(left).unwrap().as_deref(), Some("0"));
+}
+
+#[test]
+fn a_server_that_is_there_is_proved_beside_its_own_autoprewarm() {
+    let how = Cluster::builder()
+        .setting("shared_preload_libraries", "pg_prewarm")
+        .setting("pg_prewarm.autoprewarm_interval", "77");
+    let test = "proof of a given server with autoprewarm";
+    let Some(mut cluster) = or_say_why_not(test, how.start()) else { return };
+    let findings = prove_given(&mut cluster);
+    check(&findings, &Way::ALL);
+    let autoprewarm = &findings.runs[1];
+    assert!(autoprewarm.warming.unwrap().server_cpu.is_some(), "{autoprewarm:?}");
+    // It was switched off for the other ways, and is as it was found.
+    let mut client = Client::connect(&target(&cluster)).unwrap();
+    let changed = "SELECT count(*) FROM pg_file_settings WHERE name = 'pg_prewarm.autoprewarm'";
+    assert_eq!(client.one_value(changed).unwrap().as_deref(), Some("0"));
+    let interval = "SHOW pg_prewarm.autoprewarm_interval";
+    assert_eq!(client.one_value(interval).unwrap().as_deref(), Some("77s"));
 }
 
 #[test]
 fn a_command_that_restarts_nothing_is_told() {
     let test = "proof without a restart";
     let Some(cluster) = or_say_why_not(test, Cluster::builder().start()) else { return };
-    let words = Words::from_conninfo(cluster.uri("postgres"));
-    let target = Target::resolve(&words, &Environment::empty()).unwrap();
+    let target = target(&cluster);
     let told = |restart: &str| {
         let restart = restart.to_owned();
         proof(Place::Given(Box::new(Given { target: target.clone(), restart })))

@@ -13,11 +13,12 @@
 
 use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
 
+use howdah_post::{Endpoint, EndpointError, authorization};
+
 use super::{
     Backend, BackendError, Status,
-    http::{Endpoint, EndpointError, authorization},
     outbox::{Batch, Sink},
-    post::Poster,
+    post::{AGENT, Poster},
 };
 use crate::{Name, flush::Snapshot, js::Number, settings};
 
@@ -40,7 +41,7 @@ impl Influx {
     pub fn new(settings: &settings::Influx) -> Result<Self, EndpointError> {
         let headers = authorization("Token", settings.token_file.as_ref())?
             + "Content-Type: text/plain; charset=utf-8\r\n";
-        let endpoint = Endpoint::new(&settings.url, settings.ca_file.as_deref(), headers)?;
+        let endpoint = Endpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
         let precision = match endpoint.parameter("precision") {
             Some("s" | "second") => 1,
             Some("ms" | "millisecond") => 1_000,

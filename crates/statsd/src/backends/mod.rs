@@ -5,10 +5,8 @@
 //! the queue full is dropped and counted.
 
 mod console;
-mod dial;
 mod file;
 mod graphite;
-mod http;
 mod influx;
 mod open;
 mod otlp;
@@ -27,21 +25,17 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+pub(crate) use self::outbox::{FLUSHES_DROPPED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES};
 pub use self::{
     console::Console,
     file::File,
     graphite::Graphite,
-    http::{EndpointError, read_reply},
     influx::Influx,
     open::{OpenError, open},
     otlp::Otlp,
     postgres::{Postgres, PostgresError},
     prometheus::{MappingError, MappingProblem, Prometheus, PrometheusError, mapped},
     repeater::Repeater,
-};
-pub(crate) use self::{
-    dial::Connection,
-    outbox::{FLUSHES_DROPPED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES},
 };
 use crate::flush::Snapshot;
 

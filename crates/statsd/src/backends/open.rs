@@ -1,10 +1,11 @@
 //! From settings to backends.
 
 use howdah_connect::Environment;
+use howdah_post::EndpointError;
 
 use super::{
-    Backend, Console, EndpointError, File, Graphite, Influx, Otlp, Postgres, PostgresError,
-    Prometheus, PrometheusError,
+    Backend, Console, File, Graphite, Influx, Otlp, Postgres, PostgresError, Prometheus,
+    PrometheusError,
 };
 use crate::settings::Settings;
 

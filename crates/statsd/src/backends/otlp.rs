@@ -14,11 +14,12 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use howdah_post::{Endpoint, EndpointError, authorization};
+
 use super::{
     Backend, BackendError, Needs, Status,
-    http::{Endpoint, EndpointError, authorization},
     outbox::{Batch, Sink},
-    post::Poster,
+    post::{AGENT, Poster},
     protobuf::Message,
 };
 use crate::{
@@ -52,7 +53,7 @@ impl Otlp {
     pub fn new(settings: &settings::Otlp) -> Result<Self, EndpointError> {
         let headers = authorization("Bearer", settings.token_file.as_ref())?
             + "Content-Type: application/x-protobuf\r\n";
-        let endpoint = Endpoint::new(&settings.url, settings.ca_file.as_deref(), headers)?;
+        let endpoint = Endpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
         let mut resource = settings.resource.clone();
         resource.entry("service.name".to_owned()).or_insert_with(|| "statsd".to_owned());
         Ok(Self {

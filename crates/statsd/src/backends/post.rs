@@ -3,11 +3,15 @@
 
 use std::time::{Duration, Instant};
 
+use howdah_post::{Endpoint, PostError, quote};
+
 use super::{
     BackendError, Status,
-    http::{Endpoint, PostError, quote},
-    outbox::{Batch, Outbox, Sink},
+    outbox::{Batch, Outbox, SendError, Sink},
 };
+
+/// What receivers get to know of us.
+pub(super) const AGENT: &str = "howdah-statsd";
 
 /// Longest that one flush may take, however long the interval is.
 const BUDGET_MAX: Duration = Duration::from_secs(10);
@@ -69,6 +73,12 @@ impl Poster {
             self.status.set("flush_length", bytes as f64);
         }
         self.outbox.report(&self.status);
+    }
+}
+
+impl SendError for PostError {
+    fn is_refusal(&self) -> bool {
+        Self::is_refusal(self)
     }
 }
 

@@ -17,7 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Status, dial::Connection};
+use howdah_post::Connection;
+
+use super::Status;
 use crate::{
     intake::{MakeTap, Tap},
     settings::{self, RepeaterProtocol},

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{Mutex, PoisonError, Shared};
-use crate::backends::Connection;
+use howdah_post::Connection;
 
 /// Shortest time between two rounds, however many datagrams come back.
 const ROUND_MIN: Duration = Duration::from_millis(100);

@@ -8,6 +8,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 pub enum Asked {
     /// Which rows to show.
     Filter,
+    /// Which moment to look at.
+    Time,
     /// From how long on statements are to be ended.
     Threshold(Action),
 }
@@ -17,6 +19,7 @@ impl Asked {
     pub fn label(self) -> &'static str {
         match self {
             Self::Filter => "Filter",
+            Self::Time => "Time (5m ago, 14:30, 2026-03-01 14:30)",
             Self::Threshold(Action::Cancel) => "Cancel all slower than (seconds, at least 30)",
             Self::Threshold(Action::Terminate) => {
                 "Terminate all slower than (seconds, at least 30)"

@@ -5,7 +5,7 @@ use std::time::Instant;
 use howdah_collect::{Backend, Kind, State};
 
 use super::*;
-use crate::sampler::tests::snapshot;
+use crate::{history::Limits, sampler::tests::snapshot};
 
 fn backend(pid: i32, seconds: i64) -> Backend {
     Backend {
@@ -84,7 +84,10 @@ fn nothing_is_signalled_without_a_yes_to_a_list() {
     assert_eq!(press(&mut model, "jx\n"), []);
     let effects = press(&mut model, "y");
     let suspect = Suspect { pid: 2, started_us: 2, query_started_us: Some(900_000_000) };
-    assert_eq!(effects, [Effect::Signal(0, Action::Cancel, vec![suspect])]);
+    let [Effect::Signal(0, Action::Cancel, listed)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(listed.iter().map(|listed| listed.suspect).collect::<Vec<_>>(), [suspect]);
     assert_eq!(model.overlay, Overlay::None);
     press(&mut model, "cn");
     assert_eq!(model.overlay, Overlay::None);
@@ -191,6 +194,177 @@ fn a_row_in_full_has_the_statement_with_its_lines() {
     press(&mut model, "\n");
     let Overlay::Detail(lines) = &model.overlay else { panic!("{:?}", model.overlay) };
     assert_eq!(lines.last().unwrap().1, "select\n 2");
-    press(&mut model, "j");
+    press(&mut model, "jj");
+    assert!(matches!(model.overlay, Overlay::Detail(_)));
+    assert_eq!(model.scroll, 2);
+    press(&mut model, "q");
+    assert_eq!((&model.overlay, model.scroll), (&Overlay::None, 0));
+}
+
+/// A model whose past has a reading a second, with one session more in each.
+fn with_past() -> Model {
+    let history = History::new(["db1".to_owned(), "db2".to_owned()], Limits::MEMORY).unwrap();
+    let mut model = model();
+    for second in 1..=180 {
+        let backends = (1..=second).map(|pid| backend(i32::try_from(pid).unwrap(), 5)).collect();
+        let mut read = snapshot(1_000_000_000, backends);
+        read.seen_us = 2_000_000_000 + second * 1_000_000;
+        let read = Standing::Read(Arc::new(read));
+        history.keep(0, &read, None).unwrap();
+        model.update(Message::Standing(0, read));
+    }
+    model.with_history(Arc::new(history))
+}
+
+fn sessions(model: &Model) -> usize {
+    model.snapshot().unwrap().activity.backends.len()
+}
+
+#[test]
+fn the_past_is_walked_through_and_left() {
+    let mut model = with_past();
+    press(&mut model, "[[");
+    assert_eq!(sessions(&model), 178);
+    press(&mut model, "]");
+    assert_eq!(sessions(&model), 179);
+    press(&mut model, "{");
+    assert_eq!(sessions(&model), 119);
+    press(&mut model, "}}");
+    assert!(model.past.is_none(), "behind the last reading there is the present");
+    press(&mut model, "t150s\n");
+    assert_eq!(sessions(&model), 30);
+    press(&mut model, "\u{1b}");
+    assert!(model.past.is_none());
+    press(&mut model, "t1h\n");
+    assert_eq!(sessions(&model), 1);
+    press(&mut model, "]");
+    assert_eq!(sessions(&model), 2);
+    press(&mut model, "tnoon\n");
+    assert!(model.notice.as_ref().unwrap().text.contains("is no time"));
+}
+
+#[test]
+fn what_comes_meanwhile_does_not_disturb_the_past() {
+    let mut model = with_past();
+    press(&mut model, "[");
+    show(&mut model, vec![]);
+    assert_eq!(sessions(&model), 179);
+    assert_eq!(press(&mut model, "x"), []);
+    press(&mut model, "K");
     assert_eq!(model.overlay, Overlay::None);
+    assert!(model.notice.as_ref().unwrap().text.starts_with("this is the past"));
+    press(&mut model, "\u{1b}");
+    assert_eq!(sessions(&model), 0);
+    // The other server has no past: it was not read.
+    press(&mut model, "n[");
+    assert_eq!(model.notice.as_ref().unwrap().text, "nothing was read yet");
+}
+
+#[test]
+fn a_recording_plays_to_its_end_and_has_no_key_that_acts() {
+    let history = with_past().history.unwrap();
+    let model = Model::new(["db1".to_owned(), "db2".to_owned()], Settings::default());
+    let mut model = model.replaying("shop.top".to_owned(), history);
+    assert_eq!(sessions(&model), 1);
+    assert_eq!(press(&mut model, "cxK"), []);
+    assert_eq!(model.overlay, Overlay::None);
+    press(&mut model, "++p");
+    model.pass(Duration::from_secs(10));
+    assert_eq!(sessions(&model), 41);
+    model.pass(Duration::from_secs(600));
+    assert_eq!(sessions(&model), 180);
+    model.pass(Duration::from_secs(1));
+    assert!(!model.is_playing());
+    press(&mut model, "e");
+    assert_eq!(model.notice.as_ref().unwrap().text, "a recording has no server to ask");
+}
+
+#[test]
+fn a_plan_is_asked_for_and_shown_if_it_is_still_wanted() {
+    let mut model = model();
+    let effects = press(&mut model, "e");
+    let [Effect::Plan(0, backend)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(backend.pid, 2);
+    assert_eq!(model.overlay, Overlay::Plan(None));
+    let plan = || Ok(howdah_collect::Plan { lines: vec!["Result".to_owned()], parameters: 0 });
+    model.update(Message::Planned(plan()));
+    assert_eq!(model.overlay, Overlay::Plan(Some(plan())));
+    press(&mut model, "e");
+    assert_eq!(model.overlay, Overlay::None);
+    model.update(Message::Planned(plan()));
+    assert_eq!(model.overlay, Overlay::None, "nobody waits for it any more");
+}
+
+#[test]
+fn the_statement_is_copied_as_it_was_written() {
+    let mut model = model();
+    assert_eq!(press(&mut model, "y"), [Effect::Copy("select\n 2".to_owned())]);
+    model.settings.has_clipboard = false;
+    assert_eq!(press(&mut model, "y"), []);
+    assert!(model.notice.as_ref().unwrap().is_bad);
+}
+
+#[test]
+fn clicks_sort_select_and_never_say_yes() {
+    use ratatui::crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
+    let mut model = model();
+    model.geometry = Geometry {
+        heads_y: 4,
+        rows: 10,
+        first_row: 0,
+        columns: vec![(2, 10, "pid"), (11, 23, "time")],
+    };
+    let mouse = |model: &mut Model, kind, column, row| {
+        let modifiers = KeyModifiers::NONE;
+        model.update(Message::Mouse(MouseEvent { kind, column, row, modifiers }))
+    };
+    let click = MouseEventKind::Down(MouseButton::Left);
+    mouse(&mut model, click, 3, 4);
+    assert_eq!((pids(&model).join(" ").as_str(), model.order), ("3 2 1", Some("pid")));
+    mouse(&mut model, click, 9, 4);
+    assert_eq!(pids(&model), ["1", "2", "3"]);
+    mouse(&mut model, click, 10, 4);
+    assert_eq!(pids(&model), ["1", "2", "3"], "between two titles");
+    mouse(&mut model, click, 30, 6);
+    assert_eq!(model.selected, Some(RowKey::Session(2, 2)));
+    mouse(&mut model, MouseEventKind::ScrollDown, 30, 6);
+    assert_eq!(model.selected, Some(RowKey::Session(3, 3)));
+    mouse(&mut model, click, 30, 9);
+    assert_eq!(model.selected, Some(RowKey::Session(3, 3)), "no row is there");
+    press(&mut model, "c");
+    assert_eq!(mouse(&mut model, click, 30, 6), []);
+    assert!(matches!(model.overlay, Overlay::Confirm(_)));
+}
+
+#[test]
+fn a_table_is_made_once_for_each_reading_and_each_way_to_look_at_it() {
+    let mut model = model();
+    let first = model.table().unwrap();
+    press(&mut model, "jjk");
+    assert!(Rc::ptr_eq(&first, &model.table().unwrap()));
+    press(&mut model, "r");
+    assert!(!Rc::ptr_eq(&first, &model.table().unwrap()));
+    press(&mut model, "r/user:app\n");
+    let filtered = model.table().unwrap();
+    show(&mut model, vec![backend(1, 5)]);
+    assert!(!Rc::ptr_eq(&filtered, &model.table().unwrap()));
+    assert_eq!(pids(&model), ["1"]);
+}
+
+#[test]
+fn rows_that_are_sorted_anew_are_those_of_a_new_table() {
+    let mut model = model();
+    for keys in ["r", ">", ">", "r", "<", "/user:app\n", ">", "r"] {
+        model.table();
+        press(&mut model, keys);
+        let choice = Choice {
+            with_idle: model.with_idle,
+            filter: model.filter.0.clone(),
+            order: model.order,
+            is_ascending: model.is_ascending,
+            slow_seconds: model.settings.slow.map(|slow| slow.as_secs_f64()),
+        };
+        let fresh = Table::of(model.screen, model.snapshot().unwrap(), &choice).unwrap();
+        assert_eq!(*model.table().unwrap(), fresh, "{keys}");
+    }
 }

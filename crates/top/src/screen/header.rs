@@ -8,6 +8,7 @@ use ratatui::text::{Line, Span};
 use super::Theme;
 use crate::{
     Model, Snapshot, Standing,
+    host::HostFigures,
     units::{shown, span},
 };
 
@@ -18,12 +19,14 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
         lines.extend(strips(model, theme));
     }
     match model.snapshot() {
-        Some(snapshot) => lines.extend(figures(snapshot, theme)),
+        Some(snapshot) => lines.extend(figures(snapshot, theme, width)),
         None => lines.push(Line::raw("not read yet")),
     }
-    if let Some(watched) = model.servers.get(model.shown) {
-        lines.extend(trouble(&watched.standing, theme, width));
+    lines.extend(super::past::line(model, theme, width));
+    if let Some(standing) = model.standing(model.shown) {
+        lines.extend(trouble(standing, model.past.is_some(), theme, width));
     }
+    lines.extend(super::alerts::lines(model, theme, width));
     let missing = model.snapshot().map_or(0, |snapshot| snapshot.missing.len());
     if missing > 0 {
         lines.push(Line::styled("this role does not see all: press g", theme.bad));
@@ -35,10 +38,11 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
 fn strips(model: &Model, theme: &Theme) -> Vec<Line<'static>> {
     let strip = |(at, watched): (usize, &crate::model::Watched)| {
         let pointer = if at == model.shown { "▶ " } else { "  " };
-        let words = match (&watched.standing, watched.standing.snapshot()) {
-            (Standing::Away { .. }, _) => "AWAY".to_owned(),
-            (_, None) => "connecting".to_owned(),
-            (_, Some(snapshot)) => summary(snapshot),
+        let words = match model.standing(at) {
+            Some(Standing::Away { .. }) => "AWAY".to_owned(),
+            Some(Standing::Read(snapshot)) => summary(snapshot),
+            Some(Standing::Connecting) if model.past.is_some() => "not read yet".to_owned(),
+            Some(Standing::Connecting) | None => "connecting".to_owned(),
         };
         let text = format!("{pointer}{:<24} {words}", watched.name);
         Line::styled(text, if at == model.shown { theme.strong } else { theme.faint })
@@ -91,15 +95,16 @@ impl Counts {
     }
 }
 
-fn figures(snapshot: &Snapshot, theme: &Theme) -> Vec<Line<'static>> {
+fn figures(snapshot: &Snapshot, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let Snapshot { identity, overview, .. } = snapshot;
     let role = if overview.is_standby { "standby" } else { "primary" };
     #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
     let up = (overview.taken_us - identity.started_us) as f64 / 1e6;
     let counts = Counts::of(snapshot);
     let hidden = if counts.hidden > 0 { format!("  {} n/a", counts.hidden) } else { String::new() };
+    let elsewhere = if snapshot.host.is_none() { "  host n/a" } else { "" };
     let first = format!(
-        "PostgreSQL {} {role} {}:{}/{}  up {}",
+        "PostgreSQL {} {role} {}:{}/{}  up {}{elsewhere}",
         identity.version,
         identity.host,
         identity.port,
@@ -116,11 +121,46 @@ fn figures(snapshot: &Snapshot, theme: &Theme) -> Vec<Line<'static>> {
         counts.failed,
         counts.blocked,
     );
-    vec![
-        Line::from(Span::styled(first, theme.strong)),
-        Line::raw(sessions),
-        Line::raw(work(snapshot)),
-    ]
+    let mut lines = vec![
+        Line::from(Span::styled(fitting(&first, width), theme.strong)),
+        Line::raw(fitting(&sessions, width)),
+        Line::raw(fitting(&work(snapshot), width)),
+    ];
+    let host = snapshot.host.as_ref().map(|figures| Line::raw(fitting(&host(figures), width)));
+    lines.extend(host);
+    lines
+}
+
+/// Of figures with two spaces between them those that are whole in a line. A half one looks like another.
+fn fitting(figures: &str, width: u16) -> String {
+    let mut fitting = String::new();
+    for figure in figures.split("  ") {
+        let gap = if fitting.is_empty() { "" } else { "  " };
+        let taken = Span::raw(&fitting).width() + gap.len() + Span::raw(figure).width();
+        if taken > usize::from(width) && !fitting.is_empty() {
+            break;
+        }
+        fitting.push_str(gap);
+        fitting.push_str(figure);
+    }
+    fitting
+}
+
+/// The host's figures, where the server is here.
+fn host(host: &HostFigures) -> String {
+    use howdah_collect::Unit;
+    let percent = |share: Option<f64>| shown(&share.into(), Unit::Percent);
+    let bytes = |bytes: Option<f64>| shown(&bytes.into(), Unit::Bytes);
+    format!(
+        "host cpu {}  io wait {}  load {}  memory free {} of {}  disk read {}/s  write {}/s",
+        percent(host.cpu_percent),
+        percent(host.io_wait_percent),
+        host.load.map_or_else(|| "-".to_owned(), |load| format!("{load:.2}")),
+        shown(&host.available_bytes.into(), Unit::Bytes),
+        shown(&host.memory_bytes.into(), Unit::Bytes),
+        bytes(host.read_bytes),
+        bytes(host.write_bytes),
+    )
 }
 
 /// What the cluster did between the last two readings.
@@ -158,8 +198,13 @@ fn work(snapshot: &Snapshot) -> String {
 }
 
 /// Why the figures are old, if they are.
-fn trouble(standing: &Standing, theme: &Theme, width: u16) -> Option<Line<'static>> {
+fn trouble(standing: &Standing, is_past: bool, theme: &Theme, width: u16) -> Option<Line<'static>> {
     match standing {
+        Standing::Away { reason, .. } if is_past => {
+            let text = format!("away: {reason}");
+            Some(Line::styled(text.chars().take(usize::from(width)).collect::<String>(), theme.bad))
+        }
+        Standing::Read(_) if is_past => None,
         Standing::Away { reason, since, last, .. } => {
             let age = last.as_ref().map_or_else(String::new, |last| {
                 format!(", last read {} ago", span(last.read.elapsed().as_secs_f64()))

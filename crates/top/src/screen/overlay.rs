@@ -10,17 +10,30 @@ use ratatui::{
 use super::Theme;
 use crate::{Model, Screen, kill::Plan, model::Overlay};
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) {
+/// Draws the page that lies over the table, if one does, from as far down as it is scrolled. Gives how far
+/// that can be at most.
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> usize {
     let (title, lines) = match &model.overlay {
-        Overlay::None | Overlay::Prompt(_) => return,
+        Overlay::None | Overlay::Prompt(_) => return 0,
         Overlay::Help => ("Keys", help(model, theme)),
         Overlay::Privileges => ("What this role cannot see or do", privileges(model, theme)),
         Overlay::Detail(lines) => ("Row", detail(lines, theme)),
+        Overlay::Plan(plan) => ("Plan, for any parameters; nothing was run", planned(plan, theme)),
         Overlay::Confirm(plan) => ("Are these the ones?", confirm(plan, theme, area.height)),
     };
-    let block = Block::bordered().title(title);
+    let (width, height) = (area.width.saturating_sub(2).max(1), area.height.saturating_sub(2));
+    let rows = |line: &Line<'_>| line.width().div_ceil(usize::from(width)).max(1);
+    let hidden = lines.iter().map(rows).sum::<usize>().saturating_sub(usize::from(height));
+    let scroll = model.scroll.min(hidden);
+    let mut block = Block::bordered().title(title);
+    if hidden > 0 {
+        block = block.title_bottom(format!(" {} more lines: ↓ ", hidden - scroll));
+    }
+    let page = Paragraph::new(lines).block(block).wrap(Wrap { trim: false });
+    let page = page.scroll((u16::try_from(scroll).unwrap_or(u16::MAX), 0));
     frame.render_widget(Clear, area);
-    frame.render_widget(Paragraph::new(lines).block(block).wrap(Wrap { trim: false }), area);
+    frame.render_widget(page, area);
+    hidden
 }
 
 /// Made of the table that keys are looked up in, so that it cannot say anything else.
@@ -71,6 +84,17 @@ fn detail<'a>(lines: &'a [(String, String)], theme: &Theme) -> Vec<Line<'a>> {
         shown.extend(parts.map(Line::raw));
     }
     shown
+}
+
+fn planned<'a>(
+    plan: &'a Option<Result<howdah_collect::Plan, String>>,
+    theme: &Theme,
+) -> Vec<Line<'a>> {
+    match plan {
+        None => vec![Line::styled("asking the server…", theme.faint)],
+        Some(Err(reason)) => vec![Line::styled(reason.as_str(), theme.bad)],
+        Some(Ok(plan)) => plan.lines.iter().map(|line| Line::raw(line.as_str())).collect(),
+    }
 }
 
 fn confirm<'a>(plan: &'a Plan, theme: &Theme, height: u16) -> Vec<Line<'a>> {

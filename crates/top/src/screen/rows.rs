@@ -11,6 +11,7 @@ use ratatui::{
 use super::Theme;
 use crate::{
     Model, Table,
+    model::Geometry,
     table::{Head, Row},
     units::shown,
 };
@@ -21,14 +22,16 @@ const REST_MIN: u16 = 20;
 /// Columns in front of all others: the mark, and the tag.
 const GUTTER: u16 = 2;
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) {
+/// Draws the table and says where what is.
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> Geometry {
     let Some(table) = model.table() else {
-        let error = model.snapshot().and_then(|snapshot| snapshot.view_error.clone());
-        let text = error.unwrap_or_else(|| {
-            "waiting for the server; or its version has no such thing".to_owned()
+        let reason = model.snapshot().and_then(|snapshot| model.screen.why_not(snapshot));
+        let text = reason.unwrap_or_else(|| match model.past {
+            Some(_) => "that was not read at that moment".to_owned(),
+            None => "waiting for the server".to_owned(),
         });
         frame.render_widget(Paragraph::new(Line::styled(text, theme.bad)), area);
-        return;
+        return Geometry::default();
     };
     let columns = columns(&table, area.width, model.shift);
     let mut lines = vec![heads(&table, &columns, model, theme, area.width)];
@@ -46,6 +49,23 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
         lines.push(line(&table, row, &columns, theme, is_selected, is_tagged));
     }
     frame.render_widget(Paragraph::new(lines), area);
+    Geometry {
+        heads_y: area.y,
+        rows: area.height.saturating_sub(1),
+        first_row: first,
+        columns: places(&table, &columns),
+    }
+}
+
+/// From where to where each column stands.
+fn places(table: &Table, columns: &[(usize, u16)]) -> Vec<(u16, u16, &'static str)> {
+    let mut from = GUTTER;
+    let mut places = Vec::new();
+    for &(at, width) in columns {
+        places.push((from, from + width, table.columns[at].name));
+        from += width + 1;
+    }
+    places
 }
 
 /// Which columns fit, each with its width. The first stays; those behind it are left out from `shift`; then

@@ -2,10 +2,17 @@
 
 use std::collections::HashMap;
 
-use howdah_collect::{Backend, Blocker, Cell, Kind, State, Unit};
+use howdah_collect::{Backend, Blocker, Cell, Kind, SqlText, State, Unit, Wait};
 
-use super::{Choice, Head, Mark, Row, RowKey, Table};
+use super::{Choice, Head, Mark, Row, RowKey, Table, clients};
 use crate::Snapshot;
+
+/// Who is behind a session, where there are poolers. It stands behind the time.
+pub(super) const POOLED: Head =
+    Head::new("pooled", "Pooler's client", Unit::Text, 30, "who is behind it, by its pooler");
+
+/// The place of [`POOLED`].
+const POOLED_AT: usize = 4;
 
 /// The columns of sessions.
 const COLUMNS: [Head; 15] = [
@@ -43,15 +50,21 @@ pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {
             None => leaders.push(at),
         }
     }
-    let mut rows = Vec::new();
+    let mut words = Words::default();
+    let mut row = |at, depth| row(snapshot, at, depth, choice, &mut words);
+    let mut rows = Vec::with_capacity(leaders.len());
     for at in leaders {
-        rows.push(row(snapshot, at, 0, choice));
+        rows.push(row(at, 0));
         let below = helpers.remove(&backends[at].pid).unwrap_or_default();
-        rows.extend(below.into_iter().map(|at| row(snapshot, at, 1, choice)));
+        rows.extend(below.into_iter().map(|at| row(at, 1)));
     }
     // Those whose leader is not shown.
-    rows.extend(helpers.into_values().flatten().map(|at| row(snapshot, at, 0, choice)));
-    Table { columns: COLUMNS.to_vec(), rows }
+    rows.extend(helpers.into_values().flatten().map(|at| row(at, 0)));
+    let mut columns = COLUMNS.to_vec();
+    if snapshot.pooled.is_some() {
+        columns.insert(POOLED_AT, POOLED);
+    }
+    Table { columns, rows }
 }
 
 fn has(backends: &[Backend], pid: i32) -> bool {
@@ -81,7 +94,36 @@ pub(super) fn mark(backend: &Backend, now_us: i64, slow_seconds: Option<f64>) ->
     }
 }
 
-pub(super) fn row(snapshot: &Snapshot, at: usize, depth: usize, choice: &Choice) -> Row {
+/// Words that many rows have, each made once: a table of ten thousand sessions has to be there before the next
+/// picture.
+#[derive(Default)]
+struct Words<'a> {
+    states: HashMap<State, Cell>,
+    kinds: HashMap<&'a Kind, Cell>,
+    waits: HashMap<&'a Wait, Cell>,
+}
+
+impl<'a> Words<'a> {
+    fn state(&mut self, state: State) -> Cell {
+        self.states.entry(state).or_insert_with(|| state.as_str().into()).clone()
+    }
+
+    fn kind(&mut self, kind: &'a Kind) -> Cell {
+        self.kinds.entry(kind).or_insert_with(|| kind.as_str().into()).clone()
+    }
+
+    fn wait(&mut self, wait: &'a Wait) -> Cell {
+        self.waits.entry(wait).or_insert_with(|| wait.to_string().as_str().into()).clone()
+    }
+}
+
+fn row<'a>(
+    snapshot: &'a Snapshot,
+    at: usize,
+    depth: usize,
+    choice: &Choice,
+    words: &mut Words<'a>,
+) -> Row {
     let backend = &snapshot.activity.backends[at];
     let now_us = snapshot.activity.taken_us;
     // A role that may not look gets NULL for all of these.
@@ -92,35 +134,26 @@ pub(super) fn row(snapshot: &Snapshot, at: usize, depth: usize, choice: &Choice)
     let word = |word: &Option<std::sync::Arc<str>>| Cell::from(word.clone());
     let blocked_by =
         backend.blockers.iter().map(|blocker| name(*blocker)).collect::<Vec<_>>().join(" ");
-    let cells = vec![
+    let mut cells = vec![
         i64::from(backend.pid).into(),
         word(&backend.database),
         readable(word(&backend.user)),
         readable(backend.duration(now_us).into()),
-        readable(backend.state.map(State::as_str).into()),
-        readable(
-            backend
-                .wait
-                .as_ref()
-                .map(|wait| wait.to_string().as_str().into())
-                .unwrap_or(Cell::Null),
-        ),
+        readable(backend.state.map(|state| words.state(state)).into()),
+        readable(backend.wait.as_ref().map(|wait| words.wait(wait)).into()),
         word(&backend.application),
         readable(word(&backend.client)),
         readable(backend.transaction_age(now_us).into()),
         (!blocked_by.is_empty()).then_some(blocked_by.as_str()).into(),
         backend.blocked_for(now_us).into(),
         backend.xmin_age.into(),
-        readable(backend.kind.as_ref().map(Kind::as_str).into()),
+        readable(backend.kind.as_ref().map(|kind| words.kind(kind)).into()),
         backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(Cell::Null),
-        readable(
-            backend
-                .query
-                .as_ref()
-                .map(|text| text.one_line().as_str().into())
-                .unwrap_or(Cell::Null),
-        ),
+        readable(backend.query.as_ref().map(SqlText::to_shared_line).into()),
     ];
+    if let Some(pooled) = &snapshot.pooled {
+        cells.insert(POOLED_AT, clients::behind(pooled, backend));
+    }
     Row {
         cells,
         key: RowKey::Session(backend.pid, backend.started_us),

@@ -1,9 +1,12 @@
 //! Who waits for whom, as a tree.
 
-use howdah_collect::{Cell, Forest, Node, State, Unit};
+use howdah_collect::{Cell, Forest, Node, SqlText, State, Unit};
 
-use super::{Choice, Head, Mark, Row, RowKey, Table, activity};
+use super::{Choice, Head, Mark, Row, RowKey, Table, activity, clients};
 use crate::Snapshot;
+
+/// The place of the pooler's client, where there are poolers.
+const POOLED_AT: usize = 3;
 
 const COLUMNS: [Head; 11] = [
     Head {
@@ -25,7 +28,11 @@ const COLUMNS: [Head; 11] = [
 pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {
     let forest = Forest::of(&snapshot.activity);
     let rows = forest.nodes.iter().map(|node| row(snapshot, node, choice)).collect();
-    Table { columns: COLUMNS.to_vec(), rows }
+    let mut columns = COLUMNS.to_vec();
+    if snapshot.pooled.is_some() {
+        columns.insert(POOLED_AT, activity::POOLED);
+    }
+    Table { columns, rows }
 }
 
 fn row(snapshot: &Snapshot, node: &Node, choice: &Choice) -> Row {
@@ -37,7 +44,7 @@ fn row(snapshot: &Snapshot, node: &Node, choice: &Choice) -> Row {
     let of = |cell: fn(&howdah_collect::Backend, i64) -> Cell| {
         backend.map_or(Cell::Null, |backend| cell(backend, now_us))
     };
-    let cells = vec![
+    let mut cells = vec![
         format!("{name}{ring}").as_str().into(),
         i64::try_from(node.victims).unwrap_or(i64::MAX).into(),
         of(|backend, now_us| backend.blocked_for(now_us).into()),
@@ -50,10 +57,14 @@ fn row(snapshot: &Snapshot, node: &Node, choice: &Choice) -> Row {
         of(|backend, _| backend.user.clone().into()),
         of(|backend, _| backend.application.clone().into()),
         (!also.is_empty()).then(|| also.join(" ")).as_deref().into(),
-        of(|backend, _| {
-            backend.query.as_ref().map_or(Cell::Null, |text| text.one_line().as_str().into())
-        }),
+        of(|backend, _| backend.query.as_ref().map(SqlText::to_shared_line).into()),
     ];
+    if let Some(pooled) = &snapshot.pooled {
+        cells.insert(
+            POOLED_AT,
+            backend.map_or(Cell::Null, |backend| clients::behind(pooled, backend)),
+        );
+    }
     let mark = match backend {
         _ if node.depth == 0 => Mark::Blocks,
         Some(backend) => activity::mark(backend, now_us, choice.slow_seconds),

@@ -1,6 +1,8 @@
 //! What sessions were doing or waiting for over the time watched.
 
-use howdah_collect::{Cell, Unit};
+use std::collections::BTreeMap;
+
+use howdah_collect::{Cell, Unit, Wait};
 
 use super::{Head, Row, Table};
 use crate::Snapshot;
@@ -29,21 +31,26 @@ const COLUMNS: [Head; 5] = [
 ];
 
 pub(super) fn table(snapshot: &Snapshot) -> Table {
-    let waits = &snapshot.waits;
-    #[expect(clippy::cast_precision_loss, reason = "shares for looking at")]
-    let share = |count: u64, of: u64| if of == 0 { 0.0 } else { count as f64 / of as f64 };
-    let all: u64 = waits.counts.values().sum();
-    let rows = waits.counts.iter().map(|(wait, count)| {
+    let means = snapshot.waits.means();
+    let all: f64 = means.values().sum();
+    let mut samples: BTreeMap<Option<&Wait>, i64> = BTreeMap::new();
+    for second in snapshot.waits.seconds() {
+        for (wait, sum) in &second.sums {
+            *samples.entry(wait.as_ref()).or_default() += i64::from(*sum);
+        }
+    }
+    let rows = means.iter().map(|(wait, mean)| {
         let (class, event) = match wait {
             Some(wait) => (&*wait.class, &*wait.event),
             None => ("cpu", "running"),
         };
+        let share = if all > 0.0 { mean / all * 100.0 } else { 0.0 };
         Row::plain(vec![
             class.into(),
             event.into(),
-            share(*count, waits.readings).into(),
-            (share(*count, all) * 100.0).into(),
-            Cell::Integer(i64::try_from(*count).unwrap_or(i64::MAX)),
+            (*mean).into(),
+            share.into(),
+            Cell::Integer(samples.get(&wait.as_ref()).copied().unwrap_or(0)),
         ])
     });
     Table { columns: COLUMNS.to_vec(), rows: rows.map(keyed).collect() }

@@ -4,11 +4,12 @@
 //! leads to the postmaster. Whether that process is on this host, and not another with the same number,
 //! is decided by what both sides say: the time the server was started, and its port.
 
+use hashbrown::HashMap;
 use howdah_connect::Client;
 use howdah_inspect::{Buffer, Error, Server};
 
 use super::{Cached, QueryFailure, number};
-use crate::image::{Page, RelationFile};
+use crate::image::{Fork, Page, RelationFile};
 
 /// Why a server's memory is not read.
 #[derive(Debug, thiserror::Error)]
@@ -25,14 +26,11 @@ pub enum NotLocal {
     Unanswered(#[from] QueryFailure),
 }
 
-pub(super) fn read(client: &mut Client) -> Result<Cached, NotLocal> {
-    of_server(&local_server(client)?).map_err(NotLocal::from)
-}
-
 /// The buffers of a server that was found before. Needs no session, so it works while the server stops.
 pub(super) fn of_server(server: &Server) -> Result<Cached, Error> {
     let buffers = server.buffers()?.read()?;
-    let mut cached = Cached { unfinished: buffers.unfinished(), ..Cached::default() };
+    let unfinished = buffers.unfinished();
+    let mut forks = Forks::default();
     for buffer in buffers {
         let Buffer {
             tablespace,
@@ -46,17 +44,45 @@ pub(super) fn of_server(server: &Server) -> Result<Cached, Error> {
             ..
         } = buffer;
         let file = RelationFile { database, tablespace, filenode };
-        cached.forks.entry((file, fork)).or_default().push(Page { block, usage, is_dirty });
+        let found = forks.of((file, fork));
+        found.pages.push(Page { block, usage, is_dirty });
+        found.is_permanent &= is_permanent;
+    }
+    let mut cached = Cached { unfinished, ..Cached::default() };
+    for ((file, fork), found) in forks.found {
+        cached.forks.insert((file, fork), found.pages);
         // An init fork is logged although its relation is not.
-        if fork != crate::image::Fork::Init {
-            cached
-                .is_logged
-                .entry(file)
-                .and_modify(|is| *is &= is_permanent)
-                .or_insert(is_permanent);
+        if fork != Fork::Init {
+            *cached.is_logged.entry(file).or_insert(true) &= found.is_permanent;
         }
     }
     Ok(cached)
+}
+
+/// Pages by fork, with as little work for each as can be: a large server has millions of buffers.
+#[derive(Default)]
+struct Forks {
+    found: Vec<((RelationFile, Fork), Found)>,
+    places: HashMap<(RelationFile, Fork), usize>,
+    /// Where the one before was: neighbours are often of the same fork.
+    last: usize,
+}
+
+struct Found {
+    pages: Vec<Page>,
+    is_permanent: bool,
+}
+
+impl Forks {
+    fn of(&mut self, key: (RelationFile, Fork)) -> &mut Found {
+        if self.found.get(self.last).is_none_or(|(last, _)| *last != key) {
+            self.last = *self.places.entry(key).or_insert_with(|| {
+                self.found.push((key, Found { pages: Vec::new(), is_permanent: true }));
+                self.found.len() - 1
+            });
+        }
+        &mut self.found[self.last].1
+    }
 }
 
 /// The server behind a session, if it runs on this host and may be looked at.

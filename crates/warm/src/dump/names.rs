@@ -2,9 +2,9 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use howdah_connect::Target;
+use howdah_connect::Client;
 
-use super::{Names, QueryFailure, connect, number};
+use super::{Names, QueryFailure, number};
 use crate::image::{Fork, QualifiedName, RelationFile, RelationName};
 
 /// What a catalog says of a relation.
@@ -32,7 +32,8 @@ LEFT JOIN pg_class o ON o.reltoastrelid = CASE c.relkind WHEN 't' THEN c.oid ELS
 LEFT JOIN pg_namespace m ON m.oid = o.relnamespace
 CROSS JOIN (SELECT current_setting('block_size')::int8 AS bytes) b
 WHERE c.relpersistence <> 't' AND c.relisshared = $3
-  AND pg_relation_filenode(c.oid) = ANY ($1::oid[])";
+  AND (c.relfilenode = ANY ($1::oid[])
+       OR c.relfilenode = 0 AND pg_relation_filenode(c.oid) = ANY ($1::oid[]))";
 
 /// Sizes wait behind who has a relation locked, for instance to rewrite it.
 const LENGTHS: &str = "
@@ -43,15 +44,14 @@ const NO_LENGTHS: &str = "NULL, NULL, NULL, NULL";
 const PATIENCE: &str = "SET lock_timeout = '2s'";
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// Asks the catalogs of `target` for the relations `files`, which are those of the database `oid` (0
-/// for the shared ones).
+/// Asks the catalogs of the database of `client` for the relations `files`, which are those of the
+/// database `oid` (0 for the shared ones).
 pub(super) fn ask(
-    target: &Target,
+    client: &mut Client,
     default_tablespace: u32,
     oid: u32,
     files: &[RelationFile],
 ) -> Result<Names, QueryFailure> {
-    let mut client = connect(target)?;
     let numbers: Vec<_> = files.iter().map(|file| file.filenode.to_string()).collect();
     let numbers = format!("{{{}}}", numbers.join(","));
     let tablespace = default_tablespace.to_string();

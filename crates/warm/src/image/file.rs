@@ -62,17 +62,23 @@ impl CacheImage {
         let path = path.as_ref();
         let bytes = self.pack(path)?;
         let written = beside(path, ".tmp");
-        if let Err(source) = write_through(&written, &bytes) {
-            // The half-written file helps nobody; that it cannot be removed does not matter beside
-            // the error that is told.
+        let saved = write_through(&written, &bytes)
+            .map_err(|source| FileError { path: written.clone(), action: "written", source })
+            .and_then(|()| shift(path, keep))
+            .and_then(|()| {
+                let renamed = fs::rename(&written, path).and_then(|()| sync_folder_of(path));
+                renamed.map_err(|source| FileError {
+                    path: path.to_path_buf(),
+                    action: "renamed into place",
+                    source,
+                })
+            });
+        if saved.is_err() {
+            // What was written helps nobody now; that it cannot be removed does not matter beside the
+            // error that is told.
             let _ = fs::remove_file(&written);
-            return Err(FileError { path: written, action: "written", source }.into());
         }
-        shift(path, keep)?;
-        let renamed = fs::rename(&written, path).and_then(|()| sync_folder_of(path));
-        renamed.map_err(|source| {
-            FileError { path: path.to_path_buf(), action: "renamed into place", source }.into()
-        })
+        Ok(saved?)
     }
 
     /// Reads an image from the bytes of its file.

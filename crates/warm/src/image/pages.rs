@@ -119,14 +119,26 @@ impl FromIterator<Page> for Pages {
     /// Takes pages in any order. Of a page that comes twice, as it may from a map that was read while
     /// the server ran on, the hotter one stays.
     fn from_iter<I: IntoIterator<Item = Page>>(pages: I) -> Self {
-        let mut pages: Vec<_> =
-            pages.into_iter().filter(|page| u64::from(page.block) < MAX_BLOCKS).collect();
-        pages.sort_unstable_by_key(|page| (page.block, std::cmp::Reverse(page.usage)));
-        pages.dedup_by_key(|page| page.block);
-        let mark = |page: &Page| page.usage.min(USAGE) | if page.is_dirty { DIRTY } else { 0 };
+        // One word a page, so that sorting compares nothing else: its block, how cold it is, its dirt.
+        let mut words: Vec<u64> = pages
+            .into_iter()
+            .filter(|page| u64::from(page.block) < MAX_BLOCKS)
+            .map(|page| {
+                let coldness = USAGE - page.usage.min(USAGE);
+                u64::from(page.block) << 8 | u64::from(coldness) << 1 | u64::from(page.is_dirty)
+            })
+            .collect();
+        words.sort_unstable();
+        words.dedup_by_key(|word| *word >> 8);
+        // Below 256 each.
+        let mark = |word: u64| {
+            let dirt = if word & 1 == 1 { DIRTY } else { 0 };
+            (USAGE - ((word >> 1) as u8 & USAGE)) | dirt
+        };
         Self {
-            blocks: pages.iter().map(|page| page.block).collect(),
-            marks: pages.iter().map(mark).collect(),
+            // The upper 32 of 40 bits.
+            blocks: words.iter().map(|word| (word >> 8) as u32).collect(),
+            marks: words.iter().map(|&word| mark(word)).collect(),
         }
     }
 }

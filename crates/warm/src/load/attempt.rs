@@ -1,6 +1,6 @@
 //! One attempt to load: from the first look at the server to the last.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, panic::resume_unwind, thread, time::Duration};
 
 use howdah_connect::{Client, Target};
 use howdah_inspect::ClockSweep;
@@ -17,7 +17,7 @@ use super::{
     worker,
 };
 use crate::{
-    dump::{self, Choice, DumpError, Facts, QueryFailure},
+    dump::{Choice, DumpError, Facts, QueryFailure, Sight},
     image::{CacheImage, Fork, RelationFile},
 };
 
@@ -28,6 +28,7 @@ pub(super) struct Attempt<'a> {
     options: &'a Options,
     observer: &'a dyn Observer,
     client: Client,
+    sight: Sight,
     facts: Facts,
     started: String,
 }
@@ -59,16 +60,15 @@ impl<'a> Attempt<'a> {
             });
         }
         let target = target.clone();
-        Ok(Self { image, target, options, observer, client, facts, started })
+        let sight = Sight::by(options.look);
+        Ok(Self { image, target, options, observer, client, sight, facts, started })
     }
 
     pub(super) fn run(mut self) -> Result<Ended, LoadError> {
-        let lock_timeout = self.options.lock_timeout.as_millis().max(1).to_string();
-        let places = catalog::find(self.image, &self.target, &self.facts, &lock_timeout);
+        let (places, seen) = self.find_and_look();
         let mut outcomes: Vec<_> =
             (0..self.image.relations.len()).map(|at| Outcome::of(self.image, at)).collect();
         self.note_rewritten(&places, &mut outcomes);
-        let seen = self.look();
         let bounds = self.bounds(seen.as_ref().ok());
         let Plan { pieces, resident } =
             plan::plan(self.image, &places, seen.as_ref().ok(), bounds, &mut outcomes);
@@ -89,9 +89,21 @@ impl<'a> Attempt<'a> {
         })))
     }
 
+    /// Where the relations are, which takes connections of its own, and meanwhile what is in the cache.
+    fn find_and_look(&mut self) -> (Vec<Result<Found, Problem>>, Result<Occupancy, DumpError>) {
+        let lock_timeout = self.options.lock_timeout.as_millis().max(1).to_string();
+        let Self { image, target, client, sight, facts, .. } = self;
+        let (image, target, facts) = (*image, &*target, &*facts);
+        thread::scope(|scope| {
+            let places = scope.spawn(|| catalog::find(image, target, facts, &lock_timeout));
+            let seen = Occupancy::see(client, facts, sight, target.database());
+            (places.join().unwrap_or_else(|panic| resume_unwind(panic)), seen)
+        })
+    }
+
     fn look(&mut self) -> Result<Occupancy, DumpError> {
-        let (choice, database) = (self.options.look, self.target.database());
-        Occupancy::see(&mut self.client, &self.facts, choice, database)
+        let database = self.target.database();
+        Occupancy::see(&mut self.client, &self.facts, &mut self.sight, database)
     }
 
     fn note_rewritten(&self, places: &[Result<Found, Problem>], outcomes: &mut [Outcome]) {
@@ -157,7 +169,7 @@ impl<'a> Attempt<'a> {
         if self.options.evict || self.options.look == Choice::PgBuffercache {
             return None;
         }
-        dump::local_server(&mut self.client).ok()?.clock_sweep().ok()
+        self.sight.server(&mut self.client).ok()?.clock_sweep().ok()
     }
 }
 
@@ -178,6 +190,11 @@ fn goal(
             let blocks = piece.runs.iter().flat_map(|run| run.first..=run.last);
             goal.entry((found.file, piece.fork)).or_default().extend(blocks);
         }
+    }
+    // Runs pass over pages that are there already.
+    for blocks in goal.values_mut() {
+        blocks.sort_unstable();
+        blocks.dedup();
     }
     goal
 }

@@ -61,7 +61,7 @@ impl Crew<'_> {
             databases: &databases,
             places: self.places,
             queue: Queue::new(numbered),
-            throttle: Throttle::new(self.options.bytes_per_second),
+            throttle: Throttle::new(self.options.bytes_per_second, self.options.max_latency),
             outcomes: Mutex::new(outcomes),
             read_whole: Mutex::default(),
             is_restarted: AtomicBool::new(false),
@@ -103,12 +103,12 @@ impl Crew<'_> {
 
 fn run(shared: &Shared<'_>, jobs: usize) {
     thread::scope(|scope| {
-        if let Some(limit) = shared.options.max_latency
-            && let Ok(client) = dump::connect(shared.target)
-        {
-            scope.spawn(move || shared.throttle.watch(client, limit, || shared.is_over()));
+        if shared.options.max_latency.is_some() {
+            let connect = || dump::connect(shared.target);
+            scope.spawn(move || shared.throttle.watch(connect, || shared.is_over()));
         }
-        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(|| worker::run(shared))).collect();
+        let workers: Vec<_> =
+            (0..jobs).map(|who| scope.spawn(move || worker::run(shared, who))).collect();
         for worker in workers {
             // A panic goes on when the scope ends.
             let _ = worker.join();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use howdah_connect::Client;
 
 use crate::{
-    dump::{self, Choice, DumpError, Facts},
+    dump::{DumpError, Facts, Looked, Sight},
     image::{Fork, RelationFile, Source},
 };
 
@@ -23,10 +23,10 @@ impl Occupancy {
     pub(super) fn see(
         client: &mut Client,
         facts: &Facts,
-        choice: Choice,
+        sight: &mut Sight,
         database: &str,
     ) -> Result<Self, DumpError> {
-        let dump::Read { cached, source, .. } = dump::read(client, choice, database)?;
+        let Looked { cached, source, .. } = sight.look(client, database)?;
         let mut held = u64::from(cached.unfinished);
         let mut blocks = BTreeMap::new();
         for (key, pages) in cached.forks {
@@ -36,6 +36,15 @@ impl Occupancy {
             blocks.insert(key, sorted);
         }
         Ok(Self { blocks, free: u64::from(facts.buffers).saturating_sub(held), source })
+    }
+
+    /// A cache that holds the blocks that a test wants.
+    #[cfg(test)]
+    pub(super) fn of(
+        blocks: impl IntoIterator<Item = ((RelationFile, Fork), Vec<u32>)>,
+        free: u64,
+    ) -> Self {
+        Self { blocks: blocks.into_iter().collect(), free, source: Source::Memory }
     }
 
     /// The blocks of a fork that are there, ascending.

@@ -1,6 +1,10 @@
 //! What to load in which order: pieces of about equal size, the hottest class of pages first, each class
 //! in the order of the disk, as far as there is room. Pure: it asks nobody.
 
+mod blend;
+
+use std::cmp::Reverse;
+
 use super::{
     catalog::Found,
     occupancy::Occupancy,
@@ -22,7 +26,7 @@ pub(super) struct Piece {
     /// The relation's place in the image.
     pub(super) relation: usize,
     pub(super) fork: Fork,
-    /// Usage count of its hottest pages: pieces of a higher one come first.
+    /// How hot its pages are, as a usage count: pieces of a higher one come first.
     pub(super) class: u8,
     /// Runs of blocks, ascending; at most [`RUNS_MAX`].
     pub(super) runs: Vec<Run>,
@@ -33,6 +37,9 @@ pub(super) struct Piece {
 pub(super) struct Run {
     pub(super) first: u32,
     pub(super) last: u32,
+    /// Those among them that are there before its turn: they were resident, or are of a hotter piece. To
+    /// touch them once more costs less than another run behind them.
+    pub(super) held: u32,
 }
 
 /// Bounds of a plan.
@@ -49,13 +56,34 @@ pub(super) struct Bounds {
 pub(super) const PIECE_PAGES: u32 = 2048;
 /// Most runs of a piece, so that statements stay short.
 const RUNS_MAX: usize = 1024;
-/// Pages of a lower class are taken along where at most so many lie between two of a higher one: a call
-/// for another run costs about as much as loading them.
-const BETWEEN_MAX: u32 = 2;
+/// Pages of a lower class are taken along where at most so many lie between two of a higher one: where
+/// files are cold, another run takes the time of three or four pages in a row, read ahead or not.
+const BETWEEN_MAX: u32 = 4;
+/// Pages that are there already and are passed over by a run at most.
+const HELD_MAX: u32 = 16;
+/// A run of at most so many pages on average is too short for the operating system to see it coming.
+const SPARSE_PAGES: u64 = 16;
 
 impl Run {
+    /// Blocks of which none is there.
+    pub(super) fn of(first: u32, last: u32) -> Self {
+        Self { first, last, held: 0 }
+    }
+
+    /// Pages to load.
     pub(super) fn pages(self) -> u64 {
+        self.blocks() - u64::from(self.held)
+    }
+
+    /// Pages that are touched.
+    fn blocks(self) -> u64 {
         u64::from(self.last - self.first) + 1
+    }
+
+    /// Ends it before `end`, which is behind its first block.
+    fn end_at(&mut self, end: u32) {
+        self.last = self.last.min(end - 1);
+        self.held = self.held.min(self.last - self.first);
     }
 }
 
@@ -64,12 +92,20 @@ impl Piece {
         self.runs.iter().map(|run| run.pages()).sum()
     }
 
-    /// Drops the blocks from `end` on, and gives their number.
+    /// Whether its pages lie apart, so that each would be waited for if none were asked for ahead.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.runs.len() > 1 && self.pages() < SPARSE_PAGES * self.runs.len() as u64
+    }
+
+    /// Drops the blocks from `end` on, and gives the number of pages that are not loaded then.
     pub(super) fn cut_at(&mut self, end: u32) -> u64 {
         let before = self.pages();
         self.runs.retain_mut(|run| {
-            run.last = run.last.min(end.saturating_sub(1));
-            run.first < end
+            let is_left = run.first < end;
+            if is_left {
+                run.end_at(end);
+            }
+            is_left
         });
         before - self.pages()
     }
@@ -83,8 +119,45 @@ pub(super) fn plan(
     bounds: Bounds,
     outcomes: &mut [Outcome],
 ) -> Plan {
+    let mut lacking = lacking(image, places, occupancy, outcomes);
+    // Where not all has room, the coolest have to be told from the others, whatever it takes.
+    let has_room = lacking.iter().map(|fork| fork.pages.len() as u64).sum::<u64>() <= bounds.room;
     let mut pieces = Vec::new();
-    let mut resident = Vec::new();
+    for Lacking { relation, fork, pages, there, .. } in &mut lacking {
+        take_along(pages);
+        if has_room {
+            blend::blend(pages);
+        }
+        let of = Piece { relation: *relation, fork: *fork, class: 0, runs: Vec::new() };
+        cut(pages, there, &of, bounds.piece, &mut pieces);
+    }
+    // Small relations first: of pages that are as hot by their count, those of an index serve more rows
+    // than those of its table. Inside a relation the order stays, which is that of its files.
+    let size = |piece: &Piece| image.relations[piece.relation].page_count();
+    pieces.sort_by_cached_key(|piece| (Reverse(piece.class), size(piece)));
+    let pieces = fitting(pieces, bounds.room, outcomes);
+    let resident = lacking.into_iter().map(|fork| (fork.file, fork.fork, fork.there)).collect();
+    Plan { pieces, resident }
+}
+
+/// A fork, and what the cache lacks of it.
+struct Lacking {
+    relation: usize,
+    file: RelationFile,
+    fork: Fork,
+    /// To be loaded, ascending.
+    pages: Vec<Wanted>,
+    /// Wanted and there already, ascending.
+    there: Vec<u32>,
+}
+
+fn lacking(
+    image: &CacheImage,
+    places: &[Result<Found, Problem>],
+    occupancy: Option<&Occupancy>,
+    outcomes: &mut [Outcome],
+) -> Vec<Lacking> {
+    let mut lacking = Vec::new();
     for (at, (relation, place)) in image.relations.iter().zip(places).enumerate() {
         let outcome = &mut outcomes[at];
         let found = match place {
@@ -102,18 +175,19 @@ pub(super) fn plan(
             let held = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
             let there = leave_out(&mut pages, held);
             outcome.pages.resident += there.len() as u64;
-            resident.push((found.file, cached.fork, there));
-            take_along(&mut pages);
-            cut(&pages, at, cached.fork, bounds.piece, &mut pieces);
+            lacking.push(Lacking {
+                relation: at,
+                file: found.file,
+                fork: cached.fork,
+                pages,
+                there,
+            });
         }
         if outcome.pages.beyond_end > 0 {
             outcome.problem = Some(Problem::Shrunk);
         }
     }
-    // Stable: inside a class the order of the image stays, which is that of the files.
-    pieces.sort_by_key(|piece| std::cmp::Reverse(piece.class));
-    let pieces = fitting(pieces, bounds.room, outcomes);
-    Plan { pieces, resident }
+    lacking
 }
 
 /// A page to load, and its class.
@@ -196,29 +270,69 @@ fn take_along(pages: &mut [Wanted]) {
     }
 }
 
-fn cut(pages: &[Wanted], relation: usize, fork: Fork, most: u32, pieces: &mut Vec<Piece>) {
-    let mut classes: Vec<u8> = pages.iter().map(|page| page.class).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    for class in classes {
-        let mut piece = Piece { relation, fork, class, runs: Vec::new() };
-        let mut left = most;
-        for &Wanted { block, .. } in pages.iter().filter(|page| page.class == class) {
-            let grows = piece.runs.last().is_some_and(|run| run.last + 1 == block);
-            if left == 0 || !grows && piece.runs.len() == RUNS_MAX {
-                pieces.push(Piece { runs: std::mem::take(&mut piece.runs), ..piece });
-                left = most;
-            }
-            left -= 1;
-            match piece.runs.last_mut() {
-                Some(run) if run.last + 1 == block => run.last = block,
-                _ => piece.runs.push(Run { first: block, last: block }),
+/// Makes pieces of the pages of each class, like `of` in all else. A run goes on over pages that are
+/// `there`, or hotter and so loaded before.
+fn cut(pages: &[Wanted], there: &[u32], of: &Piece, most: u32, pieces: &mut Vec<Piece>) {
+    for class in classes(pages) {
+        let mut piece = Piece { class, ..of.clone() };
+        let (mut left, mut held) = (most, 0);
+        for Seen { block, is_held } in seen(pages, there, class) {
+            let next = piece.runs.last().map(|run| run.last + held + 1);
+            match (next == Some(block), is_held) {
+                (true, true) => held += 1,
+                (false, true) => {}
+                (grows, false) => {
+                    let grows = grows && held <= HELD_MAX;
+                    if left == 0 || !grows && piece.runs.len() == RUNS_MAX {
+                        pieces.push(Piece { runs: std::mem::take(&mut piece.runs), ..piece });
+                        left = most;
+                    }
+                    left -= 1;
+                    match piece.runs.last_mut().filter(|_| grows) {
+                        Some(run) => (run.last, run.held) = (block, run.held + held),
+                        None => piece.runs.push(Run::of(block, block)),
+                    }
+                    held = 0;
+                }
             }
         }
         if !piece.runs.is_empty() {
             pieces.push(piece);
         }
     }
+}
+
+/// The classes that there are, ascending.
+fn classes(pages: &[Wanted]) -> Vec<u8> {
+    let mut classes: Vec<u8> = pages.iter().map(|page| page.class).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    classes
+}
+
+/// A page as it is met when its class is loaded.
+struct Seen {
+    block: u32,
+    is_held: bool,
+}
+
+/// What there is to meet on the way through a fork when `class` is loaded: its pages, and those that are
+/// there by then.
+fn seen(pages: &[Wanted], there: &[u32], class: u8) -> impl Iterator<Item = Seen> {
+    let mut wanted = pages.iter().filter(move |page| page.class >= class).peekable();
+    let mut there = there.iter().copied().peekable();
+    std::iter::from_fn(move || {
+        // No block is in both.
+        let next = wanted.peek().map(|page| page.block);
+        match (next, there.peek().copied()) {
+            (None, None) => None,
+            (Some(next), held) if held.is_none_or(|held| next < held) => {
+                let page = wanted.next()?;
+                Some(Seen { block: page.block, is_held: page.class > class })
+            }
+            _ => there.next().map(|block| Seen { block, is_held: true }),
+        }
+    })
 }
 
 /// The first pieces, as far as there is room for their pages.
@@ -238,13 +352,17 @@ fn fitting(pieces: Vec<Piece>, mut room: u64, outcomes: &mut [Outcome]) -> Vec<P
     fitting
 }
 
+/// Keeps as many pages as there is room for. A run that has to be cut counts as one of which nothing is
+/// there.
 fn shorten(runs: &mut Vec<Run>, mut room: u64) {
     runs.retain_mut(|run| {
-        let pages = run.pages().min(room);
-        room -= pages;
-        // Not more than the run had, so it fits.
-        run.last = (u64::from(run.first) + pages).saturating_sub(1) as u32;
-        pages > 0
+        if run.pages() > room {
+            // Less than the run had, so it fits.
+            *run = Run::of(run.first, (u64::from(run.first) + room).saturating_sub(1) as u32);
+            return std::mem::take(&mut room) > 0;
+        }
+        room -= run.pages();
+        true
     });
 }
 

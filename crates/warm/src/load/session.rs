@@ -19,6 +19,10 @@ pub(super) struct Session {
     pub(super) database: usize,
     /// The quoted schema of `pg_prewarm`, if it is there and may be called.
     pg_prewarm: Option<String>,
+    /// Whether the server can ask its operating system for pages ahead, as far as is known.
+    can_prefetch: bool,
+    /// Whether reads are left to the server's I/O workers, as the server is used to.
+    reads_by_workers: bool,
     /// Qualified names by oid.
     names: BTreeMap<u32, String>,
 }
@@ -44,7 +48,14 @@ impl Session {
         let lock_timeout_ms = lock_timeout.as_millis().max(1);
         client.query(&format!("{LIMITS} SET lock_timeout = {lock_timeout_ms}; {PLANS}"))?;
         let pg_prewarm = client.one_value(PG_PREWARM)?;
-        Ok(Self { client, database, pg_prewarm, names: BTreeMap::new() })
+        Ok(Self {
+            client,
+            database,
+            pg_prewarm,
+            can_prefetch: true,
+            reads_by_workers: true,
+            names: BTreeMap::new(),
+        })
     }
 
     /// When the server was started, in its own words.
@@ -70,9 +81,8 @@ impl Session {
         is_mostly_wanted: bool,
     ) -> Step {
         let mut denied = None;
-        if let Some(schema) = &self.pg_prewarm {
-            let statement = way::by_pg_prewarm(schema, found.oid, piece, mode);
-            match self.run(&statement) {
+        if let Some(schema) = self.pg_prewarm.clone() {
+            match self.by_pg_prewarm(&schema, found.oid, piece, mode) {
                 Ok(()) => return Step::Loaded(Way::PgPrewarm),
                 // Some minors let only owners warm an index, whoever may read its table.
                 Err(error) if error.sqlstate() == Some(DENIED) => denied = Some(error),
@@ -94,6 +104,35 @@ impl Session {
             (Step::Failed(Problem::NoWay(_)), Some(error)) => refused(error),
             (step, _) => step,
         }
+    }
+
+    /// Pages that lie apart are asked for ahead: the disk then works on many of them at once. They are
+    /// read by the session itself, for to have a worker read one page takes five times as long.
+    fn by_pg_prewarm(
+        &mut self,
+        schema: &str,
+        oid: u32,
+        piece: &Piece,
+        mode: Mode,
+    ) -> Result<(), QueryError> {
+        let is_sparse = mode == Mode::Buffer && piece.is_sparse();
+        self.read_by_workers(!is_sparse)?;
+        if is_sparse && self.can_prefetch {
+            match self.run(&way::by_pg_prewarm(schema, oid, piece, Mode::Prefetch)) {
+                Err(error) if error.sqlstate() == Some(NOT_SUPPORTED) => self.can_prefetch = false,
+                result => result?,
+            }
+        }
+        self.run(&way::by_pg_prewarm(schema, oid, piece, mode))
+    }
+
+    fn read_by_workers(&mut self, wanted: bool) -> Result<(), QueryError> {
+        let has_workers = self.client.server_version_num().is_some_and(|it| it >= IO_WORKERS_SINCE);
+        if has_workers && wanted != self.reads_by_workers {
+            self.client.query(if wanted { READ_BY_WORKERS } else { READ_AT_ONCE })?;
+            self.reads_by_workers = wanted;
+        }
+        Ok(())
     }
 
     fn by_row_pointers(&mut self, oid: u32, piece: &Piece) -> Step {
@@ -183,7 +222,14 @@ const PG_PREWARM: &str = "
 const LENGTH: &str = "
     SELECT pg_relation_size($1::oid::regclass, $2) / current_setting('block_size')::int8";
 
+const IO_WORKERS_SINCE: u32 = 180_000;
+/// Without concurrency a stream of reads waits for each: `read_stream_begin_impl()` in `read_stream.c`.
+const READ_AT_ONCE: &str = "SET maintenance_io_concurrency = 0";
+const READ_BY_WORKERS: &str = "RESET maintenance_io_concurrency";
+
 const DENIED: &str = "42501";
+/// feature_not_supported, of a server whose system has no such call.
+const NOT_SUPPORTED: &str = "0A000";
 
 fn no_way(to: &'static str) -> Step {
     Step::Failed(Problem::NoWay(to))

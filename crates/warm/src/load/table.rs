@@ -269,7 +269,7 @@ fn pieces(
                 relation,
                 fork: options.fork,
                 class: 0,
-                runs: vec![Run { first, last }],
+                runs: vec![Run::of(first, last)],
             });
             // The last block of a fork is below the highest number.
             first = last + 1;
@@ -282,7 +282,7 @@ fn run(name: &QualifiedName, length: u32, options: &Options) -> Result<Option<Ru
     let (first, last) = (options.first.unwrap_or(0), options.last);
     match (last.unwrap_or(length.saturating_sub(1)), length) {
         (_, 0) if options.first.is_none() && last.is_none() => Ok(None),
-        (last, length) if first <= last && last < length => Ok(Some(Run { first, last })),
+        (last, length) if first <= last && last < length => Ok(Some(Run::of(first, last))),
         (last, length) => Err(TableError::Range { name: name.clone(), length, first, last }),
     }
 }

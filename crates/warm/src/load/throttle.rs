@@ -5,11 +5,13 @@
 //! [`PROBE_INTERVAL`]. Such a query waits for a processor and for locks of the buffer cache as theirs do.
 //! While it takes longer than the limit, connections pause after each piece: at first as long as the
 //! piece took, twice that with each late answer, up to [`PAUSES_MAX`] times; and half with each timely one.
+//! While an answer is late that has not come at all, nothing new is begun, for [`HOLD_MAX`] at most: a
+//! probe that hangs for a reason of its own makes a load slow and does not end it.
 
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -17,10 +19,16 @@ use std::{
 
 use howdah_connect::Client;
 
+use crate::dump::QueryFailure;
+
 /// What keeps connections from being too fast.
 #[derive(Debug)]
 pub(super) struct Throttle {
     bytes_per_second: Option<u64>,
+    max_latency: Option<Duration>,
+    began: Instant,
+    /// When the probe under way was sent, in microseconds since then; 0 while there is none.
+    asked_us: AtomicU64,
     /// When the bytes that were allowed so far are all due.
     due: Mutex<Instant>,
     /// Pause after a piece, as a multiple of the time it took, in sixteenths.
@@ -32,17 +40,31 @@ const SIXTEENTHS: u32 = 16;
 const PAUSES_MAX: u32 = 64;
 /// How often the server is asked for a row.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a piece waits for a probe that does not come back.
+pub(super) const HOLD_MAX: Duration = Duration::from_millis(500);
+/// After so long a probe is given up and another connection made for the next.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A sleeping thread looks this often whether all is to end.
 const NAP: Duration = Duration::from_millis(100);
+/// And whether a late probe has come back.
+const SHORT_NAP: Duration = Duration::from_millis(2);
 
 impl Throttle {
-    pub(super) fn new(bytes_per_second: Option<u64>) -> Self {
-        let due = Mutex::new(Instant::now());
-        Self { bytes_per_second, due, pause: AtomicU32::new(0) }
+    pub(super) fn new(bytes_per_second: Option<u64>, max_latency: Option<Duration>) -> Self {
+        let began = Instant::now();
+        Self {
+            bytes_per_second,
+            max_latency,
+            began,
+            asked_us: AtomicU64::new(0),
+            due: Mutex::new(began),
+            pause: AtomicU32::new(0),
+        }
     }
 
     /// Waits until `bytes` more may be loaded, unless `is_over` says that all is to end.
     pub(super) fn admit(&self, bytes: u64, is_over: impl Fn() -> bool) {
+        self.hold(&is_over);
         let Some(rate) = self.bytes_per_second else { return };
         let until = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,6 +74,19 @@ impl Throttle {
             begin
         };
         sleep_until(until, is_over);
+    }
+
+    /// Waits for a probe that is late.
+    fn hold(&self, is_over: impl Fn() -> bool) {
+        let Some(limit) = self.max_latency else { return };
+        let until = Instant::now() + HOLD_MAX;
+        let is_late = || match self.asked_us.load(Ordering::Relaxed) {
+            0 => false,
+            asked => self.began.elapsed() > Duration::from_micros(asked) + limit,
+        };
+        while is_late() && Instant::now() < until && !is_over() {
+            thread::sleep(SHORT_NAP);
+        }
     }
 
     /// Waits after a piece that took `took`, if the server answers late.
@@ -72,19 +107,38 @@ impl Throttle {
         self.pause.store(next, Ordering::Relaxed);
     }
 
-    /// Measures the server by `client` until `is_over`. A probe that fails is over: connections then
-    /// find out for themselves what is wrong.
-    pub(super) fn watch(&self, mut client: Client, limit: Duration, is_over: impl Fn() -> bool) {
-        let asked = client.prepare("probe", PROBE);
-        if asked.is_err() {
+    /// Measures the server until `is_over`, if there is a limit, over a connection that `connect` makes.
+    pub(super) fn watch(
+        &self,
+        connect: impl Fn() -> Result<Client, QueryFailure>,
+        is_over: impl Fn() -> bool,
+    ) {
+        let Some(limit) = self.max_latency else { return };
+        while !is_over() {
+            if let Ok(mut client) = connect() {
+                client.set_timeout(Some(PROBE_TIMEOUT.max(limit * 2)));
+                self.probe(&mut client, limit, &is_over);
+            }
+            self.asked_us.store(0, Ordering::Relaxed);
+            thread::sleep(PROBE_INTERVAL);
+        }
+    }
+
+    /// Asks again and again, until a question fails: whether the server is gone is for others to say.
+    fn probe(&self, client: &mut Client, limit: Duration, is_over: impl Fn() -> bool) {
+        if client.prepare("probe", PROBE).is_err() {
             return;
         }
         while !is_over() {
             let began = Instant::now();
-            if client.query_prepared("probe", &[]).is_err() {
+            let asked = began.duration_since(self.began).as_micros().max(1);
+            self.asked_us.store(u64::try_from(asked).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let answer = client.query_prepared("probe", &[]);
+            self.note(began.elapsed(), limit);
+            if answer.is_err() {
                 return;
             }
-            self.note(began.elapsed(), limit);
+            self.asked_us.store(0, Ordering::Relaxed);
             thread::sleep(PROBE_INTERVAL);
         }
     }
@@ -108,7 +162,7 @@ mod tests {
 
     #[test]
     fn late_answers_double_the_pause_and_timely_ones_halve_it() {
-        let throttle = Throttle::new(None);
+        let throttle = Throttle::new(None, None);
         let limit = Duration::from_millis(5);
         let pauses = |latency_ms: u64, times: u32| {
             (0..times)
@@ -125,8 +179,22 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_begun_while_an_answer_is_late() {
+        let throttle = Throttle::new(None, Some(Duration::from_millis(1)));
+        let asked = Instant::now();
+        throttle.asked_us.store(1, Ordering::Relaxed);
+        while asked.elapsed() < Duration::from_millis(2) {
+            thread::yield_now();
+        }
+        let began = Instant::now();
+        throttle.admit(1, || false);
+        assert!(began.elapsed() >= HOLD_MAX);
+        throttle.admit(1, || true);
+    }
+
+    #[test]
     fn bytes_are_let_in_one_after_another() {
-        let throttle = Throttle::new(Some(1000));
+        let throttle = Throttle::new(Some(1000), None);
         let due = |bytes| {
             throttle.admit(bytes, || true);
             *throttle.due.lock().unwrap()

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn piece() -> Piece {
-        let runs = vec![Run { first: 3, last: 4 }, Run { first: 9, last: 9 }];
+        let runs = vec![Run::of(3, 4), Run::of(9, 9)];
         Piece { relation: 0, fork: Fork::Main, class: 1, runs }
     }
 

@@ -70,12 +70,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Loads pieces until none is left or all is over.
-pub(super) fn run(shared: &Shared<'_>) {
+/// Loads pieces until none is left or all is over, as the connection number `who`.
+pub(super) fn run(shared: &Shared<'_>, who: usize) {
     let mut session: Option<Session> = None;
     while !shared.is_over() {
         let here = session.as_ref().map(|session| session.database);
-        let Some(taken) = shared.queue.take(here) else { break };
+        let Some(taken) = shared.queue.take(who, here) else { break };
         let pages = taken.piece.pages();
         if !(shared.has_room)() {
             shared.outcome(taken.piece.relation, |outcome| outcome.pages.no_room += pages);

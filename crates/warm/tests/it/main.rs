@@ -4,6 +4,7 @@
 
 mod dumping;
 mod loading;
+mod pace;
 mod readiness;
 mod support;
 mod tables;

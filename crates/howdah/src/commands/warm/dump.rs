@@ -1,13 +1,17 @@
 //! `howdah warm dump`: what is in a server's cache now, into an image.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Instant};
 
-use howdah_warm::dump::{self, Choice, DumpError, Dumped, NotLocal};
+use howdah_warm::{
+    dump::{self, Choice, DumpError, Dumped, NotLocal},
+    metrics::{Numbers, name_of},
+};
 
 use crate::{
     connection::ConnectionArgs,
     context::Context,
     errors::{self},
+    metrics::MetricsArgs,
     outcome::Outcome,
 };
 
@@ -30,6 +34,8 @@ pub(super) struct Args {
     /// Where the pages are read
     #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
     source: Source,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -63,9 +69,16 @@ impl From<Source> for Choice {
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let target = args.connection.target(args.server.as_deref())?;
-    let dumped = dump::dump(&target, args.source.into()).map_err(explained)?;
-    say_what_is_missing(ctx, &dumped);
-    super::save(ctx, &dumped.image, &args.output, args.keep)?;
+    let _metrics = args.metrics.serve(ctx)?;
+    let numbers = Numbers::new(ctx.registry(), &name_of(&target));
+    let began = Instant::now();
+    let dumped = dump::dump(&target, args.source.into()).map_err(explained).and_then(|dumped| {
+        say_what_is_missing(ctx, &dumped);
+        super::save(ctx, &dumped.image, &args.output, args.keep)?;
+        Ok(dumped)
+    });
+    let Dumped { image, .. } = dumped.inspect_err(|_| numbers.dump_failed())?;
+    numbers.dumped(began.elapsed(), image.page_count(), image.origin.taken_at_us);
     Ok(Outcome::Done)
 }
 

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use howdah_warm::{
     diff::Known,
     load::{self, Event, Loaded, MAX_JOBS, Observer, Options, Outcome as Relation},
+    metrics::{Numbers, name_of},
 };
 use indicatif::{BinaryBytes, ProgressBar};
 use serde::Serialize;
@@ -23,6 +24,7 @@ use crate::{
     context::{Context, Talk},
     errors,
     format::{self, Format},
+    metrics::MetricsArgs,
     outcome::Outcome,
     progress::Total,
 };
@@ -78,6 +80,8 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
     #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     connection: ConnectionArgs,
 }
 
@@ -108,8 +112,14 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         waits: AtomicBool::new(false),
         interrupted: ctx.interrupted(),
     };
-    let loaded = load::load(&image, &target, &options, &watcher);
+    let _metrics = args.metrics.serve(ctx)?;
+    let numbers = Numbers::new(ctx.registry(), &name_of(&target));
+    let loaded = load::load(&image, &target, &options, &numbers.progress(&watcher));
     watcher.bar.finish_and_clear();
+    match &loaded {
+        Ok(loaded) => numbers.loaded(loaded),
+        Err(_) => numbers.load_failed(),
+    }
     let loaded = loaded.with_context(|| format!("cannot load {}", args.image.display()))?;
     let mut out = ctx.stdout();
     match args.format {

@@ -3,7 +3,7 @@
 use std::{
     io::Write as _,
     sync::{Arc, atomic::AtomicBool, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use howdah_warm::{
@@ -12,6 +12,7 @@ use howdah_warm::{
         MAX_JOBS, Mode as Way, Observer, Options as Pace,
         table::{Options, TableError, Warmed, table},
     },
+    metrics::{Numbers, name_of},
 };
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -21,6 +22,7 @@ use crate::{
     context::Context,
     errors,
     format::{self, Format},
+    metrics::MetricsArgs,
     outcome::Outcome,
     progress::Total,
 };
@@ -69,6 +71,8 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
     #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     connection: ConnectionArgs,
 }
 
@@ -115,11 +119,16 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     };
     let watcher =
         Watcher { bar: ctx.progress(Total::Count(0), "loading"), interrupted: ctx.interrupted() };
-    let warmed = table(&target, &args.relations, &options, &watcher);
+    let _metrics = args.metrics.serve(ctx)?;
+    let numbers = Numbers::new(ctx.registry(), &name_of(&target));
+    let began = Instant::now();
+    let warmed = table(&target, &args.relations, &options, &numbers.progress(&watcher));
     watcher.bar.finish_and_clear();
-    let warmed = warmed.map_err(explained)?;
+    let warmed = warmed.inspect_err(|_| numbers.load_failed()).map_err(explained)?;
     let rows: Vec<_> = warmed.iter().map(row).collect();
-    let blocks = rows.iter().map(|row| row.blocks).sum();
+    let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
+    let (blocks, wanted) = (sum(|row| row.blocks), sum(|row| row.wanted));
+    numbers.warmed(began.elapsed(), blocks, blocks as f64 / wanted.max(1) as f64);
     let mut out = ctx.stdout();
     match args.format {
         Format::Json => {

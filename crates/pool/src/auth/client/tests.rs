@@ -416,6 +416,11 @@ fn a_database_is_unknown_only_to_who_has_proven_something() {
     // Without a name it is the user's.
     let hello = packet(ProtocolVersion::V3_0, &[("user", "shop")]);
     assert_eq!(admitted(client("any").receive(&hello)).database, "shop");
+    // The console is nobody's database, and is there beside any.
+    for console in CONSOLE_DATABASES {
+        let hello = packet(ProtocolVersion::V3_0, &[("user", "alice"), ("database", console)]);
+        assert_eq!(admitted(client("trust").receive(&hello)).database, console);
+    }
 }
 
 #[test]

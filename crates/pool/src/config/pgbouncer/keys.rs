@@ -64,7 +64,6 @@ const DNS: &str = "names are looked up by the operating system for each new conn
 const CIPHERS: &str = "rustls' own selection is used, which has no weak ones";
 const NO_QUERY: &str = "secrets are not looked up in servers: list users in auth_file";
 const SYSTEM: &str = "the operating system's value is used";
-const CONSOLE: &str = "there is no console to see it in";
 
 /// Every key of the section, in the order of its name.
 pub const KEYS: &[Key] = &[
@@ -266,13 +265,16 @@ pub const KEYS: &[Key] = &[
     }),
     nothing("service_name", "it names a Windows service"),
     nothing("so_reuseport", "one process uses every core, see workers"),
-    nothing("stats_period", CONSOLE),
+    nothing("stats_period", "averages are of a minute"),
     sets("stats_users", "stats-users", |config, value| list(&mut config.stats_users, value)),
-    nothing("suspend_timeout", CONSOLE),
+    nothing("suspend_timeout", "SUSPEND is not there"),
     nothing("syslog", LOGGING),
     nothing("syslog_facility", LOGGING),
     nothing("syslog_ident", LOGGING),
-    nothing("tcp_defer_accept", SYSTEM),
+    sets("tcp_defer_accept", "listen.defer-accept", |config, value| {
+        config.listen.defer_accept = seconds(value)?;
+        Ok(())
+    }),
     nothing("tcp_keepalive", SYSTEM),
     nothing("tcp_keepcnt", SYSTEM),
     nothing("tcp_keepidle", SYSTEM),

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{POOL, Stage, message};
+use super::{
+    POOL, Stage, message,
+    statements::{bind, parse, says, sync},
+};
 use crate::{PoolSpec, Time};
 
 #[test]
@@ -45,6 +48,26 @@ fn only_the_linked_server_is_cancelled_and_only_with_the_key() {
     stage.core.cancel(&key, stage.now, &mut stage.io);
     assert_eq!(stage.io.cancels.len(), 1);
     assert_eq!(stage.io.cancels[0].0, server);
+}
+
+#[test]
+fn a_statement_that_had_to_be_prepared_in_passing_is_cancelled_like_any_other() {
+    let mut stage = Stage::new(PoolSpec::new(2));
+    let (client, other) = (stage.client(), stage.client());
+    let first = stage.server();
+    stage.client_says(client, &[parse("s", "select pg_sleep($1)"), sync()].concat());
+    says(&mut stage, first, "1Z");
+    // Another keeps the server on which it is prepared.
+    stage.client_says(other, &message(b'Q', b"begin\0"));
+    stage.server_says(first, &message(b'Z', b"T"));
+    stage.client_says(client, &[bind("s", "9"), sync()].concat());
+    let second = stage.server();
+    assert_eq!(stage.server_gets(second)[0], b'P', "it is prepared in passing");
+    // The server says nothing of that before it has answered all.
+    let key = stage.core.cancel_key_of(client).unwrap();
+    stage.core.cancel(&key, stage.now, &mut stage.io);
+    assert_eq!(stage.io.cancels.len(), 1);
+    assert_eq!(stage.io.cancels[0].0, second);
 }
 
 #[test]

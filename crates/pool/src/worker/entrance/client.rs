@@ -6,9 +6,10 @@ use howdah_net::{Received, Stream};
 
 use super::{Arrival, Progress, READ_BYTES};
 use crate::{
-    ClientLogin,
+    ClientLogin, Permits,
     auth::{Admitted, ClientHandshake, ClientStep, Rejection, Replication, Work},
-    worker::{directory::Key, front::Front},
+    config::CONSOLE_DATABASES,
+    worker::{desk::Visitor, directory::Key, front::Front},
 };
 
 /// A client that logs in.
@@ -150,10 +151,19 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
         let _ = stream.send(&bytes);
         Progress::Close
     };
+    if CONSOLE_DATABASES.contains(&database.as_str()) {
+        return match visit(&user, owed, received, front) {
+            Ok(visitor) => Progress::Visitor(Box::new(visitor)),
+            Err(why) => refuse(stream, why),
+        };
+    }
     let key = Key { database, user, replication };
     let Some(pool) = front.directory.pool(&key) else {
         return refuse(stream, Rejection::UnknownDatabase(key.database));
     };
+    if pool.spec.gate.is_disabled() {
+        return refuse(stream, Rejection::Disabled(key.database));
+    }
     let permits = match pool.clients.try_take() {
         Ok(permits) => permits,
         Err(full) => return refuse(stream, Rejection::TooMany(full)),
@@ -164,4 +174,21 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
     let Some(secret) = front.cancel_secret() else { return Progress::Close };
     let login = ClientLogin { pool: pool.id, version, secret, settings };
     Progress::Client(Box::new(Arrival { login, permits, owed, received }))
+}
+
+/// Lets somebody to the console, who may.
+fn visit(
+    user: &str,
+    owed: Vec<u8>,
+    received: Vec<u8>,
+    front: &Front,
+) -> Result<Visitor, Rejection> {
+    let config = front.directory.config();
+    let is_in = |users: &[String]| users.iter().any(|known| known == user);
+    let is_admin = is_in(&config.admin_users);
+    if !is_admin && !is_in(&config.stats_users) {
+        return Err(Rejection::NoOperator(user.to_owned()));
+    }
+    let permits = Permits::try_take(&front.visitors).ok_or(Rejection::TooMany("operators"))?;
+    Ok(Visitor { is_admin, owed, received, permits })
 }

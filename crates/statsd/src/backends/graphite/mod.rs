@@ -14,10 +14,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use howdah_post::Connection;
+
 use self::lines::{Lines, Namespaces};
 use super::{
     Backend, BackendError, Status,
-    dial::Connection,
     outbox::{Batch, Delivery, Outbox, SendError, Sink},
 };
 use crate::{

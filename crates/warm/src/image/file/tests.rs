@@ -132,3 +132,15 @@ fn what_cannot_be_written_leaves_the_old_one() {
     assert_eq!(CacheImage::open(&path).unwrap(), image());
     assert_eq!(Pages::default().len(), 0);
 }
+
+#[test]
+fn what_cannot_be_put_in_place_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let told = image().save(&folder, Generations(0)).unwrap_err();
+    assert!(told.to_string().contains("renamed into place"), "{told}");
+    let left: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left, ["folder"]);
+}

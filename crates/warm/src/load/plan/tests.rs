@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
 
@@ -76,9 +76,53 @@ fn the_hottest_come_first_and_each_class_in_the_order_of_the_disk() {
 
 #[test]
 fn what_lies_between_hot_pages_is_taken_along() {
-    let fork = cached(Some(50), [(0, 5), (1, 1), (2, 5), (3, 1), (4, 1), (5, 1), (6, 5), (9, 5)]);
-    // 7 and 8 are not in the image, so they are not loaded.
-    assert_eq!(shown(&made(fork, 50, false, 100).plan), ["5: 0-2 6-6 9-9", "1: 3-5"]);
+    let pages = (0..40).map(|block| (block, if [0, 5, 11, 17].contains(&block) { 5 } else { 1 }));
+    // 18 to 20 are not in the image, so they are not loaded.
+    let fork = cached(Some(60), pages.filter(|(block, _)| !(18..21).contains(block)));
+    assert_eq!(shown(&made(fork, 60, false, 100).plan), ["5: 0-5 11-11 17-17", "1: 6-16 21-39"]);
+}
+
+#[test]
+fn a_run_goes_on_over_what_is_there_already() {
+    let image =
+        image(cached(Some(50), (0..50).map(|block| (block, if block == 20 { 5 } else { 1 }))));
+    let mut outcomes = [Outcome::of(&image, 0)];
+    let held = Occupancy::of([((FILE, Fork::Main), vec![3, 4, 30, 48])], 100);
+    let bounds = Bounds { room: 100, piece: 30 };
+    let plan = plan(&image, &[Ok(found(50))], Some(&held), bounds, &mut outcomes);
+    assert_eq!(shown(&plan), ["5: 20-20", "1: 0-33", "1: 34-49"]);
+    assert_eq!(plan.pieces.iter().map(Piece::pages).collect::<Vec<_>>(), [1, 30, 15]);
+    assert_eq!((outcomes[0].pages.wanted, outcomes[0].pages.resident), (50, 4));
+}
+
+#[test]
+fn heat_is_followed_as_far_as_its_runs_can_be_paid() {
+    let classes = |usage: fn(u32) -> u8| {
+        let fork = cached(None, (0..4000).map(|block| (block, usage(block))));
+        let mut classes: Vec<_> =
+            made(fork, 4000, false, 5000).plan.pieces.iter().map(|piece| piece.class).collect();
+        classes.dedup();
+        classes
+    };
+    let each_eighth = |block: u32| if block.is_multiple_of(8) { 5 } else { 1 };
+    assert_eq!(classes(each_eighth), [2], "500 runs for as many pages are too dear");
+    // The hottest can be paid, the next after them cannot.
+    let both = |block| match block % 16 {
+        0 => 5,
+        8 => 3,
+        _ => 1,
+    };
+    assert_eq!(classes(both), [5, 1]);
+    // Where not all has room, heat decides what is left out.
+    let fork = cached(None, (0..4000).map(|block| (block, each_eighth(block))));
+    let hottest = made(fork, 4000, false, 500).plan.pieces;
+    assert!(
+        hottest
+            .iter()
+            .all(|piece| piece.class == 5 && piece.runs.iter().all(|it| it.first.is_multiple_of(8)))
+    );
+    // Where heat lies together, it costs nothing.
+    assert_eq!(classes(|block| 5 - (block / 1000) as u8), [5, 4, 3, 2]);
 }
 
 #[test]
@@ -127,19 +171,19 @@ proptest! {
         room in 0_u64..500,
     ) {
         let Made { plan, outcome } = made(cached(Some(old), pages), now, is_rewritten, room);
-        let mut blocks: Vec<u32> = Vec::new();
+        let (mut blocks, mut planned) = (BTreeSet::new(), 0);
         for piece in &plan.pieces {
             prop_assert!(piece.pages() <= 100 && !piece.runs.is_empty());
+            prop_assert!(piece.runs.windows(2).all(|runs| runs[0].last < runs[1].first));
+            planned += piece.pages();
             blocks.extend(piece.runs.iter().flat_map(|run| run.first..=run.last));
         }
-        let planned = blocks.len();
-        blocks.sort_unstable();
-        blocks.dedup();
-        prop_assert_eq!(blocks.len(), planned);
         prop_assert!(blocks.iter().all(|&block| block < now));
-        prop_assert!(planned as u64 <= room);
-        prop_assert_eq!(planned as u64 + outcome.pages.no_room, outcome.pages.wanted);
-        prop_assert!(plan.pieces.is_sorted_by_key(|piece| std::cmp::Reverse(piece.class)));
+        prop_assert!(planned <= room);
+        // A run that was cut for lack of room counts what it holds as to be loaded.
+        prop_assert!(blocks.len() as u64 == planned || outcome.pages.no_room > 0);
+        prop_assert_eq!(planned + outcome.pages.no_room, outcome.pages.wanted);
+        prop_assert!(plan.pieces.is_sorted_by_key(|piece| Reverse(piece.class)));
     }
 
     #[test]
@@ -147,7 +191,7 @@ proptest! {
         pages in vec(0_u32..100, 0..80),
         mut held in vec(0_u32..100, 0..80),
     ) {
-        let sorted: std::collections::BTreeSet<_> = pages.into_iter().collect();
+        let sorted: BTreeSet<_> = pages.into_iter().collect();
         let mut wanted: Vec<_> = sorted.iter().map(|&block| Wanted { block, class: 1 }).collect();
         held.sort_unstable();
         let there = leave_out(&mut wanted, &held);

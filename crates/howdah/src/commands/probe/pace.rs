@@ -1,0 +1,77 @@
+//! How long a probe runs and how often it reports.
+
+use std::{
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_probe::waits::Pace;
+
+use crate::context::Context;
+
+/// Options of all probes that run for a while.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(super) struct PaceArgs {
+    /// End after so many seconds; without it, at Ctrl-C
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Seconds from one line to the next
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    pub(super) interval: Duration,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "write a number of seconds above 0, such as 10 or 0.5".to_owned())
+}
+
+/// Ticks until the time is over or somebody wants to end.
+#[derive(Debug)]
+pub(super) struct Ticks<'a> {
+    ctx: &'a Context,
+    interrupted: Arc<AtomicBool>,
+    end: Option<Instant>,
+    pace: Pace,
+}
+
+impl PaceArgs {
+    /// From now on, a tick `every` so often.
+    pub(super) fn begin<'a>(&self, ctx: &'a Context, every: Duration) -> Ticks<'a> {
+        let now = Instant::now();
+        Ticks {
+            ctx,
+            interrupted: ctx.interrupted(),
+            end: self.duration.and_then(|duration| now.checked_add(duration)),
+            pace: Pace::new(now + every, every),
+        }
+    }
+}
+
+impl Ticks<'_> {
+    /// Ticks that were left out, because what came before took too long.
+    pub(super) fn missed(&self) -> u64 {
+        self.pace.missed()
+    }
+
+    /// Waits for the next tick; false if there is none, or nobody reads what was written.
+    pub(super) fn tick(&mut self) -> bool {
+        // Who reads a pipe or a file wants to see it now; an error comes again with what is written next.
+        if self.ctx.stdout().flush().is_err() {
+            return false;
+        }
+        let until = self.end.map_or(self.pace.due(), |end| end.min(self.pace.due()));
+        thread::sleep(until.saturating_duration_since(Instant::now()));
+        let now = Instant::now();
+        self.pace.reached(now);
+        let is_over = self.end.is_some_and(|end| now >= end);
+        !is_over && !self.interrupted.load(Ordering::Relaxed)
+    }
+}

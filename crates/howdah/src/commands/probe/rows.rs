@@ -1,0 +1,107 @@
+//! Rows of a probe as they come, in three forms.
+
+use std::{
+    io::{self, Write as _},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use howdah_traffic::Timestamp;
+use serde_json::{Map, Value};
+
+use crate::context::Context;
+
+/// Value of `--format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// Lines for a person
+    #[default]
+    Table,
+    /// A JSON document a line
+    Ndjson,
+    /// Comma-separated values with a header
+    Csv,
+}
+
+/// Rows for programs: the same columns in all, `null` or empty where a row has no such value.
+#[derive(Debug)]
+pub(super) struct Rows<'a> {
+    ctx: &'a Context,
+    columns: &'static [&'static str],
+    format: Format,
+    is_headed: bool,
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn new(ctx: &'a Context, format: Format, columns: &'static [&'static str]) -> Self {
+        Self { ctx, columns, format, is_headed: false }
+    }
+
+    /// Writes a row, whose cells are named.
+    pub(super) fn write(&mut self, cells: &[(&'static str, Value)]) -> io::Result<()> {
+        debug_assert!(cells.iter().all(|(name, _)| self.columns.contains(name)));
+        let cell = |name: &&'static str| {
+            let found = cells.iter().find(|(column, _)| column == name);
+            (*name, found.map_or(Value::Null, |(_, value)| value.clone()))
+        };
+        let row: Vec<_> = self.columns.iter().map(cell).collect();
+        let mut out = self.ctx.stdout();
+        match self.format {
+            Format::Csv => {
+                if !std::mem::replace(&mut self.is_headed, true) {
+                    writeln!(out, "{}", self.columns.join(","))?;
+                }
+                let line: Vec<_> = row.iter().map(|(_, value)| in_csv(value)).collect();
+                writeln!(out, "{}", line.join(","))?;
+            }
+            Format::Table | Format::Ndjson => {
+                let object: Map<_, _> =
+                    row.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+                serde_json::to_writer(&mut out, &object)?;
+                writeln!(out)?;
+            }
+        }
+        out.flush()
+    }
+}
+
+/// RFC 4180.
+fn in_csv(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) if text.contains([',', '"', '\n', '\r']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// RFC 3339 in UTC, to the microsecond.
+pub(super) fn time(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)).to_string()
+}
+
+/// Milliseconds, to the microsecond.
+pub(super) fn ms(duration: Duration) -> Value {
+    let micros = duration.as_nanos().div_ceil(1000);
+    Value::from(micros as f64 / 1000.0)
+}
+
+/// The same for a person: `1.234 ms`, `12.3 s`.
+pub(super) fn shown(duration: Duration) -> String {
+    match duration.as_secs_f64() {
+        seconds if seconds >= 10.0 => format!("{seconds:.1} s"),
+        seconds if seconds >= 1.0 => format!("{seconds:.2} s"),
+        seconds if seconds >= 0.01 => format!("{:.1} ms", seconds * 1e3),
+        seconds => format!("{:.3} ms", seconds * 1e3),
+    }
+}
+
+#[test]
+fn cells_are_quoted_where_they_must_be() {
+    assert_eq!(in_csv(&Value::from("a,\"b\"")), "\"a,\"\"b\"\"\"");
+    assert_eq!(in_csv(&Value::from(1.5)), "1.5");
+    assert_eq!(in_csv(&Value::Null), "");
+    assert_eq!(ms(Duration::from_nanos(1500)), Value::from(0.002));
+}

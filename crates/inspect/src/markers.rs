@@ -1,0 +1,244 @@
+//! Markers that a server was built with (`--enable-dtrace`): places in its code that do nothing until
+//! somebody listens there.
+//!
+//! Each place is a note of the section `.note.stapsdt`: where the instruction is, where the counter
+//! that the code may ask whether anybody listens, and where the arguments are at that moment, in the
+//! assembler's words. One marker may have several places, with arguments elsewhere in each.
+//!
+//! Source: SystemTap's wiki, "UserSpaceProbeImplementation"; `probes.d` for what PostgreSQL marks.
+
+use object::{
+    Endian as _, Endianness, Object as _, ObjectSection as _,
+    read::{ReadRef, elf::ElfFile64},
+};
+
+/// One place of a marker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// Its name, as `checkpoint__start`.
+    pub name: String,
+    /// The instruction, as the file numbers addresses.
+    pub address: u64,
+    /// The counter, which has to be above zero for the code to pass here. Some places have none.
+    pub semaphore: Option<u64>,
+    /// Where the arguments are, in their order.
+    pub arguments: Vec<Argument>,
+}
+
+/// Where an argument is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// How many bytes it has: 1, 2, 4 or 8.
+    pub bytes: u8,
+    /// Its highest bit is a sign.
+    pub is_signed: bool,
+    /// Its place.
+    pub operand: Operand,
+}
+
+/// The place of an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// A number that does not change.
+    Constant(i64),
+    /// In a register, named as the lowest 64 bits of it: `rax`.
+    Register(&'static str),
+    /// In memory, `offset` bytes from where a register points.
+    Based {
+        /// The register.
+        base: &'static str,
+        /// What is added to it.
+        offset: i64,
+    },
+    /// In memory, `offset` bytes behind a variable.
+    Variable {
+        /// The variable.
+        symbol: String,
+        /// What is added to its address.
+        offset: i64,
+    },
+    /// Somewhere that is not understood.
+    Other(String),
+}
+
+/// All places of the markers of `provider`.
+pub(crate) fn markers<'data>(
+    elf: &ElfFile64<'data, Endianness, impl ReadRef<'data>>,
+    provider: &str,
+) -> Vec<Marker> {
+    let Some(section) = elf.section_by_name(".note.stapsdt") else { return Vec::new() };
+    let Ok(notes) = section.data() else { return Vec::new() };
+    // If the file was linked anew, everything moved by as much as this section did.
+    let base = elf.section_by_name(".stapsdt.base").map(|section| section.address());
+    let mut markers = Vec::new();
+    let mut rest = notes;
+    while let Some((kind, name, description, after)) = note(rest, elf.endian()) {
+        rest = after;
+        if kind == STAPSDT && name == b"stapsdt\0" {
+            markers.extend(marker(description, base, provider, elf.endian()));
+        }
+    }
+    markers
+}
+
+/// `NT_STAPSDT`.
+const STAPSDT: u32 = 3;
+
+type Note<'a> = (u32, &'a [u8], &'a [u8], &'a [u8]);
+
+/// Kind, name and description of the note at the front, and what is behind.
+fn note(bytes: &[u8], endian: Endianness) -> Option<Note<'_>> {
+    let word = |at: usize| {
+        let word = bytes.get(at..)?.first_chunk::<4>()?;
+        Some(endian.read_u32_bytes(*word))
+    };
+    let (name_bytes, description_bytes) = (word(0)? as usize, word(4)? as usize);
+    let kind = word(8)?;
+    let (name, after) = bytes.get(12..)?.split_at_checked(name_bytes)?;
+    let after = after.get(name_bytes.next_multiple_of(4) - name_bytes..)?;
+    let (description, after) = after.split_at_checked(description_bytes)?;
+    let padding = description_bytes.next_multiple_of(4) - description_bytes;
+    Some((kind, name, description, after.get(padding..).unwrap_or_default()))
+}
+
+/// The place that a note describes, if it is one of `provider`.
+fn marker(
+    description: &[u8],
+    base: Option<u64>,
+    provider: &str,
+    endian: Endianness,
+) -> Option<Marker> {
+    let number = |index: usize| {
+        let number = description.get(8 * index..)?.first_chunk::<8>()?;
+        Some(endian.read_u64_bytes(*number))
+    };
+    let moved = base.map_or(0, |base| base.wrapping_sub(number(1).unwrap_or(base)));
+    let mut texts = description.get(24..)?.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    if texts.next()? != provider {
+        return None;
+    }
+    let name = texts.next()?.into_owned();
+    let arguments = texts.next().unwrap_or_default();
+    let semaphore = number(2)?;
+    Some(Marker {
+        name,
+        address: number(0)?.wrapping_add(moved),
+        semaphore: (semaphore != 0).then(|| semaphore.wrapping_add(moved)),
+        arguments: arguments.split_ascii_whitespace().map(Argument::parse).collect(),
+    })
+}
+
+impl Argument {
+    /// Reads `-4@40(%rbp)`: bytes, negative if signed, and the place.
+    fn parse(text: &str) -> Self {
+        let (size, place) = text.split_once('@').unwrap_or(("8", text));
+        let size = size.parse().unwrap_or(8_i8);
+        let bytes = match size.unsigned_abs() {
+            bytes @ (1 | 2 | 4 | 8) => bytes,
+            _ => 8,
+        };
+        let operand = Operand::parse(place).unwrap_or_else(|| Operand::Other(place.to_owned()));
+        Self { bytes, is_signed: size < 0, operand }
+    }
+}
+
+impl Operand {
+    fn parse(place: &str) -> Option<Self> {
+        if let Some(constant) = place.strip_prefix('$') {
+            return Some(Self::Constant(constant.parse().ok()?));
+        }
+        if let Some(name) = place.strip_prefix('%') {
+            return Some(Self::Register(register(name)?));
+        }
+        let (before, base) = place.strip_suffix(')')?.split_once("(%")?;
+        if base == "rip" {
+            // `40+CheckpointStats`, `CheckpointStats+40`, `NBuffers`
+            let mut symbol = None;
+            let mut offset = 0_i64;
+            for part in before.split('+') {
+                match part.parse::<i64>() {
+                    Ok(number) => offset = offset.checked_add(number)?,
+                    Err(_) if part.is_empty() => return None,
+                    Err(_) => symbol = Some(part),
+                }
+            }
+            return Some(Self::Variable { symbol: symbol?.to_owned(), offset });
+        }
+        let offset = if before.is_empty() { 0 } else { before.parse().ok()? };
+        Some(Self::Based { base: register(base)?, offset })
+    }
+}
+
+/// The whole register that a name is a part of, unless it is not the lowest part.
+fn register(name: &str) -> Option<&'static str> {
+    const NAMES: [(&str, [&str; 3]); 16] = [
+        ("rax", ["eax", "ax", "al"]),
+        ("rbx", ["ebx", "bx", "bl"]),
+        ("rcx", ["ecx", "cx", "cl"]),
+        ("rdx", ["edx", "dx", "dl"]),
+        ("rsi", ["esi", "si", "sil"]),
+        ("rdi", ["edi", "di", "dil"]),
+        ("rbp", ["ebp", "bp", "bpl"]),
+        ("rsp", ["esp", "sp", "spl"]),
+        ("r8", ["r8d", "r8w", "r8b"]),
+        ("r9", ["r9d", "r9w", "r9b"]),
+        ("r10", ["r10d", "r10w", "r10b"]),
+        ("r11", ["r11d", "r11w", "r11b"]),
+        ("r12", ["r12d", "r12w", "r12b"]),
+        ("r13", ["r13d", "r13w", "r13b"]),
+        ("r14", ["r14d", "r14w", "r14b"]),
+        ("r15", ["r15d", "r15w", "r15b"]),
+    ];
+    let row = NAMES.iter().find(|(whole, parts)| *whole == name || parts.contains(&name));
+    row.map(|(whole, _)| *whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operand(text: &str) -> Operand {
+        Argument::parse(text).operand
+    }
+
+    #[test]
+    fn arguments_are_where_the_assembler_says() {
+        let argument = Argument::parse("-4@%r12d");
+        assert_eq!((argument.bytes, argument.is_signed), (4, true));
+        assert_eq!(argument.operand, Operand::Register("r12"));
+        assert_eq!(operand("8@%rax"), Operand::Register("rax"));
+        assert_eq!(operand("-4@$-1"), Operand::Constant(-1));
+        assert_eq!(operand("1@-149(%rbp)"), Operand::Based { base: "rbp", offset: -149 });
+        assert_eq!(operand("4@(%r12)"), Operand::Based { base: "r12", offset: 0 });
+        let variable = |symbol: &str, offset| Operand::Variable { symbol: symbol.into(), offset };
+        assert_eq!(operand("-4@NBuffers(%rip)"), variable("NBuffers", 0));
+        assert_eq!(operand("-4@40+CheckpointStats(%rip)"), variable("CheckpointStats", 40));
+        for odd in ["8@%xmm0", "1@%ah", "4@8(%rax,%rbx,4)", "4@", "@", "", "4@(%rip)"] {
+            assert!(matches!(operand(odd), Operand::Other(_)), "{odd}: {:?}", operand(odd));
+        }
+    }
+
+    #[test]
+    fn a_note_is_read_and_a_damaged_one_is_none() {
+        let mut description = Vec::new();
+        for number in [0x1000_u64, 0x500, 0x2000] {
+            description.extend(number.to_le_bytes());
+        }
+        description.extend(b"postgresql\0checkpoint__start\0-4@%ebx\0");
+        let mut note_bytes = Vec::new();
+        for word in [8, description.len() as u32, STAPSDT] {
+            note_bytes.extend(word.to_le_bytes());
+        }
+        note_bytes.extend(b"stapsdt\0");
+        note_bytes.extend(&description);
+        let (kind, name, found, _) = note(&note_bytes, Endianness::Little).expect("whole");
+        assert_eq!((kind, name, found), (STAPSDT, &b"stapsdt\0"[..], &description[..]));
+        for end in 0..note_bytes.len() {
+            assert!(note(&note_bytes[..end], Endianness::Little).is_none());
+        }
+        let place = marker(found, Some(0x540), "postgresql", Endianness::Little).expect("ours");
+        assert_eq!((place.address, place.semaphore), (0x1040, Some(0x2040)));
+        assert_eq!(place.name, "checkpoint__start");
+        assert_eq!(marker(found, None, "node", Endianness::Little), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! [`Command`]: what an operator can say, read from text.
+
+use super::table::Show;
+
+/// What an operator says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Nothing.
+    Empty,
+    /// A table.
+    Show(Show),
+    /// What there is to say.
+    Help,
+    /// A setting of the console's own session, which drivers set at their start: nothing happens.
+    SetOfSession,
+    /// Servers of these databases are closed as they become free, and no client gets one.
+    Pause(Databases),
+    /// The end of that, or of all pauses.
+    Resume(Databases),
+    /// New clients of a database are let in, or not.
+    Enable(String, bool),
+    /// All clients and servers of these databases are ended, and they are paused.
+    Kill(Databases),
+    /// This client is ended.
+    KillClient(u64),
+    /// Servers of these databases are replaced as they become free.
+    Reconnect(Databases),
+    /// Waits until no server is left that was to be replaced.
+    WaitClose(Databases),
+    /// The pooler ends.
+    Shutdown(Shutdown),
+}
+
+/// Which databases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Databases {
+    All,
+    One(String),
+}
+
+/// How the pooler ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shutdown {
+    /// Now.
+    Now,
+    /// When clients have ended their transactions.
+    WaitForServers,
+    /// When clients have left.
+    WaitForClients,
+}
+
+/// A text says nothing that is known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid command '{text}', use SHOW HELP;")]
+pub(crate) struct UnknownCommand {
+    text: String,
+}
+
+impl Command {
+    /// Reads a text. Words are told apart by white space, and a name may stand in double quotes; all
+    /// but names is taken without regard to case.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownCommand`].
+    pub(crate) fn parse(text: &str) -> Result<Self, UnknownCommand> {
+        let unknown = || UnknownCommand { text: text.trim().to_owned() };
+        let words = words(text).ok_or_else(unknown)?;
+        let upper: Vec<_> = words.iter().map(|word| word.to_ascii_uppercase()).collect();
+        let upper: Vec<_> = upper.iter().map(String::as_str).collect();
+        let name = |at: usize| words[at].clone();
+        let databases = || match words.get(1) {
+            None => Databases::All,
+            Some(name) => Databases::One(name.clone()),
+        };
+        Ok(match upper[..] {
+            [] => Self::Empty,
+            ["SHOW"] | ["SHOW", "HELP"] => Self::Help,
+            ["SHOW" | "SELECT", ref what @ ..] => {
+                Self::Show(Show::by_words(what).ok_or_else(unknown)?)
+            }
+            ["SET", setting, ..] if is_of_session(setting) => Self::SetOfSession,
+            ["PAUSE"] | ["PAUSE", _] => Self::Pause(databases()),
+            ["RESUME"] | ["RESUME", _] => Self::Resume(databases()),
+            ["ENABLE", _] => Self::Enable(name(1), true),
+            ["DISABLE", _] => Self::Enable(name(1), false),
+            ["KILL"] | ["KILL", _] => Self::Kill(databases()),
+            ["KILL_CLIENT", id] => Self::KillClient(id.parse().map_err(|_| unknown())?),
+            ["RECONNECT"] | ["RECONNECT", _] => Self::Reconnect(databases()),
+            ["WAIT_CLOSE"] | ["WAIT_CLOSE", _] => Self::WaitClose(databases()),
+            ["SHUTDOWN"] => Self::Shutdown(Shutdown::Now),
+            ["SHUTDOWN", "WAIT_FOR_SERVERS"] => Self::Shutdown(Shutdown::WaitForServers),
+            ["SHUTDOWN", "WAIT_FOR_CLIENTS"] => Self::Shutdown(Shutdown::WaitForClients),
+            _ => return Err(unknown()),
+        })
+    }
+
+    /// The word that tells that it is done.
+    pub(crate) fn tag(&self) -> &'static str {
+        match self {
+            Self::Empty => "",
+            Self::Show(_) | Self::Help => "SHOW",
+            Self::SetOfSession => "SET",
+            Self::Pause(_) => "PAUSE",
+            Self::Resume(_) => "RESUME",
+            Self::Enable(_, true) => "ENABLE",
+            Self::Enable(_, false) => "DISABLE",
+            Self::Kill(_) => "KILL",
+            Self::KillClient(_) => "KILL_CLIENT",
+            Self::Reconnect(_) => "RECONNECT",
+            Self::WaitClose(_) => "WAIT_CLOSE",
+            Self::Shutdown(_) => "SHUTDOWN",
+        }
+    }
+
+    /// Whether it changes nothing, so that who may only look may say it.
+    pub(crate) fn only_looks(&self) -> bool {
+        matches!(self, Self::Empty | Self::Show(_) | Self::Help | Self::SetOfSession)
+    }
+}
+
+/// Settings that drivers set or that end with their session, and that mean nothing here.
+fn is_of_session(setting: &str) -> bool {
+    const NAMES: [&str; 7] = [
+        "APPLICATION_NAME",
+        "CLIENT_ENCODING",
+        "CLIENT_MIN_MESSAGES",
+        "DATESTYLE",
+        "EXTRA_FLOAT_DIGITS",
+        "STANDARD_CONFORMING_STRINGS",
+        "TIMEZONE",
+    ];
+    let name = setting.split('=').next().unwrap_or(setting);
+    NAMES.contains(&name) || name == "SESSION"
+}
+
+/// The words of a text, without the semicolon at its end; `None` if a quote is never closed.
+fn words(text: &str) -> Option<Vec<String>> {
+    let text = text.trim().trim_end_matches(';');
+    let (mut words, mut word, mut quoted, mut any) = (Vec::new(), String::new(), false, false);
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => word.extend(letters.next()),
+            '"' => (quoted, any) = (!quoted, true),
+            space if space.is_whitespace() && !quoted => {
+                if std::mem::take(&mut any) {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            other => {
+                word.push(other);
+                any = true;
+            }
+        }
+    }
+    if any {
+        words.push(word);
+    }
+    (!quoted).then_some(words)
+}
+
+#[test]
+fn commands_are_read_as_people_write_them() {
+    let one = |name: &str| Databases::One(name.to_owned());
+    for (text, command) in [
+        ("", Command::Empty),
+        (" ; ", Command::Empty),
+        ("show version;", Command::Show(Show::Version)),
+        ("SHOW  STATS_TOTALS ;", Command::Show(Show::StatsTotals)),
+        ("show stats totals", Command::Show(Show::StatsTotals)),
+        ("show help", Command::Help),
+        ("set extra_float_digits = 3", Command::SetOfSession),
+        ("PAUSE", Command::Pause(Databases::All)),
+        ("pause \"My \"\"Shop\"", Command::Pause(one("My \"Shop"))),
+        ("Resume shop;", Command::Resume(one("shop"))),
+        ("DISABLE shop", Command::Enable("shop".to_owned(), false)),
+        ("kill_client 42", Command::KillClient(42)),
+        ("SHUTDOWN wait_for_clients", Command::Shutdown(Shutdown::WaitForClients)),
+    ] {
+        assert_eq!(Command::parse(text), Ok(command), "{text}");
+    }
+    for text in
+        ["pause a b", "show", "show me", "kill_client x", "pause \"a", "drop table x", "enable"]
+    {
+        let parsed = Command::parse(text);
+        assert!(text == "show" || parsed.is_err(), "{text}: {parsed:?}");
+    }
+}

@@ -1,0 +1,281 @@
+//! [`Show`]: the tables of the console. Each is a list of columns, and a column is a row of that list:
+//! name, type, and how its value is got. Names, order and types are PgBouncer's, whose tools read them.
+
+mod config;
+mod lists;
+mod peers;
+mod pools;
+mod statistics;
+
+use super::view::View;
+
+/// A table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Show {
+    ActiveSockets,
+    Clients,
+    Config,
+    Databases,
+    DnsHosts,
+    DnsZones,
+    Lists,
+    Mem,
+    PeerPools,
+    Peers,
+    Pools,
+    Servers,
+    Sockets,
+    State,
+    Stats,
+    StatsAverages,
+    StatsTotals,
+    Totals,
+    Users,
+    Version,
+}
+
+/// A table's name, and which it is.
+const NAMES: &[(&str, Show)] = &[
+    ("ACTIVE_SOCKETS", Show::ActiveSockets),
+    ("CLIENTS", Show::Clients),
+    ("CONFIG", Show::Config),
+    ("DATABASES", Show::Databases),
+    ("DNS_HOSTS", Show::DnsHosts),
+    ("DNS_ZONES", Show::DnsZones),
+    ("LISTS", Show::Lists),
+    ("MEM", Show::Mem),
+    ("PEER_POOLS", Show::PeerPools),
+    ("PEERS", Show::Peers),
+    ("POOLS", Show::Pools),
+    ("SERVERS", Show::Servers),
+    ("SOCKETS", Show::Sockets),
+    ("STATE", Show::State),
+    ("STATS", Show::Stats),
+    ("STATS_AVERAGES", Show::StatsAverages),
+    ("STATS_TOTALS", Show::StatsTotals),
+    ("TOTALS", Show::Totals),
+    ("USERS", Show::Users),
+    ("VERSION", Show::Version),
+];
+
+/// A column's name and type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+}
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    Int4,
+    Int8,
+    Numeric,
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Text(String),
+    Int(i64),
+    Null,
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+macro_rules! from_number {
+    ($($type:ty),*) => {$(
+        impl From<$type> for Value {
+            fn from(number: $type) -> Self {
+                Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
+            }
+        }
+    )*};
+}
+
+from_number!(u16, u32, i32, u64, usize, u128);
+
+impl From<bool> for Value {
+    fn from(yes: bool) -> Self {
+        Self::Int(yes.into())
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Value {
+    fn from(maybe: Option<T>) -> Self {
+        maybe.map_or(Self::Null, Into::into)
+    }
+}
+
+impl Show {
+    /// The table that is called so; `STATS TOTALS` is `STATS_TOTALS`.
+    pub(crate) fn by_words(words: &[&str]) -> Option<Self> {
+        let name = words.join("_");
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, show)| *show)
+    }
+
+    /// The names of all.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().map(|(name, _)| *name)
+    }
+
+    /// Whether single clients and servers have to be known for it.
+    pub(crate) fn needs_peers(self) -> bool {
+        !matches!(
+            self,
+            Self::Config
+                | Self::DnsHosts
+                | Self::DnsZones
+                | Self::Mem
+                | Self::PeerPools
+                | Self::Peers
+                | Self::State
+                | Self::Stats
+                | Self::StatsAverages
+                | Self::StatsTotals
+                | Self::Totals
+                | Self::Version
+        )
+    }
+
+    /// Its columns, in order.
+    pub(crate) fn columns(self) -> Vec<Column> {
+        let of = |names: &[(&'static str, Kind)]| -> Vec<Column> {
+            names.iter().map(|(name, kind)| Column { name, kind: *kind }).collect()
+        };
+        match self {
+            Self::ActiveSockets | Self::Sockets => [peers::columns(), of(peers::SOCKET)].concat(),
+            Self::Clients | Self::Servers => peers::columns(),
+            Self::Config => of(config::COLUMNS),
+            Self::Databases => of(pools::DATABASES),
+            Self::DnsHosts => of(lists::DNS_HOSTS),
+            Self::DnsZones => of(lists::DNS_ZONES),
+            Self::Lists => of(lists::LISTS),
+            Self::Mem => of(lists::MEM),
+            Self::PeerPools => of(lists::PEER_POOLS),
+            Self::Peers => of(lists::PEERS),
+            Self::Pools => of(pools::POOLS),
+            Self::State => of(lists::STATE),
+            Self::Stats => statistics::columns(statistics::Which::Both),
+            Self::StatsAverages => statistics::columns(statistics::Which::Averages),
+            Self::StatsTotals => statistics::columns(statistics::Which::Totals),
+            Self::Totals => of(statistics::TOTALS),
+            Self::Users => of(pools::USERS),
+            Self::Version => of(lists::VERSION),
+        }
+    }
+
+    /// Its rows.
+    pub(crate) fn rows(self, view: &View) -> Vec<Vec<Value>> {
+        match self {
+            Self::ActiveSockets => peers::sockets(view, true),
+            Self::Sockets => peers::sockets(view, false),
+            Self::Clients => peers::clients(view),
+            Self::Servers => peers::servers(view),
+            Self::Config => config::rows(&view.config),
+            Self::Databases => pools::databases(view),
+            // Names are looked up by the system; there are no peers, and no memory to tell of apart.
+            Self::DnsHosts | Self::DnsZones | Self::Mem | Self::PeerPools | Self::Peers => {
+                Vec::new()
+            }
+            Self::Lists => lists::lists(view),
+            Self::Pools => pools::pools(view),
+            Self::State => lists::state(view),
+            Self::Stats => statistics::rows(view, statistics::Which::Both),
+            Self::StatsAverages => statistics::rows(view, statistics::Which::Averages),
+            Self::StatsTotals => statistics::rows(view, statistics::Which::Totals),
+            Self::Totals => statistics::totals(view),
+            Self::Users => pools::users(view),
+            Self::Version => vec![vec![lists::version().into()]],
+        }
+    }
+}
+
+#[test]
+fn columns_are_those_that_tools_read() {
+    let names = |show: Show| -> String {
+        let columns: Vec<_> = show.columns().iter().map(|column| column.name).collect();
+        columns.join(" ")
+    };
+    const PEERS: &str = "type user database replication state addr port local_addr local_port \
+        connect_time request_time wait wait_us close_needed ptr link remote_pid tls \
+        application_name prepared_statements id";
+    const SOCKET: &str = " recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail send_avail";
+    for (show, columns) in [
+        (Show::Clients, PEERS.to_owned()),
+        (Show::Servers, PEERS.to_owned()),
+        (Show::Sockets, format!("{PEERS}{SOCKET}")),
+        (Show::ActiveSockets, format!("{PEERS}{SOCKET}")),
+        (Show::Config, "key value default changeable".to_owned()),
+        (
+            Show::Stats,
+            "database total_server_assignment_count total_xact_count total_query_count \
+             total_received total_sent total_xact_time total_query_time total_wait_time \
+             total_client_parse_count total_server_parse_count total_bind_count \
+             total_client_login_count avg_server_assignment_count avg_xact_count avg_query_count \
+             avg_recv avg_sent avg_xact_time avg_query_time avg_wait_time avg_client_parse_count \
+             avg_server_parse_count avg_bind_count avg_client_login_count"
+                .to_owned(),
+        ),
+        (
+            Show::StatsTotals,
+            "database server_assignment_count xact_count query_count bytes_received bytes_sent \
+             xact_time query_time wait_time client_parse_count server_parse_count bind_count \
+             client_login_count"
+                .to_owned(),
+        ),
+        (
+            Show::StatsAverages,
+            "database server_assignment_count xact_count query_count bytes_received bytes_sent \
+             xact_time query_time wait_time avg_client_parse_count avg_server_parse_count \
+             avg_bind_count avg_client_login_count"
+                .to_owned(),
+        ),
+        (
+            Show::Pools,
+            "database user cl_active cl_waiting cl_active_cancel_req cl_waiting_cancel_req \
+             sv_active sv_active_cancel sv_being_canceled sv_idle sv_used sv_tested sv_login \
+             maxwait maxwait_us pool_mode load_balance_hosts"
+                .to_owned(),
+        ),
+        (
+            Show::Databases,
+            "name host port database force_user pool_size min_pool_size reserve_pool_size \
+             server_lifetime pool_mode load_balance_hosts max_connections current_connections \
+             max_client_connections current_client_connections paused disabled"
+                .to_owned(),
+        ),
+        (
+            Show::Users,
+            "name pool_size reserve_pool_size pool_mode max_user_connections current_connections \
+             max_user_client_connections current_client_connections"
+                .to_owned(),
+        ),
+        (Show::Lists, "list items".to_owned()),
+        (Show::Mem, "name size used free memtotal".to_owned()),
+        (Show::DnsHosts, "hostname ttl addrs".to_owned()),
+        (Show::DnsZones, "zonename serial count".to_owned()),
+        (Show::Peers, "peer_id host port pool_size".to_owned()),
+        (
+            Show::PeerPools,
+            "peer_id cl_active_cancel_req cl_waiting_cancel_req sv_active_cancel sv_login"
+                .to_owned(),
+        ),
+        (Show::State, "key value".to_owned()),
+        (Show::Totals, "name value".to_owned()),
+        (Show::Version, "version".to_owned()),
+    ] {
+        assert_eq!(names(show), columns);
+    }
+}

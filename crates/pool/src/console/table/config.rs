@@ -1,0 +1,104 @@
+//! SHOW CONFIG: settings by PgBouncer's names, as far as they mean something here.
+
+use std::time::Duration;
+
+use super::{
+    Kind::{self, Text},
+    Value,
+};
+use crate::config::Config;
+
+pub(super) const COLUMNS: &[(&str, Kind)] =
+    &[("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
+
+/// A setting: its name, its value, and whether reading the settings again changes it.
+type Setting = (&'static str, fn(&Config) -> String, bool);
+
+fn limit(limit: Option<std::num::NonZeroU32>) -> String {
+    limit.map_or(0, std::num::NonZeroU32::get).to_string()
+}
+
+fn seconds(duration: Duration) -> String {
+    duration.as_secs_f64().to_string()
+}
+
+fn timeout(duration: Option<Duration>) -> String {
+    seconds(duration.unwrap_or_default())
+}
+
+fn flag(yes: bool) -> String {
+    u8::from(yes).to_string()
+}
+
+fn path(path: Option<&std::path::PathBuf>) -> String {
+    path.map(|path| path.display().to_string()).unwrap_or_default()
+}
+
+const SETTINGS: &[Setting] = &[
+    ("admin_users", |it| it.admin_users.join(","), true),
+    ("application_name_add_host", |it| flag(it.application_name_add_host), true),
+    ("auth_file", |it| path(it.auth.file.as_ref()), true),
+    ("auth_type", |it| it.auth.method.as_str().to_owned(), true),
+    ("cancel_wait_timeout", |it| timeout(it.timeouts.cancel_wait), true),
+    ("client_idle_timeout", |it| timeout(it.timeouts.client_idle), true),
+    ("client_login_timeout", |it| timeout(it.timeouts.client_login), true),
+    ("client_tls_ca_file", |it| path(it.tls.client.authorities.as_ref()), true),
+    ("client_tls_cert_file", |it| path(it.tls.client.certificate.as_ref()), true),
+    ("client_tls_key_file", |it| path(it.tls.client.key.as_ref()), true),
+    ("default_pool_size", |it| limit(it.sizes.pool), true),
+    ("idle_transaction_timeout", |it| timeout(it.timeouts.idle_transaction), true),
+    ("ignore_startup_parameters", |it| it.ignored_startup_parameters.join(","), true),
+    ("listen_addr", |it| it.listen.addresses.join(","), false),
+    ("listen_backlog", |it| it.listen.backlog.to_string(), false),
+    ("listen_port", |it| it.listen.port.to_string(), false),
+    ("max_client_conn", |it| it.limits.clients.to_string(), true),
+    ("max_db_client_connections", |it| limit(it.limits.clients_per_database), true),
+    ("max_db_connections", |it| limit(it.limits.servers_per_database), true),
+    ("max_packet_size", |it| it.limits.message_bytes.to_string(), false),
+    ("max_prepared_statements", |it| it.max_prepared_statements.to_string(), true),
+    ("max_user_client_connections", |it| limit(it.limits.clients_per_user), true),
+    ("max_user_connections", |it| limit(it.limits.servers_per_user), true),
+    ("min_pool_size", |it| it.sizes.min.to_string(), true),
+    ("pool_mode", |it| it.mode.as_str().to_owned(), true),
+    ("query_timeout", |it| timeout(it.timeouts.query), true),
+    ("query_wait_notify", |it| timeout(it.timeouts.query_wait_notify), true),
+    ("query_wait_timeout", |it| timeout(it.timeouts.query_wait), true),
+    ("reserve_pool_size", |it| it.sizes.reserve.to_string(), true),
+    ("reserve_pool_timeout", |it| timeout(it.timeouts.reserve_wait), true),
+    ("scram_iterations", |it| it.auth.scram_iterations.to_string(), true),
+    ("server_check_delay", |it| seconds(it.timeouts.server_check_delay), true),
+    ("server_check_query", |it| it.check_query.clone().unwrap_or_default(), true),
+    ("server_connect_timeout", |it| timeout(it.timeouts.server_connect), true),
+    ("server_idle_timeout", |it| timeout(it.timeouts.server_idle), true),
+    ("server_lifetime", |it| seconds(it.timeouts.server_lifetime), true),
+    ("server_login_retry", |it| seconds(it.timeouts.server_login_retry), true),
+    ("server_reset_query", |it| it.reset_query.clone(), true),
+    ("server_reset_query_always", |it| flag(it.reset_query_always), true),
+    ("server_round_robin", |it| flag(it.round_robin), true),
+    ("server_tls_ca_file", |it| path(it.tls.server.authorities.as_ref()), true),
+    ("server_tls_cert_file", |it| path(it.tls.server.certificate.as_ref()), true),
+    ("server_tls_key_file", |it| path(it.tls.server.key.as_ref()), true),
+    ("stats_users", |it| it.stats_users.join(","), true),
+    ("tcp_defer_accept", |it| seconds(it.listen.defer_accept), false),
+    ("track_extra_parameters", |it| it.tracked_parameters.join(", "), true),
+    ("transaction_timeout", |it| timeout(it.timeouts.transaction), true),
+    ("unix_socket_dir", |it| path(it.listen.unix_directories.first()), false),
+    ("unix_socket_group", |it| it.listen.unix_group.clone().unwrap_or_default(), false),
+    ("unix_socket_mode", |it| format!("{:04o}", it.listen.unix_mode), false),
+];
+
+pub(super) fn rows(config: &Config) -> Vec<Vec<Value>> {
+    let default = Config::default();
+    let row = |(name, value, changes): &Setting| {
+        let changeable = if *changes { "yes" } else { "no" };
+        vec![(*name).into(), value(config).into(), value(&default).into(), changeable.into()]
+    };
+    SETTINGS.iter().map(row).collect()
+}
+
+#[test]
+fn settings_are_keys_of_a_pgbouncer_ini() {
+    let known: Vec<_> = crate::config::pgbouncer::KEYS.iter().map(|key| key.name).collect();
+    assert!(SETTINGS.iter().all(|(name, ..)| known.contains(name)));
+    assert!(SETTINGS.is_sorted_by_key(|(name, ..)| *name));
+}

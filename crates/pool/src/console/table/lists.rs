@@ -1,0 +1,68 @@
+//! Short tables: LISTS, STATE, VERSION, and those that are empty here.
+
+use super::{
+    super::view::View,
+    Kind::{self, Int4, Int8, Text},
+    Value,
+};
+
+pub(super) const LISTS: &[(&str, Kind)] = &[("list", Text), ("items", Int4)];
+
+pub(super) const STATE: &[(&str, Kind)] = &[("key", Text), ("value", Text)];
+
+pub(super) const VERSION: &[(&str, Kind)] = &[("version", Text)];
+
+pub(super) const MEM: &[(&str, Kind)] =
+    &[("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int8)];
+
+pub(super) const DNS_HOSTS: &[(&str, Kind)] = &[("hostname", Text), ("ttl", Int8), ("addrs", Text)];
+
+pub(super) const DNS_ZONES: &[(&str, Kind)] =
+    &[("zonename", Text), ("serial", Text), ("count", Int4)];
+
+pub(super) const PEERS: &[(&str, Kind)] =
+    &[("peer_id", Int4), ("host", Text), ("port", Int4), ("pool_size", Int4)];
+
+pub(super) const PEER_POOLS: &[(&str, Kind)] = &[
+    ("peer_id", Int4),
+    ("cl_active_cancel_req", Int4),
+    ("cl_waiting_cancel_req", Int4),
+    ("sv_active_cancel", Int4),
+    ("sv_login", Int4),
+];
+
+/// What SHOW VERSION says: ours, and whose console this is like.
+pub(super) fn version() -> String {
+    format!("howdah {} (console of PgBouncer 1.25)", env!("CARGO_PKG_VERSION"))
+}
+
+pub(super) fn lists(view: &View) -> Vec<Vec<Value>> {
+    let login =
+        view.servers.iter().filter(|it| it.phase == crate::core::ServerPhase::Login).count();
+    let used = view.clients.len();
+    let most = view.config.limits.clients as usize;
+    let lists = [
+        ("databases", view.databases.len()),
+        ("users", view.config.users.len()),
+        ("peers", 0),
+        ("pools", view.pools.len()),
+        ("peer_pools", 0),
+        ("free_clients", most.saturating_sub(used)),
+        ("used_clients", used),
+        ("login_clients", view.logins),
+        ("free_servers", 0),
+        ("used_servers", view.servers.len() - login),
+        ("dns_names", 0),
+        ("dns_zones", 0),
+        ("dns_queries", 0),
+        ("dns_pending", 0),
+    ];
+    lists.into_iter().map(|(list, items)| vec![list.into(), items.into()]).collect()
+}
+
+pub(super) fn state(view: &View) -> Vec<Vec<Value>> {
+    let paused = !view.databases.is_empty() && view.databases.iter().all(|it| it.is_paused);
+    let states = [("active", !paused), ("paused", paused), ("suspended", false)];
+    let word = |yes: bool| if yes { "yes" } else { "no" };
+    states.into_iter().map(|(key, yes)| vec![key.into(), word(yes).into()]).collect()
+}

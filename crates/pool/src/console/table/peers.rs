@@ -1,0 +1,196 @@
+//! SHOW CLIENTS, SERVERS, SOCKETS: one connection a row.
+
+use std::{net::SocketAddr, time::SystemTime};
+
+use super::{
+    super::view::{ClientView, Place, ServerView, View},
+    Column,
+    Kind::{self, Int4, Int8, Text},
+    Value,
+};
+use crate::core::{ClientPhase, ServerPhase};
+
+/// What both tables show of a connection.
+struct Peer<'a> {
+    kind: &'static str,
+    user: &'a str,
+    database: &'a str,
+    is_replication: bool,
+    state: &'static str,
+    place: &'a Place,
+    connected: SystemTime,
+    changed: SystemTime,
+    wait: std::time::Duration,
+    close_needed: bool,
+    id: u64,
+    link: Option<u64>,
+    process_id: i32,
+    application_name: &'a str,
+    statements: usize,
+}
+
+/// A column and its value.
+type Row = (&'static str, Kind, fn(&Peer<'_>) -> Value);
+
+const PEERS: &[Row] = &[
+    ("type", Text, |peer| peer.kind.into()),
+    ("user", Text, |peer| peer.user.into()),
+    ("database", Text, |peer| peer.database.into()),
+    ("replication", Text, |peer| if peer.is_replication { "physical" } else { "none" }.into()),
+    ("state", Text, |peer| peer.state.into()),
+    ("addr", Text, |peer| address(peer.place.peer)),
+    ("port", Int4, |peer| port(peer.place.peer)),
+    ("local_addr", Text, |peer| address(peer.place.own)),
+    ("local_port", Int4, |peer| port(peer.place.own)),
+    ("connect_time", Text, |peer| clock(peer.connected)),
+    ("request_time", Text, |peer| clock(peer.changed)),
+    ("wait", Int4, |peer| peer.wait.as_secs().into()),
+    ("wait_us", Int4, |peer| peer.wait.subsec_micros().into()),
+    ("close_needed", Int4, |peer| peer.close_needed.into()),
+    ("ptr", Text, |peer| pointer(Some(peer.id))),
+    ("link", Text, |peer| pointer(peer.link)),
+    ("remote_pid", Int4, |peer| peer.process_id.into()),
+    ("tls", Text, |peer| peer.place.tls.clone().unwrap_or_default().into()),
+    ("application_name", Text, |peer| peer.application_name.into()),
+    ("prepared_statements", Int4, |peer| peer.statements.into()),
+    ("id", Int8, |peer| peer.id.into()),
+];
+
+/// What SOCKETS shows besides: of bytes on their way nothing is kept where one could look.
+pub(super) const SOCKET: &[(&str, Kind)] = &[
+    ("recv_pos", Int4),
+    ("pkt_pos", Int4),
+    ("pkt_remain", Int4),
+    ("send_pos", Int4),
+    ("send_remain", Int4),
+    ("pkt_avail", Int4),
+    ("send_avail", Int4),
+];
+
+pub(super) fn columns() -> Vec<Column> {
+    PEERS.iter().map(|(name, kind, _)| Column { name, kind: *kind }).collect()
+}
+
+pub(super) fn clients(view: &View) -> Vec<Vec<Value>> {
+    view.clients.iter().map(|client| row(&of_client(view, client))).collect()
+}
+
+pub(super) fn servers(view: &View) -> Vec<Vec<Value>> {
+    view.servers.iter().map(|server| row(&of_server(view, server))).collect()
+}
+
+pub(super) fn sockets(view: &View, only_active: bool) -> Vec<Vec<Value>> {
+    let is_shown = |linked: bool| linked || !only_active;
+    let clients = view.clients.iter().filter(|it| is_shown(it.server.is_some()));
+    let servers = view.servers.iter().filter(|it| is_shown(it.client.is_some()));
+    let clients = clients.map(|client| of_client(view, client));
+    let servers = servers.map(|server| of_server(view, server));
+    let mut rows: Vec<_> = clients.chain(servers).map(|peer| row(&peer)).collect();
+    rows.iter_mut().for_each(|row| row.extend(SOCKET.iter().map(|_| Value::Int(0))));
+    rows
+}
+
+fn row(peer: &Peer<'_>) -> Vec<Value> {
+    PEERS.iter().map(|(.., value)| value(peer)).collect()
+}
+
+fn of_client<'a>(view: &'a View, client: &'a ClientView) -> Peer<'a> {
+    let pool = &view.pools[client.pool];
+    let waits = client.phase == ClientPhase::Waiting;
+    Peer {
+        kind: "C",
+        user: &pool.user,
+        database: &pool.database,
+        is_replication: client.is_replication,
+        state: match client.phase {
+            ClientPhase::Active => "active",
+            ClientPhase::Waiting => "waiting",
+        },
+        place: &client.place,
+        connected: client.connected,
+        changed: view.at - client.since,
+        wait: if waits { client.since } else { std::time::Duration::ZERO },
+        close_needed: false,
+        id: client.id,
+        link: client.server,
+        process_id: client.process_id,
+        application_name: &client.application_name,
+        statements: client.statements,
+    }
+}
+
+fn of_server<'a>(view: &'a View, server: &'a ServerView) -> Peer<'a> {
+    let pool = &view.pools[server.pool];
+    Peer {
+        kind: "S",
+        user: &pool.settings.login.user,
+        database: &pool.database,
+        is_replication: server.is_replication,
+        state: match server.phase {
+            ServerPhase::Login => "new",
+            ServerPhase::Idle => "idle",
+            ServerPhase::Used => "used",
+            ServerPhase::Active => "active",
+            ServerPhase::Tested => "tested",
+            ServerPhase::BeingCanceled => "being_canceled",
+        },
+        place: &server.place,
+        connected: server.connected,
+        changed: view.at - server.since,
+        wait: std::time::Duration::ZERO,
+        close_needed: server.is_outdated,
+        id: server.id,
+        link: server.client,
+        process_id: server.process_id,
+        application_name: &server.application_name,
+        statements: server.statements,
+    }
+}
+
+fn address(address: Option<SocketAddr>) -> Value {
+    address.map_or_else(|| "unix".into(), |address| address.ip().to_string().into())
+}
+
+fn port(address: Option<SocketAddr>) -> Value {
+    address.map_or(0, |address| address.port()).into()
+}
+
+/// What stands for a connection where PgBouncer shows where it is in memory.
+fn pointer(id: Option<u64>) -> Value {
+    id.map(|id| format!("{id:#x}")).unwrap_or_default().into()
+}
+
+/// A time as people read it, in UTC.
+fn clock(time: SystemTime) -> Value {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC").into()
+}
+
+/// Year, month and day of the day that is so many after 1970-01-01, in the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Years begin in March, so that the leap day is the last of one; 400 of them have 146,097 days.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[test]
+fn times_are_those_of_the_calendar() {
+    let at = |seconds| clock(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+    for (seconds, text) in [
+        (0, "1970-01-01 00:00:00 UTC"),
+        (951_782_400, "2000-02-29 00:00:00 UTC"),
+        (1_772_323_199, "2026-02-28 23:59:59 UTC"),
+        (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+    ] {
+        assert_eq!(at(seconds), Value::from(text));
+    }
+}

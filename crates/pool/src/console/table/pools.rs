@@ -1,0 +1,202 @@
+//! SHOW POOLS, DATABASES, USERS: who shares servers with whom, and how many there may be.
+
+use std::collections::BTreeSet;
+
+use howdah_connect::Endpoint;
+
+use super::{
+    super::view::{PoolView, View},
+    Kind::{self, Int4, Text},
+    Value,
+};
+use crate::{
+    config::{ANY_DATABASE, HostOrder, PoolSettings},
+    core::{ClientPhase, ServerPhase},
+    spec::Mode,
+};
+
+pub(super) const POOLS: &[(&str, Kind)] = &[
+    ("database", Text),
+    ("user", Text),
+    ("cl_active", Int4),
+    ("cl_waiting", Int4),
+    ("cl_active_cancel_req", Int4),
+    ("cl_waiting_cancel_req", Int4),
+    ("sv_active", Int4),
+    ("sv_active_cancel", Int4),
+    ("sv_being_canceled", Int4),
+    ("sv_idle", Int4),
+    ("sv_used", Int4),
+    ("sv_tested", Int4),
+    ("sv_login", Int4),
+    ("maxwait", Int4),
+    ("maxwait_us", Int4),
+    ("pool_mode", Text),
+    ("load_balance_hosts", Text),
+];
+
+pub(super) const DATABASES: &[(&str, Kind)] = &[
+    ("name", Text),
+    ("host", Text),
+    ("port", Int4),
+    ("database", Text),
+    ("force_user", Text),
+    ("pool_size", Int4),
+    ("min_pool_size", Int4),
+    ("reserve_pool_size", Int4),
+    ("server_lifetime", Int4),
+    ("pool_mode", Text),
+    ("load_balance_hosts", Text),
+    ("max_connections", Int4),
+    ("current_connections", Int4),
+    ("max_client_connections", Int4),
+    ("current_client_connections", Int4),
+    ("paused", Int4),
+    ("disabled", Int4),
+];
+
+pub(super) const USERS: &[(&str, Kind)] = &[
+    ("name", Text),
+    ("pool_size", Int4),
+    ("reserve_pool_size", Int4),
+    ("pool_mode", Text),
+    ("max_user_connections", Int4),
+    ("current_connections", Int4),
+    ("max_user_client_connections", Int4),
+    ("current_client_connections", Int4),
+];
+
+pub(super) fn pools(view: &View) -> Vec<Vec<Value>> {
+    view.pools.iter().enumerate().map(|(number, pool)| pool_row(view, number, pool)).collect()
+}
+
+fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {
+    let clients = || view.clients.iter().filter(|client| client.pool == number);
+    let servers = || view.servers.iter().filter(|server| server.pool == number);
+    let in_phase = |phase| servers().filter(|server| server.phase == phase).count();
+    let waiting = || clients().filter(|client| client.phase == ClientPhase::Waiting);
+    let wait = waiting().map(|client| client.since).max().unwrap_or_default();
+    let cancels: u32 = servers().map(|server| server.cancels).sum();
+    vec![
+        pool.database.as_str().into(),
+        pool.user.as_str().into(),
+        clients().filter(|client| client.phase == ClientPhase::Active).count().into(),
+        waiting().count().into(),
+        // A CancelRequest that comes in is passed on at once, over a connection of its own.
+        cancels.into(),
+        0_u32.into(),
+        in_phase(ServerPhase::Active).into(),
+        cancels.into(),
+        in_phase(ServerPhase::BeingCanceled).into(),
+        in_phase(ServerPhase::Idle).into(),
+        in_phase(ServerPhase::Used).into(),
+        in_phase(ServerPhase::Tested).into(),
+        in_phase(ServerPhase::Login).into(),
+        wait.as_secs().into(),
+        wait.subsec_micros().into(),
+        mode(pool.mode).into(),
+        host_order(&pool.settings),
+    ]
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Session => "session",
+        Mode::Transaction => "transaction",
+        Mode::Statement => "statement",
+    }
+}
+
+/// Of one host, there is no order.
+fn host_order(settings: &PoolSettings) -> Value {
+    if settings.servers.len() < 2 {
+        return Value::Null;
+    }
+    match settings.host_order {
+        HostOrder::RoundRobin => "round-robin",
+        HostOrder::First => "disable",
+    }
+    .into()
+}
+
+pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
+    let row = |database: &super::super::view::DatabaseView| {
+        let name = database.name.as_str();
+        let is_its = |pool: usize| view.pools[pool].database == name;
+        let servers = view.servers.iter().filter(|server| is_its(server.pool)).count();
+        let clients = view.clients.iter().filter(|client| is_its(client.pool)).count();
+        // What holds for somebody of whom nothing is known in particular.
+        let settings = view.config.pool(name, "")?;
+        let entry = view.config.database(name)?;
+        let hosts = settings.servers.iter().map(host).collect::<Vec<_>>().join(",");
+        Some(vec![
+            name.into(),
+            hosts.into(),
+            settings.servers.first().map_or(0, port).into(),
+            settings.login.database.as_str().into(),
+            entry.user.as_deref().into(),
+            settings.size.map_or(0, std::num::NonZeroU32::get).into(),
+            settings.min_size.into(),
+            settings.reserve_size.into(),
+            settings.timeouts.server_lifetime.as_secs().into(),
+            entry.mode.map(crate::config::PoolMode::as_str).into(),
+            host_order(&settings),
+            settings.database_servers.map_or(0, std::num::NonZeroU32::get).into(),
+            servers.into(),
+            settings.database_clients.map_or(0, std::num::NonZeroU32::get).into(),
+            clients.into(),
+            database.is_paused.into(),
+            database.is_disabled.into(),
+        ])
+    };
+    view.databases.iter().filter(|it| it.name != ANY_DATABASE).filter_map(row).collect()
+}
+
+fn host(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Tcp { host, .. } => host.clone(),
+        Endpoint::Unix { path } => path.parent().unwrap_or(path).to_string_lossy().into_owned(),
+    }
+}
+
+fn port(endpoint: &Endpoint) -> u16 {
+    match endpoint {
+        Endpoint::Tcp { port, .. } => *port,
+        // The end of `.s.PGSQL.5432`.
+        Endpoint::Unix { path } => {
+            path.extension().and_then(|end| end.to_str()?.parse().ok()).unwrap_or_default()
+        }
+    }
+}
+
+pub(super) fn users(view: &View) -> Vec<Vec<Value>> {
+    let known = view.config.users.keys().map(String::as_str);
+    let seen = view.pools.iter().map(|pool| pool.user.as_str());
+    let names: BTreeSet<_> = known.chain(seen).collect();
+    let row = |name: &str| {
+        let none = crate::config::User::default();
+        let own = view.config.users.get(name).unwrap_or(&none);
+        let limits = &view.config.limits;
+        let cap = |own: Option<u32>, all: Option<std::num::NonZeroU32>| {
+            own.unwrap_or_else(|| all.map_or(0, std::num::NonZeroU32::get))
+        };
+        let servers = view
+            .servers
+            .iter()
+            .filter(|server| view.pools[server.pool].settings.login.user == name)
+            .count();
+        let clients =
+            view.clients.iter().filter(|client| view.pools[client.pool].user == name).count();
+        vec![
+            name.into(),
+            own.pool_size.into(),
+            own.reserve_size.into(),
+            own.mode.map(crate::config::PoolMode::as_str).into(),
+            cap(own.max_servers, limits.servers_per_user).into(),
+            servers.into(),
+            cap(own.max_clients, limits.clients_per_user).into(),
+            clients.into(),
+        ]
+    };
+    names.into_iter().map(row).collect()
+}

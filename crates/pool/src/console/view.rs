@@ -1,0 +1,133 @@
+//! [`View`]: the pooler at one moment, as tables are made of it: the workers' reports put together, with
+//! names in the place of numbers.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use crate::{
+    config::{Config, PoolSettings},
+    core::{ClientPhase, Counts, ServerPhase},
+    spec::Mode,
+    tally::Tally,
+};
+
+/// The pooler at one moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// What it was told to be.
+    pub config: Arc<Config>,
+    /// When this was.
+    pub at: SystemTime,
+    /// In the order they came to be.
+    pub pools: Vec<PoolView>,
+    /// Those of all workers; empty if nobody asked for them.
+    pub clients: Vec<ClientView>,
+    /// Those of all workers; empty if nobody asked for them.
+    pub servers: Vec<ServerView>,
+    /// By name, in order.
+    pub databases: Vec<DatabaseView>,
+    /// How many clients are on their way in.
+    pub logins: usize,
+}
+
+/// A database that has a name of its own, or that somebody has used.
+#[derive(Clone, Debug)]
+pub struct DatabaseView {
+    /// The name that clients use.
+    pub name: String,
+    /// No client gets a server.
+    pub is_paused: bool,
+    /// No new client is let in.
+    pub is_disabled: bool,
+}
+
+/// A pool, over all workers.
+#[derive(Clone, Debug)]
+pub struct PoolView {
+    /// The name that clients use.
+    pub database: String,
+    /// The client's user.
+    pub user: String,
+    /// For how long clients have servers.
+    pub mode: Mode,
+    /// What holds for it.
+    pub settings: PoolSettings,
+    /// What was counted since the start.
+    pub tally: Tally,
+    /// How many there are of what.
+    pub counts: Counts,
+    /// What was counted in the last whole period of statistics, and how long that was.
+    pub last_period: Option<(Tally, Duration)>,
+}
+
+/// A client.
+#[derive(Clone, Debug)]
+pub struct ClientView {
+    /// Names it, for an operator.
+    pub id: u64,
+    /// Index of its pool in [`View::pools`].
+    pub pool: usize,
+    /// Whether it is for replication.
+    pub is_replication: bool,
+    /// What it is at.
+    pub phase: ClientPhase,
+    /// When it logged in.
+    pub connected: SystemTime,
+    /// For how long it has been where it is.
+    pub since: Duration,
+    /// The server that it has.
+    pub server: Option<u64>,
+    /// The process that works for it.
+    pub process_id: i32,
+    /// How many statements it has prepared.
+    pub statements: usize,
+    /// Its `application_name`.
+    pub application_name: String,
+    /// Where it comes from and where it came in.
+    pub place: Place,
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct ServerView {
+    /// Names it, for an operator.
+    pub id: u64,
+    /// Index of its pool in [`View::pools`].
+    pub pool: usize,
+    /// Whether it is for replication.
+    pub is_replication: bool,
+    /// What it is at.
+    pub phase: ServerPhase,
+    /// When it was opened.
+    pub connected: SystemTime,
+    /// For how long it has been where it is.
+    pub since: Duration,
+    /// The client that it works for.
+    pub client: Option<u64>,
+    /// CancelRequests under way to it.
+    pub cancels: u32,
+    /// Its process there.
+    pub process_id: i32,
+    /// How many statements are prepared on it.
+    pub statements: usize,
+    /// Its `application_name`.
+    pub application_name: String,
+    /// It is closed as soon as its client leaves it.
+    pub is_outdated: bool,
+    /// Where it is, and our end of the connection.
+    pub place: Place,
+}
+
+/// Both ends of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// Theirs; `None` for a unix socket.
+    pub peer: Option<SocketAddr>,
+    /// Ours; `None` for a unix socket.
+    pub own: Option<SocketAddr>,
+    /// Version and cipher of TLS, if it is encrypted.
+    pub tls: Option<String>,
+}

@@ -1,0 +1,149 @@
+//! What a pooler shows to Prometheus: the table, and what brings a registry up to date.
+
+use std::{
+    collections::HashMap,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::Duration,
+};
+
+use howdah_stats::{Description, Histogram, Registry, Unit};
+
+use crate::{
+    Control, PoolView,
+    tally::{Spans, Tally, micros},
+};
+
+/// Every metric of `howdah pool`, in the order of the reference page.
+pub const METRICS: &[Description] = &[
+    CLIENTS,
+    SERVERS,
+    WAIT_LONGEST,
+    PAUSED,
+    TRANSACTIONS,
+    QUERIES,
+    LOGINS,
+    ASSIGNMENTS,
+    CLIENT_BYTES,
+    SERVER_BYTES,
+    TRANSACTION_SECONDS,
+    QUERY_SECONDS,
+    WAIT_SECONDS,
+];
+
+const POOL: &[&str] = &["database", "user"];
+const POOL_AND_STATE: &[&str] = &["database", "user", "state"];
+
+const CLIENTS: Description =
+    Description::gauge("howdah_pool_clients", "Clients, by what they are at.")
+        .labels(POOL_AND_STATE);
+const SERVERS: Description =
+    Description::gauge("howdah_pool_servers", "Server connections, by what they are at.")
+        .labels(POOL_AND_STATE);
+const WAIT_LONGEST: Description = Description::gauge(
+    "howdah_pool_longest_wait_seconds",
+    "For how long the client has waited for a server that has for longest.",
+)
+.unit(Unit::Seconds)
+.labels(POOL);
+const PAUSED: Description =
+    Description::gauge("howdah_pool_paused", "Whether a database is paused, 0 or 1.")
+        .labels(&["database"]);
+const TRANSACTIONS: Description =
+    Description::counter("howdah_pool_transactions_total", "Transactions that ended.").labels(POOL);
+const QUERIES: Description =
+    Description::counter("howdah_pool_queries_total", "Requests that were answered.").labels(POOL);
+const LOGINS: Description =
+    Description::counter("howdah_pool_logins_total", "Clients that logged in.").labels(POOL);
+const ASSIGNMENTS: Description = Description::counter(
+    "howdah_pool_assignments_total",
+    "Times that a client was given a server.",
+)
+.labels(POOL);
+const CLIENT_BYTES: Description =
+    Description::counter("howdah_pool_client_bytes_total", "Bytes received from clients.")
+        .unit(Unit::Bytes)
+        .labels(POOL);
+const SERVER_BYTES: Description =
+    Description::counter("howdah_pool_server_bytes_total", "Bytes received from servers.")
+        .unit(Unit::Bytes)
+        .labels(POOL);
+const TRANSACTION_SECONDS: Description = Description::histogram(
+    "howdah_pool_transaction_seconds",
+    "How long transactions had their servers.",
+)
+.bounds_us(&Spans::BOUNDS_US)
+.labels(POOL);
+const QUERY_SECONDS: Description =
+    Description::histogram("howdah_pool_query_seconds", "How long servers worked on requests.")
+        .bounds_us(&Spans::BOUNDS_US)
+        .labels(POOL);
+const WAIT_SECONDS: Description = Description::histogram(
+    "howdah_pool_wait_seconds",
+    "How long clients waited for servers that had to.",
+)
+.bounds_us(&Spans::BOUNDS_US)
+.labels(POOL);
+
+/// How old the numbers may be.
+const EVERY: Duration = Duration::from_secs(2);
+
+impl Control {
+    /// Keeps a registry up to date, until `stop` says something or is gone.
+    pub fn keep_metrics(&self, registry: &Registry, stop: &Receiver<()>) {
+        let mut known = HashMap::new();
+        loop {
+            self.show_metrics(registry, &mut known);
+            if stop.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    /// Brings a registry up to date; `known` is what it was told of each pool before.
+    fn show_metrics(&self, registry: &Registry, known: &mut HashMap<(String, String), Tally>) {
+        let view = self.view(false);
+        for database in &view.databases {
+            let labels = [("database", database.name.as_str())];
+            registry.gauge_with(&PAUSED, &labels).set(f64::from(u8::from(database.is_paused)));
+        }
+        for pool in &view.pools {
+            let before = known.entry((pool.database.clone(), pool.user.clone())).or_default();
+            show(registry, pool, &pool.tally.since(before));
+            *before = pool.tally.clone();
+        }
+    }
+}
+
+/// Shows how a pool is, and adds what was counted since the last time.
+fn show(registry: &Registry, pool: &PoolView, more: &Tally) {
+    let (database, user) = (("database", &*pool.database), ("user", &*pool.user));
+    let labels = [database, user];
+    let counts = &pool.counts;
+    let gauge = |description, state, value: u32| {
+        let labels = [database, user, ("state", state)];
+        registry.gauge_with(description, &labels).set(f64::from(value));
+    };
+    gauge(&CLIENTS, "active", counts.clients_active);
+    gauge(&CLIENTS, "waiting", counts.clients_waiting);
+    gauge(&SERVERS, "active", counts.servers_active);
+    gauge(&SERVERS, "idle", counts.servers_idle);
+    gauge(&SERVERS, "login", counts.servers_login);
+    gauge(&SERVERS, "busy", counts.servers_busy);
+    registry.gauge_with(&WAIT_LONGEST, &labels).set(counts.wait_max.as_secs_f64());
+    for (description, value) in [
+        (&TRANSACTIONS, more.transactions),
+        (&QUERIES, more.queries),
+        (&LOGINS, more.logins),
+        (&ASSIGNMENTS, more.assignments),
+        (&CLIENT_BYTES, more.client_bytes),
+        (&SERVER_BYTES, more.server_bytes),
+    ] {
+        registry.counter_with(description, &labels).add(value);
+    }
+    let add = |histogram: Histogram, spans: &Spans| {
+        histogram.add_counted(&spans.counts, micros(spans.total));
+    };
+    add(registry.histogram_with(&TRANSACTION_SECONDS, &labels), &more.transaction_time);
+    add(registry.histogram_with(&QUERY_SECONDS, &labels), &more.query_time);
+    add(registry.histogram_with(&WAIT_SECONDS, &labels), &more.wait_time);
+}

@@ -1,0 +1,140 @@
+//! [`Tally`]: what a worker counts of a pool's traffic. Plain numbers of the worker's own, added to in
+//! passing; whoever wants to know them asks the worker for a copy and adds those of all workers up.
+
+use std::{ops::AddAssign, time::Duration};
+
+/// Counts and times of a pool, since the worker began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How often a client was given a server.
+    pub assignments: u64,
+    /// Transactions, those of one statement included.
+    pub transactions: u64,
+    /// Requests that ended with ReadyForQuery.
+    pub queries: u64,
+    /// Bytes from clients.
+    pub client_bytes: u64,
+    /// Bytes from servers.
+    pub server_bytes: u64,
+    /// How long transactions had their servers.
+    pub transaction_time: Spans,
+    /// How long servers worked on requests.
+    pub query_time: Spans,
+    /// How long clients waited for servers; those that did not wait are not among them.
+    pub wait_time: Spans,
+    /// Statements that clients prepared by a name.
+    pub client_parses: u64,
+    /// Statements that were prepared on servers by a name.
+    pub server_parses: u64,
+    /// Binds of statements with names.
+    pub binds: u64,
+    /// Clients that logged in.
+    pub logins: u64,
+}
+
+impl Tally {
+    /// What was counted after `before`, which is an earlier copy.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            assignments: self.assignments.saturating_sub(before.assignments),
+            transactions: self.transactions.saturating_sub(before.transactions),
+            queries: self.queries.saturating_sub(before.queries),
+            client_bytes: self.client_bytes.saturating_sub(before.client_bytes),
+            server_bytes: self.server_bytes.saturating_sub(before.server_bytes),
+            transaction_time: self.transaction_time.since(&before.transaction_time),
+            query_time: self.query_time.since(&before.query_time),
+            wait_time: self.wait_time.since(&before.wait_time),
+            client_parses: self.client_parses.saturating_sub(before.client_parses),
+            server_parses: self.server_parses.saturating_sub(before.server_parses),
+            binds: self.binds.saturating_sub(before.binds),
+            logins: self.logins.saturating_sub(before.logins),
+        }
+    }
+}
+
+impl AddAssign<&Self> for Tally {
+    fn add_assign(&mut self, other: &Self) {
+        self.assignments += other.assignments;
+        self.transactions += other.transactions;
+        self.queries += other.queries;
+        self.client_bytes += other.client_bytes;
+        self.server_bytes += other.server_bytes;
+        self.transaction_time += &other.transaction_time;
+        self.query_time += &other.query_time;
+        self.wait_time += &other.wait_time;
+        self.client_parses += other.client_parses;
+        self.server_parses += other.server_parses;
+        self.binds += other.binds;
+        self.logins += other.logins;
+    }
+}
+
+/// Microseconds of a duration.
+pub(crate) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Durations: their sum, and how many there were of each size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// All of them together.
+    pub total: Duration,
+    /// How many were longer than the bound before and not longer than the one at this place, see
+    /// [`Spans::BOUNDS_US`]; the last has no bound.
+    pub counts: [u64; Self::BUCKETS],
+}
+
+impl Spans {
+    /// How many sizes are told apart: from 16 µs, each twice the one before, to 67 seconds and more.
+    pub const BUCKETS: usize = 24;
+
+    const FIRST_BITS: u32 = 4;
+
+    /// The longest durations that are counted at each place but the last, in microseconds.
+    pub const BOUNDS_US: [u64; Self::BUCKETS - 1] = {
+        let mut bounds = [0; Self::BUCKETS - 1];
+        let mut at = 0;
+        while at < bounds.len() {
+            bounds[at] = 1 << (at + Self::FIRST_BITS as usize);
+            at += 1;
+        }
+        bounds
+    };
+
+    fn since(&self, before: &Self) -> Self {
+        let mut counts = self.counts;
+        counts
+            .iter_mut()
+            .zip(before.counts)
+            .for_each(|(now, then)| *now = now.saturating_sub(then));
+        Self { total: self.total.saturating_sub(before.total), counts }
+    }
+
+    /// Counts a duration.
+    #[inline]
+    pub(crate) fn add(&mut self, span: Duration) {
+        self.total += span;
+        let bits = u64::BITS - micros(span).saturating_sub(1).leading_zeros();
+        let bucket = bits.saturating_sub(Self::FIRST_BITS) as usize;
+        self.counts[bucket.min(Self::BUCKETS - 1)] += 1;
+    }
+}
+
+impl AddAssign<&Self> for Spans {
+    fn add_assign(&mut self, other: &Self) {
+        self.total += other.total;
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+    }
+}
+
+#[test]
+fn a_span_is_counted_where_its_bound_says() {
+    for (micros, bucket) in [(0, 0), (1, 0), (16, 0), (17, 1), (32, 1), (33, 2), (1 << 40, 23)] {
+        let mut spans = Spans::default();
+        let span = Duration::from_micros(micros);
+        spans.add(span);
+        assert_eq!(spans.counts[bucket], 1, "{micros}");
+        assert!(Spans::BOUNDS_US.get(bucket).is_none_or(|bound| micros <= *bound));
+        assert!(bucket == 0 || micros > Spans::BOUNDS_US[bucket - 1]);
+    }
+}

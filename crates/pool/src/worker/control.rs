@@ -1,0 +1,343 @@
+//! [`Control`]: what operators, and programs that watch, can ask of a running pooler and order it to do.
+//! Workers are asked by letters and answer in their own time; the path of a query knows nothing of it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use super::{
+    directory::PoolEntry,
+    front::Front,
+    mail::{Mail, Mailbox},
+};
+use crate::{
+    ClientId, ClientReport, ClientView, Counts, DatabaseView, Gate, Peer, Place, PoolId, PoolView,
+    Report, ServerId, ServerReport, ServerView, Tally, View, WorkerId,
+    console::{Databases, Shutdown},
+};
+
+/// A handle to a running pooler.
+#[derive(Clone, Debug)]
+pub struct Control {
+    pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+    pub(super) front: Arc<Front>,
+}
+
+/// What a worker tells about itself.
+#[derive(Debug)]
+pub(super) struct WorkerReport {
+    pub(super) worker: WorkerId,
+    pub(super) report: Report,
+    /// Of clients and servers that have sockets.
+    pub(super) places: HashMap<Peer, Place>,
+}
+
+/// Longest time to wait for the workers' answers: each answers within a turn of its loop.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two looks at whether something has come to pass.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Statistics are averages over this long.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// There is no database of that name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NoDatabase(pub(super) String);
+
+impl Control {
+    /// The pooler as it is now; with all its clients and servers if `with_peers`.
+    pub fn view(&self, with_peers: bool) -> View {
+        let reports = self.reports(with_peers);
+        let at = SystemTime::now();
+        let entries = self.front.directory.pools();
+        let mut pools: Vec<_> = entries.iter().map(|entry| pool_view(entry)).collect();
+        let history = self.front.history.lock().unwrap_or_else(PoisonError::into_inner);
+        for (pool, entry) in pools.iter_mut().zip(&entries) {
+            pool.last_period = history.last(entry.id);
+        }
+        drop(history);
+        let (mut clients, mut servers) = (Vec::new(), Vec::new());
+        for WorkerReport { worker, report, places } in reports {
+            let processes: HashMap<_, _> =
+                report.servers.iter().map(|server| (server.id, server.process_id)).collect();
+            for pool in &report.pools {
+                if let Some(view) = pools.get_mut(pool.pool.index()) {
+                    view.tally += &pool.tally;
+                    view.counts += &pool.counts;
+                    view.mode = pool.mode;
+                }
+            }
+            let place = |peer| places.get(&peer).cloned().unwrap_or_default();
+            clients.extend(report.clients.iter().map(|client| {
+                let process_id = client.server.and_then(|server| processes.get(&server).copied());
+                let place = place(Peer::Client(client.id));
+                client_view(worker, client, process_id.unwrap_or(0), place, at)
+            }));
+            servers.extend(report.servers.iter().map(|server| {
+                let place = place(Peer::Server(server.id));
+                server_view(worker, server, place, at)
+            }));
+        }
+        clients.iter_mut().for_each(|it| it.is_replication = is_replication(&entries, it.pool));
+        servers.iter_mut().for_each(|it| it.is_replication = is_replication(&entries, it.pool));
+        let databases = self.front.directory.gates().into_iter().map(|(name, gate)| DatabaseView {
+            name,
+            is_paused: gate.is_paused(),
+            is_disabled: gate.is_disabled(),
+        });
+        let logins = self.front.logins.first().map_or(0, |limit| limit.taken() as usize);
+        let config = Arc::clone(self.front.directory.config());
+        View { config, at, pools, clients, servers, databases: databases.collect(), logins }
+    }
+
+    fn reports(&self, with_peers: bool) -> Vec<WorkerReport> {
+        let (to, reports) = mpsc::channel();
+        for mailbox in self.mailboxes.iter() {
+            mailbox.send(Mail::Report { with_peers, to: to.clone() });
+        }
+        drop(to);
+        let deadline = Instant::now() + PATIENCE;
+        let mut found = Vec::new();
+        // One that has ended drops its letters, or leaves them: then the patience ends.
+        while found.len() < self.mailboxes.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match reports.recv_timeout(left) {
+                Ok(report) => found.push(report),
+                Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => break,
+            }
+        }
+        found
+    }
+
+    fn tell(&self, mail: impl Fn() -> Mail) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
+    }
+
+    /// The gates that are meant, by the names of their databases.
+    fn gates(&self, databases: &Databases) -> Result<Vec<(String, Arc<Gate>)>, NoDatabase> {
+        match databases {
+            Databases::All => Ok(self.front.directory.gates()),
+            Databases::One(name) => match self.front.directory.gate(name) {
+                Some(gate) => Ok(vec![(name.clone(), gate)]),
+                None => Err(NoDatabase(name.clone())),
+            },
+        }
+    }
+
+    /// Lets nobody have a server of these databases, and waits until they have none.
+    pub(super) fn pause(&self, databases: &Databases) -> Result<(), NoDatabase> {
+        let gates = self.gates(databases)?;
+        gates.iter().for_each(|(_, gate)| gate.set_paused(true));
+        self.tell(|| Mail::GatesTurned);
+        let is_in = |name: &str| gates.iter().any(|(gate, _)| gate == name);
+        self.wait_until(|view| {
+            // Somebody may have changed their mind.
+            !gates.iter().all(|(_, gate)| gate.is_paused())
+                || !view.servers.iter().any(|server| is_in(&view.pools[server.pool].database))
+        });
+        Ok(())
+    }
+
+    /// Ends that.
+    pub(super) fn resume(&self, databases: &Databases) -> Result<bool, NoDatabase> {
+        let gates = self.gates(databases)?;
+        let was_paused = gates.iter().any(|(_, gate)| gate.is_paused());
+        gates.iter().for_each(|(_, gate)| gate.set_paused(false));
+        self.tell(|| Mail::GatesTurned);
+        Ok(was_paused)
+    }
+
+    /// Lets new clients of a database in, or not.
+    pub(super) fn enable(&self, database: &str, enable: bool) -> Result<(), NoDatabase> {
+        let gate = self.front.directory.gate(database);
+        gate.ok_or_else(|| NoDatabase(database.to_owned()))?.set_disabled(!enable);
+        Ok(())
+    }
+
+    /// Ends all clients and servers of these databases, and pauses them.
+    pub(super) fn kill(&self, databases: &Databases) -> Result<(), NoDatabase> {
+        let gates = self.gates(databases)?;
+        gates.iter().for_each(|(_, gate)| gate.set_paused(true));
+        let entries = self.front.directory.pools();
+        let is_in =
+            |entry: &&Arc<PoolEntry>| gates.iter().any(|(name, _)| *name == entry.key.database);
+        let pools: Arc<[PoolId]> = entries.iter().filter(is_in).map(|entry| entry.id).collect();
+        self.tell(|| Mail::Kill(Arc::clone(&pools)));
+        Ok(())
+    }
+
+    /// Ends a client. Gives whether there was one of that name.
+    pub(super) fn kill_client(&self, id: u64) -> bool {
+        let (worker, client) = split(id);
+        let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) else { return false };
+        let (to, done) = mpsc::channel();
+        mailbox.send(Mail::KillClient { client, to });
+        done.recv_timeout(PATIENCE).unwrap_or(false)
+    }
+
+    /// Has every server of these databases replaced when it becomes free.
+    pub(super) fn reconnect(&self, databases: &Databases) -> Result<(), NoDatabase> {
+        let gates = self.gates(databases)?;
+        gates.iter().for_each(|(_, gate)| gate.begin_epoch());
+        self.tell(|| Mail::GatesTurned);
+        Ok(())
+    }
+
+    /// Waits until no server of these databases is left that is to be replaced.
+    pub(super) fn wait_close(&self, databases: &Databases) -> Result<(), NoDatabase> {
+        let gates = self.gates(databases)?;
+        let is_in = |name: &str| gates.iter().any(|(gate, _)| gate == name);
+        self.wait_until(|view| {
+            let mut outdated = view.servers.iter().filter(|server| server.is_outdated);
+            !outdated.any(|server| is_in(&view.pools[server.pool].database))
+        });
+        Ok(())
+    }
+
+    /// Ends the pooler.
+    pub(super) fn shut_down(&self, how: Shutdown) {
+        match how {
+            Shutdown::Now => self.tell(|| Mail::Stop),
+            Shutdown::WaitForServers => self.tell(|| Mail::Drain),
+            Shutdown::WaitForClients => self.tell(|| Mail::Leave),
+        }
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&View) -> bool) {
+        while !self.front.is_over() && !is_so(&self.view(true)) {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Counts periods of statistics until the pooler ends.
+    pub(super) fn keep_history(&self, over: &mpsc::Receiver<()>) {
+        while over.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            let mut sums: HashMap<PoolId, Tally> = HashMap::new();
+            for pool in self.reports(false).into_iter().flat_map(|it| it.report.pools) {
+                *sums.entry(pool.pool).or_default() += &pool.tally;
+            }
+            let mut history = self.front.history.lock().unwrap_or_else(PoisonError::into_inner);
+            history.period_ends(sums);
+        }
+    }
+}
+
+/// What was counted up to the ends of the last two periods.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    began: Option<Instant>,
+    lasted: Duration,
+    before: HashMap<PoolId, Tally>,
+    last: HashMap<PoolId, Tally>,
+}
+
+impl History {
+    fn period_ends(&mut self, sums: HashMap<PoolId, Tally>) {
+        let now = Instant::now();
+        self.lasted = self.began.map_or(PERIOD, |began| now - began);
+        self.began = Some(now);
+        self.before = std::mem::replace(&mut self.last, sums);
+    }
+
+    fn last(&self, pool: PoolId) -> Option<(Tally, Duration)> {
+        let last = self.last.get(&pool)?;
+        let nothing = Tally::default();
+        Some((last.since(self.before.get(&pool).unwrap_or(&nothing)), self.lasted))
+    }
+}
+
+fn pool_view(entry: &PoolEntry) -> PoolView {
+    PoolView {
+        database: entry.key.database.clone(),
+        user: entry.key.user.clone(),
+        mode: entry.spec.mode,
+        settings: entry.settings.clone(),
+        tally: Tally::default(),
+        counts: Counts::default(),
+        last_period: None,
+    }
+}
+
+fn is_replication(entries: &[Arc<PoolEntry>], pool: usize) -> bool {
+    entries.get(pool).is_some_and(|entry| entry.key.replication.is_some())
+}
+
+fn client_view(
+    worker: WorkerId,
+    client: &ClientReport,
+    process_id: i32,
+    place: Place,
+    at: SystemTime,
+) -> ClientView {
+    ClientView {
+        id: client_name(worker, client.id),
+        pool: client.pool.index(),
+        is_replication: false,
+        phase: client.phase,
+        connected: at - client.age,
+        since: client.since,
+        server: client.server.map(|server| server_name(worker, server)),
+        process_id,
+        statements: client.statements,
+        application_name: String::from_utf8_lossy(&client.application_name).into_owned(),
+        place,
+    }
+}
+
+fn server_view(
+    worker: WorkerId,
+    server: &ServerReport,
+    place: Place,
+    at: SystemTime,
+) -> ServerView {
+    ServerView {
+        id: server_name(worker, server.id),
+        pool: server.pool.index(),
+        is_replication: false,
+        phase: server.phase,
+        connected: at - server.age,
+        since: server.since,
+        client: server.client.map(|client| client_name(worker, client)),
+        cancels: server.cancels,
+        process_id: server.process_id,
+        statements: server.statements,
+        application_name: String::from_utf8_lossy(&server.application_name).into_owned(),
+        is_outdated: server.is_outdated,
+        place,
+    }
+}
+
+/// A connection's name over all workers: worker, occupant of the slot, slot.
+fn name(worker: WorkerId, generation: u32, slot: usize) -> u64 {
+    let slot = slot as u64 & SLOT_MASK;
+    u64::from(worker.0) << 56 | u64::from(generation & 0xff_ffff) << 32 | slot
+}
+
+const SLOT_MASK: u64 = 0xffff_ffff;
+
+fn client_name(worker: WorkerId, id: ClientId) -> u64 {
+    name(worker, id.generation(), id.index())
+}
+
+fn server_name(worker: WorkerId, id: ServerId) -> u64 {
+    name(worker, id.generation(), id.index())
+}
+
+fn split(name: u64) -> (WorkerId, ClientId) {
+    let [worker, rest @ ..] = name.to_be_bytes();
+    let [a, b, c, slot @ ..] = rest;
+    let generation = u32::from_be_bytes([0, a, b, c]);
+    (WorkerId(worker), ClientId::new(u32::from_be_bytes(slot), generation))
+}
+
+#[test]
+fn names_lead_back_to_their_clients() {
+    let id = ClientId::new(7, 9);
+    assert_eq!(split(client_name(WorkerId(3), id)), (WorkerId(3), id));
+}

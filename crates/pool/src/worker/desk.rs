@@ -1,0 +1,138 @@
+//! Where an operator sits: a thread for each, beside the data path, between a socket and the console's
+//! [`Session`].
+
+use std::{
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use howdah_net::{Interest, Poller, Readiness, Received, Stream, Token};
+use howdah_wire::startup::CancelKey;
+
+use super::control::{Control, NoDatabase};
+use crate::{
+    Permits,
+    console::{Command, Failure, Goodbye, Operator, Session, Show, Value},
+};
+
+/// An operator who has proven to be one.
+#[derive(Debug)]
+pub(super) struct Visitor {
+    /// Whether it may change things.
+    pub(super) is_admin: bool,
+    /// What it is owed before its greeting.
+    pub(super) owed: Vec<u8>,
+    /// What it has sent already.
+    pub(super) received: Vec<u8>,
+    /// Its share of the limit on operators.
+    pub(super) permits: Permits,
+}
+
+/// So many operators there may be.
+pub(super) const VISITORS_MAX: u32 = 64;
+
+/// Between two looks at whether the pooler is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Begins a thread for an operator.
+pub(super) fn welcome(visitor: Visitor, stream: Stream, control: Control) {
+    let sit = move || {
+        if let Err(error) = sit(visitor, stream, control) {
+            tracing::debug!(%error, "a console's connection broke");
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("console".to_owned()).spawn(sit) {
+        tracing::warn!(%error, "cannot start a console");
+    }
+}
+
+fn sit(visitor: Visitor, mut stream: Stream, control: Control) -> io::Result<()> {
+    let Visitor { is_admin, owed, received, permits } = visitor;
+    let mut desk = Desk { control };
+    let mut session = Session::new(is_admin);
+    let mut poller = Poller::new()?;
+    poller.add_for(&stream, Token(0), Interest::Both)?;
+    let mut output = owed;
+    // Nothing that it does can be cancelled: the key is good for nothing.
+    let key = CancelKey::new(0, &[0; 4]).ok_or(io::ErrorKind::InvalidData)?;
+    Session::greet(&mut output, &key);
+    let mut over = session.receive(&received, &mut desk, &mut output);
+    let mut ready = Vec::new();
+    let mut buffer = vec![0; 4096];
+    loop {
+        let sent = stream.send(&output)?;
+        output.drain(..sent);
+        if over == Err(Goodbye) && output.is_empty() {
+            stream.close();
+            drop(permits);
+            return Ok(());
+        }
+        // One who does not take its answers is not listened to.
+        let received =
+            if output.is_empty() { stream.receive(&mut buffer)? } else { Received::Drained(0) };
+        match received {
+            Received::Closed => return Ok(()),
+            Received::Drained(0) => wait(&mut poller, &desk.control, &mut ready)?,
+            Received::Bytes(some) | Received::Drained(some) => {
+                over = session.receive(&buffer[..some], &mut desk, &mut output);
+            }
+        }
+    }
+}
+
+/// Waits for the socket.
+///
+/// # Errors
+///
+/// The pooler has ended.
+fn wait(poller: &mut Poller, control: &Control, ready: &mut Vec<Readiness>) -> io::Result<()> {
+    ready.clear();
+    while ready.is_empty() {
+        if control.front.is_over() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        poller.wait(Some(Instant::now() + LOOK_EVERY), ready)?;
+    }
+    Ok(())
+}
+
+/// Does what the console is told.
+struct Desk {
+    control: Control,
+}
+
+impl From<NoDatabase> for Failure {
+    fn from(NoDatabase(name): NoDatabase) -> Self {
+        Self::new(*b"3D000", format!("no such database: {name}"))
+    }
+}
+
+impl Operator for Desk {
+    fn show(&mut self, show: Show) -> Result<Vec<Vec<Value>>, Failure> {
+        Ok(show.rows(&self.control.view(show.needs_peers())))
+    }
+
+    fn order(&mut self, command: &Command) -> Result<(), Failure> {
+        let control = &self.control;
+        match command {
+            Command::Pause(databases) => control.pause(databases)?,
+            Command::Resume(databases) => {
+                if !control.resume(databases)? {
+                    return Err(Failure::new(*b"55000", "nothing is paused"));
+                }
+            }
+            Command::Enable(database, enable) => control.enable(database, *enable)?,
+            Command::Kill(databases) => control.kill(databases)?,
+            Command::KillClient(id) => {
+                if !control.kill_client(*id) {
+                    return Err(Failure::new(*b"42704", format!("no such client: {id}")));
+                }
+            }
+            Command::Reconnect(databases) => control.reconnect(databases)?,
+            Command::WaitClose(databases) => control.wait_close(databases)?,
+            Command::Shutdown(how) => control.shut_down(*how),
+            Command::Empty | Command::Show(_) | Command::Help | Command::SetOfSession => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! An assembler: instructions with names, jumps to labels, maps by handle.
+
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+/// One instruction, eight bytes as the kernel takes them: opcode, registers, offset, immediate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Instruction {
+    opcode: u8,
+    /// Destination in the low half, source in the high one.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// A register. `R0` has results, `R1` to `R5` the arguments of a call, which overwrites them; `R6` to `R9`
+/// outlive calls; `R10` is the end of the stack of 512 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "the machine has them, whichever are used")]
+pub(crate) enum Register {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    R10,
+}
+
+/// How much a load or a store moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Word,
+    Double,
+}
+
+/// What the kernel does for a program: `enum bpf_func_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Helper {
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    MonotonicNs = 5,
+    /// Process id in the high half, thread id in the low one.
+    CurrentPidTgid = 14,
+    /// The number under which the stack was put into a table of stacks, negative if it was not.
+    StackId = 27,
+    ReadUser = 112,
+    RingOutput = 130,
+}
+
+/// A place to jump to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label(usize);
+
+/// A program that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct Assembler {
+    code: Vec<Instruction>,
+    /// Where labels are.
+    labels: Vec<Option<usize>>,
+    /// Jumps whose distance is not known yet.
+    jumps: Vec<(usize, Label)>,
+}
+
+const MOVE: u8 = 0xb0;
+const ADD: u8 = 0x00;
+const SUBTRACT: u8 = 0x10;
+const ALU64: u8 = 0x07;
+const JUMP: u8 = 0x05;
+const JUMP32: u8 = 0x06;
+const FROM_REGISTER: u8 = 0x08;
+const EQUAL: u8 = 0x10;
+const UNEQUAL: u8 = 0x50;
+const BELOW: u8 = 0xa0;
+const LOAD_DOUBLE_IMMEDIATE: u8 = 0x18;
+/// The source of that instruction says that the immediate is a map's handle.
+const IS_MAP: u8 = 1;
+
+impl Assembler {
+    /// `to = from`
+    pub(crate) fn copy(&mut self, to: Register, from: Register) -> &mut Self {
+        self.push(ALU64 | MOVE | FROM_REGISTER, to, from, 0, 0)
+    }
+
+    /// `to = value`
+    pub(crate) fn set(&mut self, to: Register, value: i32) -> &mut Self {
+        self.push(ALU64 | MOVE, to, Register::R0, 0, value)
+    }
+
+    /// The same for a value of 64 bits.
+    pub(crate) fn set_wide(&mut self, to: Register, value: u64) -> &mut Self {
+        self.wide(to, 0, value)
+    }
+
+    /// `to = map`
+    pub(crate) fn set_map(&mut self, to: Register, map: BorrowedFd<'_>) -> &mut Self {
+        self.wide(to, IS_MAP, u64::from(map.as_raw_fd().unsigned_abs()))
+    }
+
+    /// `to += value`
+    pub(crate) fn add(&mut self, to: Register, value: i32) -> &mut Self {
+        self.push(ALU64 | ADD, to, Register::R0, 0, value)
+    }
+
+    /// `to -= from`
+    pub(crate) fn subtract(&mut self, to: Register, from: Register) -> &mut Self {
+        self.push(ALU64 | SUBTRACT | FROM_REGISTER, to, from, 0, 0)
+    }
+
+    /// `to >>= bits`, without a sign
+    pub(crate) fn shift_right(&mut self, to: Register, bits: i32) -> &mut Self {
+        self.push(ALU64 | 0x70, to, Register::R0, 0, bits)
+    }
+
+    /// `to <<= bits`
+    pub(crate) fn shift_left(&mut self, to: Register, bits: i32) -> &mut Self {
+        self.push(ALU64 | 0x60, to, Register::R0, 0, bits)
+    }
+
+    /// `to = *(base + offset)`
+    pub(crate) fn load(
+        &mut self,
+        to: Register,
+        size: Size,
+        base: Register,
+        offset: i16,
+    ) -> &mut Self {
+        self.push(0x61 | size.bits(), to, base, offset, 0)
+    }
+
+    /// `*(base + offset) = from`
+    pub(crate) fn store(
+        &mut self,
+        size: Size,
+        base: Register,
+        offset: i16,
+        from: Register,
+    ) -> &mut Self {
+        self.push(0x63 | size.bits(), base, from, offset, 0)
+    }
+
+    /// `*(base + offset) = value`
+    pub(crate) fn store_value(
+        &mut self,
+        size: Size,
+        base: Register,
+        offset: i16,
+        value: i32,
+    ) -> &mut Self {
+        self.push(0x62 | size.bits(), base, Register::R0, offset, value)
+    }
+
+    /// `*(base + offset) += from`, at once for all processors. Eight bytes.
+    pub(crate) fn add_atomically(
+        &mut self,
+        base: Register,
+        offset: i16,
+        from: Register,
+    ) -> &mut Self {
+        self.push(0xc3 | Size::Double.bits(), base, from, offset, 0)
+    }
+
+    /// `to = R10 + offset`: the address of a place on the stack.
+    pub(crate) fn stack_address(&mut self, to: Register, offset: i16) -> &mut Self {
+        self.copy(to, Register::R10).add(to, offset.into())
+    }
+
+    pub(crate) fn call(&mut self, helper: Helper) -> &mut Self {
+        self.push(JUMP | 0x80, Register::R0, Register::R0, 0, helper as i32)
+    }
+
+    /// Ends the program.
+    pub(crate) fn exit(&mut self) -> &mut Self {
+        self.set(Register::R0, 0).push(JUMP | 0x90, Register::R0, Register::R0, 0, 0)
+    }
+
+    /// A new label, at no place yet.
+    pub(crate) fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Puts a label here.
+    pub(crate) fn place(&mut self, label: Label) -> &mut Self {
+        self.labels[label.0] = Some(self.code.len());
+        self
+    }
+
+    pub(crate) fn jump(&mut self, to: Label) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.push(JUMP, Register::R0, Register::R0, 0, 0)
+    }
+
+    /// Jumps if all 64 bits are `value`.
+    pub(crate) fn jump_if(&mut self, register: Register, value: i32, to: Label) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.push(JUMP | EQUAL, register, Register::R0, 0, value)
+    }
+
+    /// Jumps unless all 64 bits are `value`.
+    pub(crate) fn jump_unless(&mut self, register: Register, value: i32, to: Label) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.push(JUMP | UNEQUAL, register, Register::R0, 0, value)
+    }
+
+    /// Jumps unless the low 32 bits are `value`.
+    pub(crate) fn jump_unless_word(
+        &mut self,
+        register: Register,
+        value: i32,
+        to: Label,
+    ) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.push(JUMP32 | UNEQUAL, register, Register::R0, 0, value)
+    }
+
+    /// Jumps if all 64 bits differ from those of another register.
+    pub(crate) fn jump_unless_equal(
+        &mut self,
+        register: Register,
+        other: Register,
+        to: Label,
+    ) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.push(JUMP | UNEQUAL | FROM_REGISTER, register, other, 0, 0)
+    }
+
+    /// Jumps if they are less, without a sign.
+    pub(crate) fn jump_if_below(
+        &mut self,
+        register: Register,
+        other: Register,
+        to: Label,
+    ) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.push(JUMP | BELOW | FROM_REGISTER, register, other, 0, 0)
+    }
+
+    /// The program, its jumps resolved.
+    ///
+    /// # Panics
+    ///
+    /// A label was jumped to and never placed.
+    pub(crate) fn finish(mut self) -> Vec<Instruction> {
+        for (at, label) in self.jumps {
+            let target = self.labels[label.0].expect("each label that is used was placed");
+            let distance = i64::try_from(target).ok().zip(i64::try_from(at + 1).ok());
+            let distance = distance.and_then(|(to, from)| i16::try_from(to - from).ok());
+            self.code[at].offset = distance.expect("programs have some hundred instructions");
+        }
+        self.code
+    }
+
+    fn wide(&mut self, to: Register, kind: u8, value: u64) -> &mut Self {
+        let (low, high) = (value as u32, (value >> 32) as u32);
+        self.push_raw(LOAD_DOUBLE_IMMEDIATE, to as u8 | kind << 4, 0, low.cast_signed());
+        self.push_raw(0, 0, 0, high.cast_signed())
+    }
+
+    fn push(
+        &mut self,
+        opcode: u8,
+        to: Register,
+        from: Register,
+        offset: i16,
+        immediate: i32,
+    ) -> &mut Self {
+        self.push_raw(opcode, to as u8 | (from as u8) << 4, offset, immediate)
+    }
+
+    fn push_raw(&mut self, opcode: u8, registers: u8, offset: i16, immediate: i32) -> &mut Self {
+        self.code.push(Instruction { opcode, registers, offset, immediate });
+        self
+    }
+}
+
+impl Size {
+    fn bits(self) -> u8 {
+        match self {
+            Self::Word => 0x00,
+            Self::Double => 0x18,
+        }
+    }
+
+    pub(crate) fn bytes(self) -> i32 {
+        match self {
+            Self::Word => 4,
+            Self::Double => 8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_count_from_the_next_instruction() {
+        let mut program = Assembler::default();
+        let end = program.label();
+        program.jump_if(Register::R0, 7, end).set_wide(Register::R3, 0x1_0000_0002).place(end);
+        program.exit();
+        let code = program.finish();
+        assert_eq!(code[0], Instruction { opcode: 0x15, registers: 0, offset: 2, immediate: 7 });
+        let wide = Instruction { opcode: 0x18, registers: 3, offset: 0, immediate: 2 };
+        assert_eq!(code[1], wide);
+        assert_eq!(code[2], Instruction { opcode: 0, registers: 0, offset: 0, immediate: 1 });
+        assert_eq!(code[4].opcode, 0x95);
+    }
+
+    #[test]
+    fn opcodes_are_those_of_the_instruction_set() {
+        let mut program = Assembler::default();
+        program
+            .copy(Register::R6, Register::R1)
+            .load(Register::R1, Size::Double, Register::R6, 112)
+            .store(Size::Word, Register::R10, -4, Register::R0)
+            .store_value(Size::Double, Register::R10, -16, 0)
+            .add_atomically(Register::R0, 0, Register::R1)
+            .subtract(Register::R2, Register::R1)
+            .shift_right(Register::R2, 24)
+            .call(Helper::RingOutput);
+        let opcodes: Vec<_> = program.finish().iter().map(|one| one.opcode).collect();
+        assert_eq!(opcodes, [0xbf, 0x79, 0x63, 0x7a, 0xdb, 0x1f, 0x77, 0x85]);
+    }
+}

@@ -1,0 +1,213 @@
+//! The first instructions of a function, decoded just far enough to choose where a program is attached.
+//!
+//! The kernel emulates `push`, `nop`, `call`, `jmp` and conditional jumps when a program is attached to
+//! them, and steps over everything else out of line, at several to thirty times the cost. Compilers that save no frame
+//! pointer begin functions with `sub`, so there the entry is dear and the first call within is cheap.
+//!
+//! Only the straight line from the entry is looked at: what every call of the function passes, in this order, once.
+//! An instruction that is not known here ends it, and then nothing is chosen.
+//!
+//! Source: the processor's manual, volume 2; `branch_setup_xol_ops` and `push_setup_xol_ops` in
+//! `arch/x86/kernel/uprobes.c`.
+
+/// An instruction on the straight line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    /// How far behind the entry it begins.
+    pub(crate) at: usize,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Calls what lies so far behind the entry.
+    Call(i64),
+    /// Jumps, perhaps; the line ends here.
+    Jump,
+    /// `push` or `nop`.
+    Emulated,
+    /// `mov` from memory into `rax`: neither arguments nor the stack are touched.
+    LoadsResult,
+    /// Marks where calls may land.
+    LandingPad,
+    Other,
+}
+
+impl Kind {
+    /// Whether the kernel emulates it.
+    pub(crate) fn is_emulated(self) -> bool {
+        matches!(self, Self::Call(_) | Self::Jump | Self::Emulated)
+    }
+}
+
+/// The instructions from the entry to the first jump, or to what is not known.
+pub(crate) fn instructions(code: &[u8]) -> impl Iterator<Item = Instruction> + '_ {
+    let mut at = Some(0);
+    std::iter::from_fn(move || {
+        let begin = at?;
+        let (bytes, kind) = decode(code.get(begin..)?, begin)?;
+        at = (kind != Kind::Jump).then_some(begin + bytes);
+        Some(Instruction { at: begin, kind })
+    })
+}
+
+/// How far behind the entry a program can be attached as if it were the entry itself: arguments are in their
+/// registers, and the return address is at the stack's end. The first emulated instruction, if only a
+/// landing pad and loads into `rax` come before it; else what is behind the landing pad.
+pub(crate) fn entry(code: &[u8]) -> usize {
+    let mut behind_pad = 0;
+    for Instruction { at, kind } in instructions(code) {
+        match kind {
+            Kind::LandingPad => behind_pad = at + 4,
+            Kind::LoadsResult => {}
+            // A jump may be back to the entry; a call's return address would be taken for ours.
+            Kind::Emulated => return at,
+            _ => break,
+        }
+    }
+    behind_pad
+}
+
+/// Length and kind of the instruction at the front.
+fn decode(code: &[u8], at: usize) -> Option<(usize, Kind)> {
+    if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+        return Some((4, Kind::LandingPad));
+    }
+    let prefixes = code.iter().take_while(|byte| matches!(byte, 0x64 | 0x66 | 0xf2 | 0xf3)).count();
+    let is_short = code[..prefixes].contains(&0x66);
+    let wide = code.get(prefixes).filter(|byte| **byte & 0xf0 == 0x40);
+    let is_wide = wide.is_some_and(|byte| byte & 8 != 0);
+    let begin = prefixes + usize::from(wide.is_some());
+    let rest = code.get(begin..)?;
+    let number = if is_short { 2 } else { 4 };
+    let plain = begin == 0;
+    let (bytes, kind) = match *rest {
+        [0x50..=0x57, ..] if prefixes == 0 => (1, Kind::Emulated),
+        [0x90, ..] if plain => (1, Kind::Emulated),
+        [0xe8, a, b, c, d, ..] if plain => {
+            let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+            (5, Kind::Call(i64::try_from(at).ok()? + 5 + distance))
+        }
+        [0xe9, ..] if plain => (5, Kind::Jump),
+        [0xeb | 0x70..=0x7f, ..] if plain => (2, Kind::Jump),
+        [0x0f, 0x80..=0x8f, ..] if plain => (6, Kind::Jump),
+        // mov distance(%rip), %rax
+        [0x8b, 0x05, ..] if code[0] == 0x48 && begin == 1 => (6, Kind::LoadsResult),
+        [0xb8..=0xbf, ..] if is_wide => (9, Kind::Other),
+        [0xb8..=0xbf, ..] => (1 + number, Kind::Other),
+        // add, or, and, sub, xor, cmp, test, mov, lea, movslq.
+        [
+            0x01 | 0x03 | 0x09 | 0x0b | 0x21 | 0x23 | 0x29 | 0x2b | 0x31 | 0x33 | 0x39 | 0x3b
+            | 0x63 | 0x85 | 0x89 | 0x8b | 0x8d,
+            ..,
+        ] => (1 + operand(&rest[1..])?, Kind::Other),
+        // The same with a number of one byte or of four.
+        [0x83 | 0xc6, ..] => (2 + operand(&rest[1..])?, Kind::Other),
+        [0x81 | 0xc7, ..] => (1 + operand(&rest[1..])? + number, Kind::Other),
+        // Moves of vector registers, setcc, movzx, movsx, long nop.
+        [
+            0x0f,
+            0x10
+            | 0x11
+            | 0x1f
+            | 0x28
+            | 0x29
+            | 0x57
+            | 0x6c
+            | 0x6e
+            | 0x6f
+            | 0x7e
+            | 0x7f
+            | 0x90..=0x9f
+            | 0xb6
+            | 0xb7
+            | 0xbe
+            | 0xbf
+            | 0xd6
+            | 0xef,
+            ..,
+        ] => (2 + operand(&rest[2..])?, Kind::Other),
+        _ => return None,
+    };
+    let bytes = begin + bytes;
+    (bytes <= code.len()).then_some((bytes, kind))
+}
+
+/// Bytes of an operand in a register or in memory: ModRM, SIB, displacement.
+fn operand(code: &[u8]) -> Option<usize> {
+    let how = *code.first()?;
+    let (mode, base) = (how >> 6, how & 7);
+    if mode == 3 {
+        return Some(1);
+    }
+    let has_index = base == 4;
+    let index_base = if has_index { *code.get(1)? & 7 } else { 0 };
+    let displacement = match mode {
+        0 if base == 5 || has_index && index_base == 5 => 4,
+        0 => 0,
+        1 => 1,
+        _ => 4,
+    };
+    Some(1 + usize::from(has_index) + displacement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `LockRelationForExtension` of a build without frame pointers, up to its end.
+    const ASKS: &[u8] = &[
+        0x48, 0x83, 0xec, 0x28, // sub $0x28, %rsp
+        0x31, 0xc9, 0x31, 0xd2, // xor %ecx, %ecx; xor %edx, %edx
+        0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0, // mov %fs:0x28, %rax
+        0x48, 0x89, 0x44, 0x24, 0x18, // mov %rax, 0x18(%rsp)
+        0x31, 0xc0, // xor %eax, %eax
+        0x8b, 0x47, 0x50, 0x89, 0x44, 0x24, 0x08, // mov 0x50(%rdi), %eax; mov %eax, 0x8(%rsp)
+        0x8b, 0x47, 0x4c, // mov 0x4c(%rdi), %eax
+        0x48, 0x8d, 0x7c, 0x24, 0x08, // lea 0x8(%rsp), %rdi
+        0x89, 0x44, 0x24, 0x0c, // mov %eax, 0xc(%rsp)
+        0x48, 0xb8, 0, 0, 0, 0, 0, 0, 1, 1, // movabs $0x101000000000000, %rax
+        0x48, 0x89, 0x44, 0x24, 0x10, // mov %rax, 0x10(%rsp)
+        0xe8, 0x82, 0x28, 0, 0, // call 0x28c1 behind the entry
+        0x48, 0x8b, 0x44, 0x24, 0x18, // mov 0x18(%rsp), %rax
+        0x64, 0x48, 0x33, 0x04, 0x25, 0x28, 0, 0, 0, // xor %fs:0x28, %rax
+        0x74, 0x05, // je
+        0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x28, 0xc3,
+    ];
+
+    #[test]
+    fn a_function_is_followed_to_its_first_jump() {
+        let emulated: Vec<_> =
+            instructions(ASKS).filter(|instruction| instruction.kind.is_emulated()).collect();
+        assert_eq!(
+            emulated,
+            [
+                Instruction { at: 0x3a, kind: Kind::Call(0x28c1) },
+                Instruction { at: 0x4d, kind: Kind::Jump },
+            ]
+        );
+    }
+
+    #[test]
+    fn an_entry_is_moved_only_over_what_changes_nothing() {
+        assert_eq!(entry(ASKS), 0);
+        assert_eq!(entry(&[0x55, 0x48, 0x89, 0xe5]), 0);
+        assert_eq!(entry(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0xc3]), 4);
+        assert_eq!(entry(&[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 8]), 4);
+        // mov distance(%rip), %rax; push %r14
+        assert_eq!(entry(&[0x48, 0x8b, 0x05, 1, 2, 3, 4, 0x41, 0x56]), 7);
+        assert_eq!(entry(&[0x48, 0x8b, 0x05, 1, 2, 3, 4, 0x48, 0x83, 0xec, 8]), 0);
+        assert_eq!(entry(&[0xe8, 0, 0, 0, 0]), 0);
+        assert_eq!(entry(&[]), 0);
+    }
+
+    #[test]
+    fn code_that_is_cut_or_unknown_ends_the_line() {
+        for end in 0..ASKS.len() {
+            for Instruction { at, .. } in instructions(&ASKS[..end]) {
+                assert!(at < end);
+            }
+        }
+        assert_eq!(instructions(&[0x0f, 0x05, 0x90]).count(), 0);
+    }
+}

@@ -1,0 +1,112 @@
+//! Extension locks, told by programs in the kernel, beside what sessions do.
+
+use std::{
+    collections::HashSet,
+    sync::Barrier,
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use howdah_inspect::Process;
+use howdah_lab::Cluster;
+use howdah_probe::extend::{ExtensionLock, ExtensionLocks, Summary};
+
+use crate::support::{may_trace, number, on_every_major, session};
+
+#[test]
+fn locks_are_told_with_relation_and_backend() {
+    if !may_trace("extension locks") {
+        return;
+    }
+    on_every_major("extension locks", |cluster, server| {
+        let mut client = session(cluster);
+        client.query("CREATE TABLE grown (pad text)").unwrap();
+        let relation = number(&mut client, "SELECT 'grown'::regclass::oid");
+        let sql = "SELECT oid FROM pg_database WHERE datname = current_database()";
+        let database = number(&mut client, sql);
+        let pid = number(&mut client, "SELECT pg_backend_pid()");
+        let mut locks = ExtensionLocks::attach(server).unwrap();
+        let before = SystemTime::now();
+        let insert = "INSERT INTO grown SELECT repeat('x', 1000) FROM generate_series(1, 2000)";
+        client.query(insert).unwrap();
+        let pages = number(&mut client, "SELECT pg_relation_size('grown') / 8192");
+        let mut seen = Vec::new();
+        locks.drain(|lock| seen.push(lock));
+        let told: Vec<_> = seen.iter().filter(|lock| lock.relation == relation).collect();
+        assert!(told.iter().all(|lock| (lock.database, lock.pid) == (database, pid)), "{told:?}");
+        // From 16 on a relation grows by several pages at once, up to 64.
+        let least = if server.major() < 16 { pages } else { pages / 64 };
+        assert!(told.len() as u32 >= least, "{} locks for {pages} pages", told.len());
+        let (first, last) = (before - Duration::from_secs(1), SystemTime::now());
+        assert!(told.iter().all(|lock| first < lock.released_at && lock.released_at <= last));
+        assert!(locks.losses().unwrap().is_none(), "{:?}", locks.losses());
+    });
+}
+
+/// Backends that insert into one table wait for each other.
+#[test]
+fn waits_for_each_other_are_measured() {
+    if !may_trace("extension waits") {
+        return;
+    }
+    const BACKENDS: usize = 6;
+    on_every_major("extension waits", |cluster, server| {
+        session(cluster).query("CREATE TABLE grown (pad text)").unwrap();
+        let mut locks = ExtensionLocks::attach(server).unwrap();
+        let begin = Barrier::new(BACKENDS);
+        thread::scope(|scope| {
+            for _ in 0..BACKENDS {
+                scope.spawn(|| {
+                    let mut client = session(cluster);
+                    begin.wait();
+                    let pads = "SELECT repeat('x', 2000) FROM generate_series(1, 3000)";
+                    client.query(&format!("INSERT INTO grown {pads}")).unwrap();
+                });
+            }
+        });
+        let relation = number(&mut session(cluster), "SELECT 'grown'::regclass::oid");
+        let (mut summary, mut backends) = (Summary::default(), HashSet::new());
+        locks.drain(|lock| {
+            if lock.relation == relation {
+                summary.add(&lock);
+                backends.insert(lock.pid);
+            }
+        });
+        assert_eq!(backends.len(), BACKENDS);
+        let (waits, holds) = (summary.waits(), summary.holds());
+        assert!(waits.min <= waits.p50 && waits.p50 <= waits.p99 && waits.p99 <= waits.max);
+        // With more backends than processors, some wait as long as others hold the lock.
+        assert!(waits.max >= holds.p50, "{waits:?} {holds:?}");
+        assert_eq!(holds.count, waits.count + summary.conditional());
+    });
+}
+
+/// Two servers run the same file; programs are run for both, and tell of one.
+#[test]
+fn another_server_of_the_same_binary_is_not_told_of() {
+    if !may_trace("one of two servers") {
+        return;
+    }
+    on_every_major("one of two servers", |cluster, server| {
+        let built = Cluster::builder().major(server.major()).start().unwrap();
+        let mut locks = ExtensionLocks::attach(server).unwrap();
+        // A table that is new to everybody is extended without a lock.
+        let make = "CREATE TABLE grown (pad text)";
+        let grow = "INSERT INTO grown SELECT repeat('x', 1000) FROM generate_series(1, 500)";
+        let mut other = session(&built);
+        other.query(make).and_then(|_| other.query(grow)).unwrap();
+        let mut told: Vec<ExtensionLock> = Vec::new();
+        locks.drain(|lock| told.push(lock));
+        let others = told.iter().filter(|lock| {
+            let parent = Process::of(lock.pid).and_then(Process::parent);
+            parent.is_ok_and(|parent| parent != Some(server.postmaster()))
+        });
+        assert_eq!(others.count(), 0, "{told:?}");
+        let mut own = session(cluster);
+        own.query(make).and_then(|_| own.query(grow)).unwrap();
+        locks.drain(|lock| told.push(lock));
+        let pid = number(&mut own, "SELECT pg_backend_pid()");
+        assert!(told.iter().any(|lock| lock.pid == pid), "{told:?}");
+        assert_eq!(locks.losses().unwrap().unpaired, 0);
+    });
+}

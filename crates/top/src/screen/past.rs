@@ -1,0 +1,40 @@
+//! The line that says that this is not the present.
+
+use jiff::{Timestamp, tz::TimeZone};
+use ratatui::text::Line;
+
+use super::Theme;
+use crate::{Model, units::span};
+
+/// The line, as wide as the terminal, if the past is looked at.
+pub(super) fn line(model: &Model, theme: &Theme, width: u16) -> Option<Line<'static>> {
+    let past = model.past.as_ref()?;
+    let moment = Timestamp::from_microsecond(past.at_us).unwrap_or_default();
+    let moment = moment.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S");
+    let text = match &model.replay {
+        Some(replay) => {
+            let state = if replay.is_playing { "playing" } else { "stopped" };
+            let last = model.history.as_ref().and_then(|history| history.range(model.shown));
+            let left = last.map_or(0, |(_, last_us)| last_us - past.at_us);
+            format!(
+                " RECORDING {}  {moment}  {} to its end  {state} {}×   p: play  [ ] a reading  {{ }} a minute  t: a time",
+                replay.name,
+                seconds(left),
+                replay.speed,
+            )
+        }
+        None => {
+            let ago = seconds(crate::sampler::now_us() - past.at_us);
+            format!(
+                " PAST  {moment}  {ago} ago   [ ] a reading  {{ }} a minute  t: a time  Esc: now"
+            )
+        }
+    };
+    let text: String = text.chars().take(usize::from(width)).collect();
+    Some(Line::styled(format!("{text:<width$}", width = usize::from(width)), theme.past))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
+fn seconds(us: i64) -> String {
+    span(us.max(0) as f64 / 1e6)
+}

@@ -1,0 +1,5 @@
+//! What `top` does to real servers.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+
+mod kill;

@@ -1,0 +1,119 @@
+//! Recordings of `howdah probe run`.
+
+use std::{fs, time::Instant};
+
+use howdah_flight::{Timeline, page, text};
+use howdah_probe::recorder::{Record, Recording};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::Shape;
+
+/// The head of a file, and pieces of records.
+pub const WORDS: &[&[u8]] =
+    &[b"HOWDAHFR\x01\0\0\0", b"Lock:extend", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"];
+
+/// What a reader may hold: the slots of a file, and records that are larger than their bytes.
+pub const MEMORY: (usize, usize) = (4 << 20, 1 << 14);
+
+/// Bytes of a slot, the smallest that there is.
+const SLOT_BYTES: u32 = 32_256;
+
+/// The bytes of a file.
+pub fn file(input: &[u8]) -> Shape {
+    read(input)
+}
+
+/// Bodies of frames whose checks are right: a byte says how long the next one is.
+pub fn frames(input: &[u8]) -> Shape {
+    let mut bytes = head();
+    // The first slot of the ring is behind those of episodes.
+    bytes.resize(bytes.len() + 8 * SLOT_BYTES as usize, 0);
+    bytes.extend(slot(input));
+    read(&bytes)
+}
+
+/// A slot with these bodies.
+fn slot(mut bodies: &[u8]) -> Vec<u8> {
+    const SEQUENCE: u64 = 1;
+    let sequence = SEQUENCE.to_le_bytes();
+    let mut slot = sequence.to_vec();
+    slot.extend(xxh3_64_with_seed(&sequence, 0x7365_7175_656e_6365).to_le_bytes());
+    while let Some((length, behind)) = bodies.split_first() {
+        let (body, behind) = behind.split_at(behind.len().min(usize::from(*length)));
+        slot.extend(u32::try_from(body.len()).expect("it is short").to_le_bytes());
+        slot.extend(xxh3_64_with_seed(body, SEQUENCE).to_le_bytes());
+        slot.extend(body);
+        bodies = behind;
+    }
+    slot
+}
+
+fn head() -> Vec<u8> {
+    let mut head = b"HOWDAHFR".to_vec();
+    for number in [1, SLOT_BYTES, 8, 24] {
+        head.extend(number.to_le_bytes());
+    }
+    head.extend(xxh3_64(&head).to_le_bytes());
+    head.resize(4096, 0);
+    head
+}
+
+/// What is read can be shown, and nothing of it steers a terminal or is markup.
+fn read(bytes: &[u8]) -> Shape {
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    let path = folder.path().join("probe.rec");
+    fs::write(&path, bytes).expect("it can be written");
+    let recording = match Recording::open(&path) {
+        Ok(recording) => recording,
+        Err(error) => return Shape::of(std::mem::discriminant(&error)),
+    };
+    assert!(recording.records.len() <= bytes.len());
+    for (first, last) in &recording.episodes {
+        assert!(first <= last && *last < recording.records.len());
+    }
+    let began = Instant::now();
+    let timeline = Timeline::of(&recording);
+    let (text, page) = (text(&timeline), page(&timeline));
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    assert!(!page.contains("<script") && !page.contains("NaN"));
+    assert!(page.len() < (4 << 20) + 64 * bytes.len(), "a picture has an end");
+    assert!(began.elapsed().as_secs() < 20, "it ends");
+    let kinds = recording.records.iter().map(std::mem::discriminant::<Record>);
+    let mut seen: Vec<_> = kinds.collect();
+    seen.dedup();
+    Shape::of((seen.len().min(5), recording.unread.min(3), text.lines().count().min(40)))
+}
+
+/// An empty file, a damaged one, and some with an episode.
+pub fn file_seeds() -> Vec<Vec<u8>> {
+    let whole = frames_seeds().into_iter().map(|bodies| [head(), slot(&bodies)].concat());
+    [head(), head()[..100].to_vec()].into_iter().chain(whole).collect()
+}
+
+/// A few records, by hand: number, kind, fields.
+pub fn frames_seeds() -> Vec<Vec<u8>> {
+    let framed = |bodies: &[&[u8]]| {
+        let frame = |body: &&[u8]| {
+            let length = u8::try_from(body.len()).expect("it is short");
+            [&[length], *body].concat()
+        };
+        bodies.iter().flat_map(frame).collect::<Vec<_>>()
+    };
+    // A second of a million µs with an extension of one wait, a sweep, and one row of waits.
+    let second: &[u8] =
+        b"\x02\x02\x80\x89\x7a\xc0\x84\x3d\x01\x01\x64\x64\x64\x01\x40\x01\0\0\0\0\0\0\x01\x05\x07\x01\x64\x64\
+          \x01\x80\x10\x64\x64\0\0\x64\x01\0\x06client\x04Lock\x0bLock:extend\x32\0\0\0\0\0\0\0\0\x64";
+    let began: &[u8] = b"\x03\x03\x80\x89\x7a\x06\x07\x02";
+    let ended: &[u8] = b"\x04\x04\x80\x89\x7a\x64\x06\x07\x02\0\0";
+    let fired: &[u8] = b"\x05\x05\x80\x89\x7a\0\x64\x64\0";
+    let exact: &[u8] =
+        b"\x06\x06\x80\x89\x7a\x03wal\x05flush\x01\x64\x64\x64\x01\x40\x01\x01\x01x\x01\x64";
+    let note: &[u8] = b"\x07\x07\x80\x89\x7a\0\x04gone";
+    let named: &[u8] = b"\x08\x08\x05\x07\x08a.b<i>.c";
+    let end: &[u8] = b"\x09\x09\x80\x89\x7a\x04over";
+    vec![
+        framed(&[second]),
+        framed(&[named, second, began, second, ended]),
+        framed(&[second, fired, exact, note, end]),
+    ]
+}
