@@ -84,6 +84,16 @@ impl Stream {
         Self { transport, phase: Phase::Plain }
     }
 
+    /// One end of a connection within the machine that is open already, and plain.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be kept from blocking.
+    pub fn from_unix(socket: UnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self::accepted(Transport::Unix(socket)))
+    }
+
     /// Begins TLS as its server, on an accepted connection; go on with [`Stream::open`].
     ///
     /// `received` is what of the handshake has been read already. It has to be empty after an

@@ -3,7 +3,7 @@
 //! [`ClientHandshake`] takes a client from its first byte to AuthenticationOk; [`ServerHandshake`]
 //! takes us from the startup packet to a server's first ReadyForQuery. Both take bytes and give
 //! bytes to send and a next step. A step that costs processor time is a [`Work`], which any thread
-//! can do. Random bytes come as arguments; deadlines are the driver's. What happens after a login,
+//! can do; a secret that has to be looked up at a server is another. Random bytes come as arguments; deadlines are the driver's. What happens after a login,
 //! and which pool it belongs to, is not decided here.
 
 mod client;
@@ -14,7 +14,7 @@ mod startup;
 mod work;
 
 pub use client::{
-    Admitted, ClientHandshake, ClientRules, ClientStep, Entropy, Replication, TlsFacts,
+    Admitted, ClientHandshake, ClientRules, ClientStep, Entropy, Known, Replication, TlsFacts,
 };
 pub use rejection::Rejection;
 pub use server::{

@@ -9,6 +9,7 @@ mod database;
 mod durations;
 mod file;
 mod ini;
+mod lookup;
 mod pairs;
 pub mod pgbouncer;
 mod pool;
@@ -32,6 +33,7 @@ use serde::Deserialize;
 pub use self::{
     database::{Database, HostOrder},
     file::{Form, Read, ReadError, Remark, Wrong},
+    lookup::{DEFAULT_QUERY, Lookup},
     pool::{PoolSettings, ServerIdentity},
     secret::StoredSecret,
     timeouts::Timeouts,
@@ -258,6 +260,13 @@ pub struct Auth {
     pub method: AuthMethod,
     /// A list of users and secrets in the form of PgBouncer's `userlist.txt`.
     pub file: Option<PathBuf>,
+    /// Who looks up at servers the secrets of users that are not listed; nobody if none is given.
+    pub user: Option<String>,
+    /// The database, by the name that clients use, in which secrets are looked up; the one that the
+    /// client asks for if none is given.
+    pub dbname: Option<String>,
+    /// What is asked there: `$1` is the user, and the answer's two columns are user and secret.
+    pub query: String,
     /// Iterations of the keys that are made of plain passwords.
     pub scram_iterations: NonZeroU32,
 }
@@ -267,6 +276,9 @@ impl Default for Auth {
         Self {
             method: AuthMethod::ScramSha256,
             file: None,
+            user: None,
+            dbname: None,
+            query: DEFAULT_QUERY.to_owned(),
             scram_iterations: NonZeroU32::new(4096).expect("it is not zero"),
         }
     }

@@ -57,6 +57,11 @@ impl Limit {
 pub struct Permits(Arc<[Arc<Limit>]>);
 
 impl Permits {
+    /// Of no limit at all.
+    pub fn none() -> Self {
+        Self(Arc::new([]))
+    }
+
     /// Takes one of each, or nothing. Between workers that race for the last one, each may see the
     /// other's permit that is about to be given back: then both get nothing, and both ask again at
     /// their next occasion.

@@ -21,6 +21,7 @@ mod front;
 mod group;
 mod helpers;
 mod link;
+mod lookup;
 mod mail;
 mod run;
 mod seats;

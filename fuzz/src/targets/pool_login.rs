@@ -58,7 +58,7 @@ fn client_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
             ClientStep::Admitted(_) => unreachable!("nobody has said the password"),
             ClientStep::Close(why) => return (sent, format!("{:.20}", why.to_string())),
             ClientStep::Cancel(key) => return (sent, format!("cancel {}", key.secret().len())),
-            ClientStep::StartTls { .. } | ClientStep::Work(_) => {
+            ClientStep::StartTls { .. } | ClientStep::Work(_) | ClientStep::LookUp(_) => {
                 unreachable!("it asked for neither")
             }
         }

@@ -17,9 +17,12 @@ use howdah_wire::{
 
 use self::prove::{Answer, Question};
 use super::{Derived, MESSAGE_BYTES_MAX, Rejection, Work, startup::Wish};
-use crate::{Setting, config::CONSOLE_DATABASES};
+use crate::{
+    Setting,
+    config::{CONSOLE_DATABASES, Lookup, StoredSecret},
+};
 
-pub use rules::ClientRules;
+pub use rules::{ClientRules, Known};
 
 /// A client's way in, from its first byte to AuthenticationOk.
 ///
@@ -31,6 +34,7 @@ pub use rules::ClientRules;
 /// * [`ClientStep::Read`]: read more, and receive it;
 /// * [`ClientStep::StartTls`]: shake hands, then [`ClientHandshake::tls_started`];
 /// * [`ClientStep::Work`]: run it on another thread, then [`ClientHandshake::work_done`];
+/// * [`ClientStep::LookUp`]: ask a server, then [`ClientHandshake::looked_up`];
 /// * the others end the handshake: it is dropped.
 ///
 /// A driver whose deadline has passed calls [`ClientHandshake::refuse`].
@@ -43,8 +47,9 @@ pub use rules::ClientRules;
 ///           │  │ SSLRequest: 'N', or 'S' ─► TLS ─► opening       0x16: TLS at once
 ///           │  └ CancelRequest ─► over
 ///           └ startup packet ─┬ any, trust, cert ──────────────────────────► admitted
-///                             ├ plain, md5 ─► password ────────────────────►
-///                             └ scram ─► first ─(work)─► final ────────────►
+///                             └─(look-up)─┬ trust ─────────────────────────►
+///                                         ├ plain, md5 ─► password ────────►
+///                                         └ scram ─► first ─(work)─► final ►
 /// ```
 ///
 /// # Cost
@@ -70,6 +75,8 @@ enum State {
     Opening,
     /// Waiting for TLS; whether it began without being asked for.
     Tls { is_direct: bool },
+    /// Waiting for what a server knows of the user.
+    LookingUp(Box<Wish>),
     /// Waiting for an answer to a question.
     Asked(Box<Wish>, Question),
     /// Waiting for work to be done.
@@ -90,6 +97,8 @@ pub enum ClientStep {
     },
     /// Have this done.
     Work(Work),
+    /// Have this looked up.
+    LookUp(Lookup),
     /// Route this request to cancel, and close.
     Cancel(CancelKey),
     /// The client is in: the rest of the conversation is the pool's.
@@ -113,6 +122,8 @@ pub struct Admitted {
     pub settings: Vec<Setting>,
     /// The keys that its login by SCRAM has shown.
     pub scram_keys: Option<ScramKeys>,
+    /// Its secret, if that was looked up: servers may ask for it, too.
+    pub secret: Option<StoredSecret>,
     /// What it has sent already behind its login.
     pub received: Vec<u8>,
 }
@@ -207,6 +218,22 @@ impl ClientHandshake {
         }
     }
 
+    /// Takes the result of [`ClientStep::LookUp`]: what is known of the user, or `None` if there is no
+    /// such user, or if nobody could tell. The client cannot see which.
+    pub fn looked_up(&mut self, known: Option<Known>) -> ClientStep {
+        match mem::replace(&mut self.state, State::Over) {
+            State::LookingUp(mut wish) => {
+                let listed = self.rules.listed(&wish.user);
+                wish.secret = known.as_ref().and_then(|known| known.secret.clone());
+                match self.ask(wish, known.or(listed)) {
+                    Ok(step) => step,
+                    Err(rejection) => self.reject(rejection),
+                }
+            }
+            _ => self.reject(Rejection::NoStartup),
+        }
+    }
+
     /// Ends it for a reason of the driver's: [`Rejection::Timeout`], [`Rejection::TooMany`].
     pub fn refuse(&mut self, why: Rejection) -> ClientStep {
         self.reject(why)
@@ -222,7 +249,10 @@ impl ClientHandshake {
             let step = match mem::replace(&mut self.state, State::Over) {
                 State::Opening => self.opening(),
                 State::Asked(wish, question) => self.asked(wish, question),
-                waiting @ (State::Working(..) | State::Tls { .. } | State::Over) => {
+                waiting @ (State::Working(..)
+                | State::LookingUp(_)
+                | State::Tls { .. }
+                | State::Over) => {
                     // A client that sends on while we compute is read on until it fills the limit.
                     self.state = waiting;
                     let is_full = self.input.len() > 2 * MESSAGE_BYTES_MAX as usize;
@@ -314,9 +344,20 @@ impl ClientHandshake {
         !self.is_unix && self.rules.config.tls.client_mode() != SslMode::Disable
     }
 
-    /// Asks for the proof that the configuration wants, if it wants one.
+    /// Asks for the proof that the configuration wants, once it is known of whom.
     fn question(&mut self, wish: Box<Wish>) -> Result<ClientStep, Rejection> {
-        let verdict = self.rules.question(&wish, &self.facts(), self.entropy);
+        let listed = self.rules.listed(&wish.user);
+        if listed.as_ref().is_none_or(|known| known.secret.is_none())
+            && let Some(lookup) = self.rules.lookup(&wish)
+        {
+            self.state = State::LookingUp(wish);
+            return Ok(ClientStep::LookUp(lookup));
+        }
+        self.ask(wish, listed)
+    }
+
+    fn ask(&mut self, wish: Box<Wish>, known: Option<Known>) -> Result<ClientStep, Rejection> {
+        let verdict = self.rules.question(&wish, known, &self.facts(), self.entropy);
         match self.proof(verdict) {
             Ok(verdict) => Ok(self.conclude(wish, verdict)),
             Err(rejection) => Err(rejection),
@@ -418,6 +459,7 @@ impl ClientHandshake {
             replication: wish.replication,
             settings: wish.settings,
             scram_keys,
+            secret: wish.secret,
             received: mem::take(&mut self.input),
         }))
     }

@@ -6,7 +6,10 @@ use howdah_wire::{
 };
 
 use super::{Rejection, Replication, options};
-use crate::{Setting, config::Config};
+use crate::{
+    Setting,
+    config::{Config, StoredSecret},
+};
 
 /// A startup packet that makes sense.
 #[derive(Clone, Debug)]
@@ -17,6 +20,8 @@ pub(super) struct Wish {
     pub(super) version: ProtocolVersion,
     pub(super) replication: Replication,
     pub(super) settings: Vec<Setting>,
+    /// The user's secret, if it was looked up.
+    pub(super) secret: Option<StoredSecret>,
     /// Names of protocol options that we do not know, and whether the version is too new.
     unknown_options: Vec<Vec<u8>>,
     is_newer: bool,
@@ -40,6 +45,7 @@ impl Wish {
             version: if asked.minor < 2 { ProtocolVersion::V3_0 } else { ProtocolVersion::V3_2 },
             replication: Replication::None,
             settings: Vec::new(),
+            secret: None,
             unknown_options: Vec::new(),
             is_newer: asked > ProtocolVersion::V3_2,
         };

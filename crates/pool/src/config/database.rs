@@ -48,6 +48,12 @@ pub struct Database {
     pub host_order: HostOrder,
     /// What is run on a new server connection before anybody gets it.
     pub connect_query: Option<String>,
+    /// Who looks up secrets of this database's users at servers.
+    pub auth_user: Option<String>,
+    /// In which database, by the name that clients use.
+    pub auth_dbname: Option<String>,
+    /// What is asked there.
+    pub auth_query: Option<String>,
     /// Settings that server connections begin with: `client_encoding`, `application_name`, …
     pub parameters: BTreeMap<String, String>,
 }
@@ -81,6 +87,9 @@ impl Default for Database {
             query_wait_timeout: None,
             host_order: HostOrder::default(),
             connect_query: None,
+            auth_user: None,
+            auth_dbname: None,
+            auth_query: None,
             parameters: BTreeMap::new(),
         }
     }

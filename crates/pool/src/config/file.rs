@@ -210,6 +210,7 @@ impl Config {
             rule(crossed, &key, "the oldest version is newer than the newest");
         }
         self.check_client_tls(&mut rule);
+        self.check_lookups(&mut rule);
         for (name, database) in &self.databases {
             let key = format!("databases.{name}");
             let taken = CONSOLE_DATABASES.contains(&name.as_str());
@@ -234,6 +235,21 @@ impl Config {
             );
         }
         wrong.into_iter()
+    }
+
+    /// A database to look secrets up in has to be one.
+    fn check_lookups(&self, rule: &mut impl FnMut(bool, &str, &str)) {
+        let entries = self.databases.iter();
+        let own = entries.map(|(name, entry)| {
+            (format!("databases.{name}.auth-dbname"), entry.auth_dbname.as_deref())
+        });
+        let all = ("auth.dbname".to_owned(), self.auth.dbname.as_deref());
+        for (key, name) in own.chain([all]) {
+            let unknown = name.is_some_and(|name| self.database(name).is_none());
+            rule(unknown, &key, "there is no such database in these settings");
+        }
+        rule(self.auth.query.is_empty(), "auth.query", "there is nothing to ask");
+        rule(self.auth.user.as_deref() == Some(""), "auth.user", "the user has no name");
     }
 
     fn check_client_tls(&self, rule: &mut impl FnMut(bool, &str, &str)) {

@@ -22,7 +22,7 @@ use super::StartError;
 use crate::{
     Check, Gate, Limit, Mode, Permits, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
     auth::{ServerIntent, ServerProtection},
-    config::{ANY_DATABASE, Config, HostOrder, PoolMode, PoolSettings},
+    config::{ANY_DATABASE, Config, HostOrder, PoolMode, PoolSettings, StoredSecret},
 };
 
 /// Most pools there may be: where users may name any database, they could make more without end.
@@ -102,6 +102,8 @@ pub(super) struct PoolEntry {
     tls_config: Option<Arc<ClientConfig>>,
     /// Keys that a client's login by SCRAM has shown: they open servers that keep the same secret.
     client_keys: Mutex<Option<ScramKeys>>,
+    /// The user's secret as it was looked up last, where none is written down.
+    found_secret: Mutex<Option<StoredSecret>>,
     next_host: AtomicUsize,
 }
 
@@ -186,6 +188,7 @@ impl Directory {
             tls: self.tls.clone(),
             tls_config: self.tls_config.clone(),
             client_keys: Mutex::default(),
+            found_secret: Mutex::default(),
             next_host: AtomicUsize::new(0),
         });
         inner.pools.push(Arc::clone(&entry));
@@ -337,6 +340,11 @@ impl PoolEntry {
         *self.client_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
     }
 
+    /// Keeps the user's secret as it was looked up.
+    pub(super) fn learn_secret(&self, secret: StoredSecret) {
+        *self.found_secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret);
+    }
+
     /// What we want at a server that this stream leads to.
     pub(super) fn intent(&self, newest: ProtocolVersion, stream: &Stream) -> ServerIntent {
         let protection = match (stream.is_unix(), stream.is_encrypted()) {
@@ -347,13 +355,12 @@ impl PoolEntry {
             (false, false) => ServerProtection::None,
         };
         let client_keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        ServerIntent {
-            identity: self.settings.login.clone(),
-            parameters: Vec::new(),
-            newest,
-            client_keys,
-            protection,
+        let mut identity = self.settings.login.clone();
+        if identity.secret.is_none() && !identity.is_forced {
+            let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner);
+            identity.secret.clone_from(&found);
         }
+        ServerIntent { identity, parameters: Vec::new(), newest, client_keys, protection }
     }
 
     /// Where a route leads, for messages.

@@ -14,7 +14,8 @@ pub(super) use self::{client::ClientEntrance, dial::CancelEntrance, server::Serv
 use super::{desk::Visitor, directory::Route, front::Front};
 use crate::{
     ClientLogin, Permits, ServerFailure, ServerId,
-    auth::{Rejection, ServerReady},
+    auth::{Known, Rejection, ServerReady},
+    config::Lookup,
 };
 
 /// A connection on its way in.
@@ -47,6 +48,8 @@ pub(super) enum Progress {
     Waiting,
     /// The next step is heavy.
     Heavy,
+    /// The next step waits for a server: see [`Entrance::look_up`].
+    LookUp,
     /// A client is in.
     Client(Box<Arrival>),
     /// An operator is in.
@@ -120,6 +123,13 @@ impl Entrance {
                 progress
             }
             Kind::Cancel(cancel) => cancel.advance(stream, heavy),
+        }
+    }
+
+    /// Has looked up what there is to look up; then there is more to advance.
+    pub(super) fn look_up(&mut self, ask: impl FnOnce(Lookup) -> Option<Known>) {
+        if let Kind::Client(client) = &mut self.kind {
+            client.look_up(ask);
         }
     }
 

@@ -11,13 +11,15 @@ use std::{
 use super::{
     entrance::Entrance,
     front::Front,
+    lookup,
     mail::{Mail, Mailbox},
 };
 
 /// Threads for TLS handshakes, SCRAM and look-ups.
 #[derive(Clone, Debug)]
 pub(super) struct Helpers {
-    jobs: Sender<Job>,
+    heavy: Sender<Job>,
+    lookups: Sender<Job>,
 }
 
 /// A step to take, and where to report.
@@ -29,7 +31,17 @@ pub(super) struct Job {
     pub(super) back: Arc<Mailbox>,
 }
 
-/// A look-up may block for seconds; others are to go on meanwhile.
+/// What kind of step it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Errand {
+    /// It takes processor time, or the system's look-up of a name.
+    Heavy,
+    /// It waits for a server's answer. These have threads of their own: the server connection that
+    /// brings the answer may itself need a helper to be logged in.
+    LookUp,
+}
+
+/// Of each kind; a step may block for seconds, and others are to go on meanwhile.
 const THREADS: usize = 4;
 
 impl Helpers {
@@ -39,29 +51,45 @@ impl Helpers {
     ///
     /// The system gives no more threads.
     pub(super) fn start(front: &Arc<Front>) -> std::io::Result<Self> {
-        let (jobs, queue) = mpsc::channel::<Job>();
-        let queue = Arc::new(Mutex::new(queue));
-        for number in 0..THREADS {
-            let (queue, front) = (Arc::clone(&queue), Arc::clone(front));
-            thread::Builder::new()
-                .name(format!("login-{number}"))
-                .spawn(move || help(&queue, &front))?;
-        }
-        Ok(Self { jobs })
+        let heavy = start("login", front, |job, front| job.entrance.advance(front, true))?;
+        let lookups = start("lookup", front, |Job { entrance, back, .. }, front| {
+            entrance.look_up(|asked| lookup::find(&asked, back, front));
+            entrance.advance(front, true)
+        })?;
+        Ok(Self { heavy, lookups })
     }
 
-    /// Has a heavy step taken. As many may wait as there are logins under way.
-    pub(super) fn submit(&self, job: Job) {
+    /// Has a step taken. As many may wait as there are logins under way.
+    pub(super) fn submit(&self, errand: Errand, job: Job) {
+        let queue = match errand {
+            Errand::Heavy => &self.heavy,
+            Errand::LookUp => &self.lookups,
+        };
         // The threads live as long as any handle does.
-        let _ = self.jobs.send(job);
+        let _ = queue.send(job);
     }
 }
 
-fn help(queue: &Mutex<Receiver<Job>>, front: &Front) {
+type Step = fn(&mut Job, &Front) -> super::entrance::Progress;
+
+fn start(name: &str, front: &Arc<Front>, step: Step) -> std::io::Result<Sender<Job>> {
+    let (jobs, queue) = mpsc::channel::<Job>();
+    let queue = Arc::new(Mutex::new(queue));
+    for number in 0..THREADS {
+        let (queue, front) = (Arc::clone(&queue), Arc::clone(front));
+        thread::Builder::new()
+            .name(format!("{name}-{number}"))
+            .spawn(move || help(&queue, &front, step))?;
+    }
+    Ok(jobs)
+}
+
+fn help(queue: &Mutex<Receiver<Job>>, front: &Front, step: Step) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { mut entrance, seat, generation, back }) = job else { return };
-        let progress = entrance.advance(front, true);
+        let Ok(mut job) = job else { return };
+        let progress = step(&mut job, front);
+        let Job { entrance, seat, generation, back } = job;
         back.send(Mail::Helped { entrance, progress, seat, generation });
     }
 }

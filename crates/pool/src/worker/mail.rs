@@ -12,7 +12,7 @@ use howdah_wire::startup::CancelKey;
 use super::{
     control::WorkerReport,
     directory::Route,
-    entrance::{Entrance, Progress},
+    entrance::{Arrival, Entrance, Progress},
 };
 use crate::{ClientId, PoolId, Transfer, WorkerId};
 
@@ -27,6 +27,8 @@ pub(super) enum Mail {
     Cancel(CancelKey),
     /// A login's heavy step is done; it sits at this seat, if that is still its own.
     Helped { entrance: Box<Entrance>, progress: Progress, seat: usize, generation: u32 },
+    /// Somebody of our own who needs no login: a client to look up a secret.
+    Guest(Box<Arrival>, Stream),
     /// Tell about yourself.
     Report { with_peers: bool, to: Sender<WorkerReport> },
     /// An operator has turned a [`crate::Gate`].

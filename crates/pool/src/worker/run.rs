@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_net::{Listener, Poller, Readiness, Received, Timers, Token};
+use howdah_net::{Listener, Poller, Readiness, Received, Stream, Timers, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
@@ -19,7 +19,7 @@ use super::{
     desk,
     entrance::{Arrival, CancelEntrance, Entrance, Progress, ServerEntrance},
     front::Front,
-    helpers::{Helpers, Job},
+    helpers::{Errand, Helpers, Job},
     mail::{Mail, Mailbox},
     seats::{Before, Seat},
     sockets::{Order, Sockets},
@@ -356,29 +356,16 @@ impl Worker {
     fn arrived(&mut self, seat: usize, progress: Progress) {
         match progress {
             Progress::Waiting => self.register(seat),
-            Progress::Heavy => self.send_away(seat),
+            Progress::Heavy => self.send_away(seat, Errand::Heavy),
+            Progress::LookUp => self.send_away(seat, Errand::LookUp),
             Progress::Close => drop(self.sockets.seats.remove(seat)),
             Progress::CancelRequest(key) => {
                 self.sockets.seats.remove(seat);
                 self.cancel(key);
             }
             Progress::Client(arrival) => {
-                let Arrival { login, permits, owed, received } = *arrival;
-                let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) else {
-                    return;
-                };
-                self.know(login.pool);
-                let added =
-                    if self.stage == Stage::Open { self.core.add_client(login) } else { None };
-                let Some(id) = added else {
-                    return drop(self.sockets.seats.remove(seat));
-                };
-                let peer = Peer::Client(id);
-                self.sockets.seat(peer, seat, None, Some(permits));
-                self.sockets.sit(seat, stream, peer, before);
-                self.core.greet_client(id, &owed, self.now, &mut self.sockets);
-                if !received.is_empty() {
-                    self.core.client_bytes(id, &received, self.now, &mut self.sockets);
+                if let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) {
+                    self.take_in(seat, *arrival, stream, before);
                 }
             }
             Progress::Visitor(visitor) => {
@@ -418,13 +405,30 @@ impl Worker {
         }
     }
 
-    fn send_away(&mut self, seat: usize) {
+    /// Seats a client that is in.
+    fn take_in(&mut self, seat: usize, arrival: Arrival, stream: Stream, before: Before) {
+        let Arrival { login, permits, owed, received } = arrival;
+        self.know(login.pool);
+        let added = if self.stage == Stage::Open { self.core.add_client(login) } else { None };
+        let Some(id) = added else {
+            return drop(self.sockets.seats.remove(seat));
+        };
+        let peer = Peer::Client(id);
+        self.sockets.seat(peer, seat, None, Some(permits));
+        self.sockets.sit(seat, stream, peer, before);
+        self.core.greet_client(id, &owed, self.now, &mut self.sockets);
+        if !received.is_empty() {
+            self.core.client_bytes(id, &received, self.now, &mut self.sockets);
+        }
+    }
+
+    fn send_away(&mut self, seat: usize, errand: Errand) {
         let generation = self.sockets.seats.generation(seat);
         let Some(place) = self.sockets.seats.at(seat) else { return };
         let away = Seat::Away { ready: false, hung_up: false };
         if let Seat::Entrance(entrance) = std::mem::replace(place, away) {
             let back = Arc::clone(&self.mailbox);
-            self.helpers.submit(Job { entrance, seat, generation, back });
+            self.helpers.submit(errand, Job { entrance, seat, generation, back });
         }
     }
 
@@ -532,6 +536,11 @@ impl Worker {
                     self.sockets.seat(peer, seat, Some(route), None);
                     self.sockets.sit(seat, stream, peer, Before::default());
                     self.core.serve_waiting(pool, self.now, &mut self.sockets);
+                }
+                Mail::Guest(arrival, stream) => {
+                    let away = Seat::Away { ready: false, hung_up: false };
+                    let seat = self.sockets.seats.insert(away);
+                    self.take_in(seat, *arrival, stream, Before::default());
                 }
                 Mail::Cancel(key) => self.cancel(key),
                 Mail::Report { with_peers, to } => {

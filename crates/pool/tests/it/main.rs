@@ -2,6 +2,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
+mod auth_query;
 #[path = "../../../connect/tests/integration/certificates.rs"]
 mod certificates;
 mod clients;

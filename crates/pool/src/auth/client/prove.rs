@@ -13,7 +13,7 @@ use howdah_wire::{
 };
 use subtle::ConstantTimeEq;
 
-use super::{ClientRules, Entropy};
+use super::{ClientRules, Entropy, Known};
 use crate::{
     auth::{Rejection, Work, startup::Wish},
     config::{AuthMethod, StoredSecret},
@@ -66,14 +66,15 @@ impl ClientRules {
     pub(super) fn question(
         &self,
         wish: &Wish,
+        known: Option<Known>,
         facts: &Facts,
         entropy: Entropy,
     ) -> Result<Verdict, Rejection> {
-        let user = self.config.users.get(&wish.user);
-        let secret = user.and_then(|user| user.secret.clone()).filter(|it| !it.is_empty());
+        let is_known = known.is_some();
+        let secret = known.and_then(|known| known.secret).filter(|secret| !secret.is_empty());
         match self.config.auth.method {
             AuthMethod::Any => Ok(PROVEN),
-            AuthMethod::Trust if user.is_some() => Ok(PROVEN),
+            AuthMethod::Trust if is_known => Ok(PROVEN),
             AuthMethod::Trust => Err(Rejection::UnknownUser(wish.user.clone())),
             AuthMethod::Cert if facts.common_name.as_ref() == Some(&wish.user) => Ok(PROVEN),
             AuthMethod::Cert => Err(Rejection::Certificate(wish.user.clone())),

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use howdah_wire::auth::scram::ClientKeys;
 
-use crate::config::{Config, StoredSecret};
+use crate::{
+    auth::startup::Wish,
+    config::{AuthMethod, Config, Lookup, StoredSecret},
+};
 
 /// What all clients' logins share, in every worker.
 #[derive(Debug)]
@@ -16,6 +19,13 @@ pub struct ClientRules {
     /// Whether users that do not exist look as if they had a SCRAM secret, where both kinds are
     /// accepted.
     pub(super) mock_is_scram: bool,
+}
+
+/// What is known of a user who exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The secret; without one, nobody can log in who is asked for it.
+    pub secret: Option<StoredSecret>,
 }
 
 /// What answers to users that do not exist are made of.
@@ -35,8 +45,21 @@ impl ClientRules {
         let secrets = || config.users.values().filter_map(|user| user.secret.as_ref());
         let scram = secrets().filter(|secret| matches!(secret, StoredSecret::Scram(_))).count();
         // Most of those who exist: a guess that a client cannot improve on.
-        let mock_is_scram = scram * 2 > secrets().count();
+        // Servers keep SCRAM's secrets since PostgreSQL 14 unless told otherwise.
+        let mock_is_scram = scram * 2 > secrets().count() || config.looks_up();
         Self { mock: MockSecret(mock_secret), mock_is_scram, keys, config }
+    }
+
+    /// What is known of a user without asking anybody.
+    pub(super) fn listed(&self, user: &str) -> Option<Known> {
+        let user = self.config.users.get(user)?;
+        Some(Known { secret: user.secret.clone().filter(|secret| !secret.is_empty()) })
+    }
+
+    /// How to find out more, where that may change anything.
+    pub(super) fn lookup(&self, wish: &Wish) -> Option<Lookup> {
+        let is_open = self.config.auth.method == AuthMethod::Any;
+        if is_open { None } else { self.config.lookup(&wish.database, &wish.user) }
     }
 
     /// The settings.

@@ -3,7 +3,7 @@
 use super::{
     super::{ANY_DATABASE, Config, Database, HostOrder, StoredSecret, User, pairs},
     Outcome,
-    keys::{number, pool_mode, port, seconds, timeout, unknown},
+    keys::{given, number, pool_mode, port, seconds, timeout, unknown},
 };
 
 const DATABASE_KEYS: &[&str] = &[
@@ -80,9 +80,9 @@ fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
         "client_encoding" | "datestyle" | "timezone" | "application_name" => {
             database.parameters.insert(key.to_owned(), own());
         }
-        "auth_user" | "auth_query" | "auth_dbname" => {
-            return Ok(Some("secrets are not looked up in servers: list users in auth_file"));
-        }
+        "auth_user" => database.auth_user = given(value),
+        "auth_dbname" => database.auth_dbname = given(value),
+        "auth_query" => database.auth_query = given(value),
         _ => return Err(unknown(key, DATABASE_KEYS.iter().copied())),
     }
     Ok(None)

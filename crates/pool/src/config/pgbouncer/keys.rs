@@ -62,7 +62,6 @@ const fn nothing(name: &'static str, why: &'static str) -> Key {
 const LOGGING: &str = "logging is set by --log-level and --log-format; the log goes to stderr";
 const DNS: &str = "names are looked up by the operating system for each new connection";
 const CIPHERS: &str = "rustls' own selection is used, which has no weak ones";
-const NO_QUERY: &str = "secrets are not looked up in servers: list users in auth_file";
 const SYSTEM: &str = "the operating system's value is used";
 
 /// Every key of the section, in the order of its name.
@@ -71,7 +70,10 @@ pub const KEYS: &[Key] = &[
     sets("application_name_add_host", "application-name-add-host", |config, value| {
         flag(&mut config.application_name_add_host, value)
     }),
-    nothing("auth_dbname", NO_QUERY),
+    sets("auth_dbname", "auth.dbname", |config, value| {
+        config.auth.dbname = given(value);
+        Ok(())
+    }),
     sets("auth_file", "auth.file", |config, value| {
         config.auth.file = given(value);
         Ok(())
@@ -79,12 +81,18 @@ pub const KEYS: &[Key] = &[
     sets("auth_hba_file", "", |_, value| no(value, "auth_hba_file")),
     nothing("auth_ident_file", "there is no auth_hba_file to use it"),
     nothing("auth_ldap_options", "LDAP is not there"),
-    nothing("auth_query", NO_QUERY),
+    sets("auth_query", "auth.query", |config, value| {
+        config.auth.query = value.to_owned();
+        Ok(())
+    }),
     sets("auth_type", "auth.type", |config, value| {
         config.auth.method = auth_method(value)?;
         Ok(())
     }),
-    nothing("auth_user", NO_QUERY),
+    sets("auth_user", "auth.user", |config, value| {
+        config.auth.user = given(value);
+        Ok(())
+    }),
     nothing("autodb_idle_timeout", "pools that nobody uses cost next to nothing, and stay"),
     sets("cancel_wait_timeout", "timeouts.cancel-wait", |config, value| {
         timeout(&mut config.timeouts.cancel_wait, value)
@@ -308,7 +316,7 @@ pub const KEYS: &[Key] = &[
 ];
 
 /// A text, or nothing if it is empty.
-fn given<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
+pub(super) fn given<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
     (!value.is_empty()).then(|| value.into())
 }
 

@@ -7,8 +7,8 @@ use howdah_net::{Received, Stream};
 use super::{Arrival, Progress, READ_BYTES};
 use crate::{
     ClientLogin, Permits,
-    auth::{Admitted, ClientHandshake, ClientStep, Rejection, Replication, Work},
-    config::CONSOLE_DATABASES,
+    auth::{Admitted, ClientHandshake, ClientStep, Known, Rejection, Replication, Work},
+    config::{CONSOLE_DATABASES, Lookup},
     worker::{desk::Visitor, directory::Key, front::Front},
 };
 
@@ -25,6 +25,8 @@ enum Next {
     Bytes,
     Tls,
     Keys(Work),
+    LookUp(Lookup),
+    LookedUp(Option<Known>),
     /// It is over.
     Nothing,
 }
@@ -76,6 +78,11 @@ impl ClientEntrance {
                     }
                 },
                 Next::Keys(work) => self.handshake.work_done(work.run()),
+                Next::LookUp(lookup) => {
+                    self.next = Next::LookUp(lookup);
+                    return Progress::LookUp;
+                }
+                Next::LookedUp(known) => self.handshake.looked_up(known),
                 Next::Nothing => return Progress::Close,
             };
             // Short answers into the empty buffer of a new socket: a client that makes them not fit
@@ -114,6 +121,7 @@ impl ClientEntrance {
         match step {
             ClientStep::Read => self.next = Next::Bytes,
             ClientStep::Work(work) => self.next = Next::Keys(work),
+            ClientStep::LookUp(lookup) => self.next = Next::LookUp(lookup),
             ClientStep::StartTls { received } => {
                 let config = front.tls.as_ref()?;
                 if stream.begin_tls(Arc::clone(config), &received).is_err() {
@@ -131,6 +139,14 @@ impl ClientEntrance {
         None
     }
 
+    /// Has looked up what there is to look up.
+    pub(super) fn look_up(&mut self, ask: impl FnOnce(Lookup) -> Option<Known>) {
+        match std::mem::replace(&mut self.next, Next::Nothing) {
+            Next::LookUp(lookup) => self.next = Next::LookedUp(ask(lookup)),
+            next => self.next = next,
+        }
+    }
+
     pub(super) fn timed_out(&mut self, stream: &mut Stream) {
         let _ = self.handshake.refuse(Rejection::Timeout);
         let _ = stream.send(&self.handshake.take_output());
@@ -138,8 +154,7 @@ impl ClientEntrance {
 }
 
 fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) -> Progress {
-    let Admitted { user, database, version, replication, settings, scram_keys, received } =
-        admitted;
+    let Admitted { user, database, version, replication, settings, received, .. } = admitted;
     let replication = match replication {
         Replication::None => None,
         Replication::Physical => Some(("true", settings.clone())),
@@ -168,8 +183,11 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
         Ok(permits) => permits,
         Err(full) => return refuse(stream, Rejection::TooMany(full)),
     };
-    if let Some(keys) = scram_keys {
+    if let Some(keys) = admitted.scram_keys {
         pool.learn(keys);
+    }
+    if let Some(secret) = admitted.secret {
+        pool.learn_secret(secret);
     }
     let Some(secret) = front.cancel_secret() else { return Progress::Close };
     let login = ClientLogin { pool: pool.id, version, secret, settings };
