@@ -139,6 +139,17 @@ impl Stream {
         matches!(self.transport, Transport::Unix(_))
     }
 
+    /// The number of the system's user at the other end of a unix socket, as the kernel tells; `None`
+    /// for TCP.
+    pub fn peer_uid(&self) -> Option<u32> {
+        match &self.transport {
+            Transport::Tcp(_) => None,
+            Transport::Unix(socket) => {
+                rustix::net::sockopt::socket_peercred(socket).ok().map(|peer| peer.uid.as_raw())
+            }
+        }
+    }
+
     /// The client's TCP address; `None` for a unix socket, or when it is gone.
     pub fn peer_address(&self) -> Option<std::net::SocketAddr> {
         match &self.transport {

@@ -8,6 +8,7 @@
 mod database;
 mod durations;
 mod file;
+mod hba_files;
 mod ini;
 mod lookup;
 mod pairs;
@@ -25,10 +26,13 @@ use std::{
     collections::BTreeMap,
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
 use serde::Deserialize;
+
+use crate::hba::Hba;
 
 pub use self::{
     database::{Database, HostOrder},
@@ -252,7 +256,7 @@ impl Default for Limits {
 }
 
 /// What clients must prove: `[pool.auth]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Auth {
     /// How.
@@ -260,6 +264,13 @@ pub struct Auth {
     pub method: AuthMethod,
     /// A list of users and secrets in the form of PgBouncer's `userlist.txt`.
     pub file: Option<PathBuf>,
+    /// Rules in the form of `pg_hba.conf`, for [`AuthMethod::Hba`].
+    pub hba_file: Option<PathBuf>,
+    /// Maps in the form of `pg_ident.conf`, which those rules may name.
+    pub ident_file: Option<PathBuf>,
+    /// What stands in both.
+    #[serde(skip)]
+    pub hba: Option<Arc<Hba>>,
     /// Who looks up at servers the secrets of users that are not listed; nobody if none is given.
     pub user: Option<String>,
     /// The database, by the name that clients use, in which secrets are looked up; the one that the
@@ -276,6 +287,9 @@ impl Default for Auth {
         Self {
             method: AuthMethod::ScramSha256,
             file: None,
+            hba_file: None,
+            ident_file: None,
+            hba: None,
             user: None,
             dbname: None,
             query: DEFAULT_QUERY.to_owned(),
@@ -301,12 +315,14 @@ pub enum AuthMethod {
     ScramSha256,
     /// By a TLS certificate whose common name is the user.
     Cert,
+    /// As `hba_file` says for each connection.
+    Hba,
 }
 
 impl AuthMethod {
     /// Every method.
-    pub const ALL: [Self; 6] =
-        [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert];
+    pub const ALL: [Self; 7] =
+        [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert, Self::Hba];
 
     /// The word that stands for it.
     pub const fn as_str(self) -> &'static str {
@@ -317,6 +333,7 @@ impl AuthMethod {
             Self::Md5 => "md5",
             Self::ScramSha256 => "scram-sha-256",
             Self::Cert => "cert",
+            Self::Hba => "hba",
         }
     }
 }

@@ -23,6 +23,7 @@ mod deallocate;
 mod dirt;
 mod gate;
 mod gather;
+pub mod hba;
 mod ids;
 mod inlet;
 mod io;

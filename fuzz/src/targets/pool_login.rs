@@ -8,6 +8,7 @@ use howdah_pool::{
         ServerProtection, ServerStep,
     },
     config::{Config, ServerIdentity, StoredSecret},
+    hba::Origin,
 };
 use howdah_wire::{
     auth::scram::ClientKeys,
@@ -45,7 +46,7 @@ fn client_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
     let config = Config::read_str(text, Path::new("p")).expect("the settings are right").config;
     let rules = Arc::new(ClientRules::new(Arc::new(config), [7; 32], ClientKeys::default()));
     let entropy = Entropy { nonce: [5; 18], salt: [6; 4] };
-    let mut client = ClientHandshake::new(rules, false, entropy);
+    let mut client = ClientHandshake::new(rules, Origin::Tcp(None), entropy);
     let mut sent = Vec::new();
     for piece in input.chunks(bytes.min(input.len().max(1))) {
         let mut step = client.receive(piece);

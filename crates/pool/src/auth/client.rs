@@ -1,5 +1,6 @@
 //! [`ClientHandshake`]: a client's way in.
 
+mod needs;
 mod prove;
 mod rules;
 
@@ -15,11 +16,15 @@ use howdah_wire::{
     },
 };
 
-use self::prove::{Answer, Question};
+use self::{
+    needs::Needs,
+    prove::{Answer, Question},
+};
 use super::{Derived, MESSAGE_BYTES_MAX, Rejection, Work, startup::Wish};
 use crate::{
     Setting,
     config::{CONSOLE_DATABASES, Lookup, StoredSecret},
+    hba::Origin,
 };
 
 pub use rules::{ClientRules, Known};
@@ -60,7 +65,7 @@ pub use rules::{ClientRules, Known};
 pub struct ClientHandshake {
     rules: Arc<ClientRules>,
     entropy: Entropy,
-    is_unix: bool,
+    from: Origin,
     input: Vec<u8>,
     output: Vec<u8>,
     state: State,
@@ -76,7 +81,7 @@ enum State {
     /// Waiting for TLS; whether it began without being asked for.
     Tls { is_direct: bool },
     /// Waiting for what a server knows of the user.
-    LookingUp(Box<Wish>),
+    LookingUp(Box<Wish>, Needs),
     /// Waiting for an answer to a question.
     Asked(Box<Wish>, Question),
     /// Waiting for work to be done.
@@ -116,6 +121,8 @@ pub struct Admitted {
     pub database: String,
     /// The protocol agreed on, 3.0 or 3.2.
     pub version: ProtocolVersion,
+    /// Whether it is who runs this process, at the console, by name `howdah` or `pgbouncer`.
+    pub is_owner: bool,
     /// Whether it wants to replicate.
     pub replication: Replication,
     /// What its connection is to begin with, as asked for by parameters and `options`.
@@ -161,7 +168,9 @@ pub struct TlsFacts {
     pub alpn: Option<Vec<u8>>,
     /// The hash of our own certificate that `tls-server-end-point` prescribes; `None` if it has none.
     pub end_point_hash: Option<Vec<u8>>,
-    /// The common name of the client's certificate, if it has shown one that was verified.
+    /// Whether the client has shown a certificate, which was verified.
+    pub has_certificate: bool,
+    /// The common name of its subject, if it has one.
     pub common_name: Option<String>,
 }
 
@@ -169,12 +178,12 @@ pub struct TlsFacts {
 const TLS_HANDSHAKE: u8 = 0x16;
 
 impl ClientHandshake {
-    /// A client that has connected, over a unix socket or by TCP.
-    pub fn new(rules: Arc<ClientRules>, is_unix: bool, entropy: Entropy) -> Self {
+    /// A client that has connected, from there.
+    pub fn new(rules: Arc<ClientRules>, from: Origin, entropy: Entropy) -> Self {
         Self {
             rules,
             entropy,
-            is_unix,
+            from,
             input: Vec::new(),
             output: Vec::new(),
             state: State::Opening,
@@ -222,10 +231,10 @@ impl ClientHandshake {
     /// such user, or if nobody could tell. The client cannot see which.
     pub fn looked_up(&mut self, known: Option<Known>) -> ClientStep {
         match mem::replace(&mut self.state, State::Over) {
-            State::LookingUp(mut wish) => {
+            State::LookingUp(mut wish, needs) => {
                 let listed = self.rules.listed(&wish.user);
                 wish.secret = known.as_ref().and_then(|known| known.secret.clone());
-                match self.ask(wish, known.or(listed)) {
+                match self.ask(wish, needs, known.or(listed)) {
                     Ok(step) => step,
                     Err(rejection) => self.reject(rejection),
                 }
@@ -250,7 +259,7 @@ impl ClientHandshake {
                 State::Opening => self.opening(),
                 State::Asked(wish, question) => self.asked(wish, question),
                 waiting @ (State::Working(..)
-                | State::LookingUp(_)
+                | State::LookingUp(..)
                 | State::Tls { .. }
                 | State::Over) => {
                     // A client that sends on while we compute is read on until it fills the limit.
@@ -312,7 +321,7 @@ impl ClientHandshake {
             Packet::CancelRequest(key) => Ok(Some(ClientStep::Cancel(key))),
             Packet::Startup(startup) => {
                 let needs_tls = self.rules.config.tls.client_mode() >= SslMode::Require;
-                if needs_tls && self.tls.is_none() && !self.is_unix {
+                if needs_tls && self.tls.is_none() && !self.is_unix() {
                     return Err(Rejection::TlsRequired);
                 }
                 let wish = Wish::read(&startup, &self.rules.config)?;
@@ -340,24 +349,36 @@ impl ClientHandshake {
         Ok(None)
     }
 
+    fn is_unix(&self) -> bool {
+        matches!(self.from, Origin::Unix { .. })
+    }
+
     fn offers_tls(&self) -> bool {
-        !self.is_unix && self.rules.config.tls.client_mode() != SslMode::Disable
+        !self.is_unix() && self.rules.config.tls.client_mode() != SslMode::Disable
     }
 
     /// Asks for the proof that the configuration wants, once it is known of whom.
-    fn question(&mut self, wish: Box<Wish>) -> Result<ClientStep, Rejection> {
+    fn question(&mut self, mut wish: Box<Wish>) -> Result<ClientStep, Rejection> {
+        wish.is_owner = self.rules.is_owner(&wish, self.from);
+        let needs = self.rules.needs(&wish, self.from, self.tls.as_ref())?;
         let listed = self.rules.listed(&wish.user);
-        if listed.as_ref().is_none_or(|known| known.secret.is_none())
+        if !wish.is_owner
+            && listed.as_ref().is_none_or(|known| known.secret.is_none())
             && let Some(lookup) = self.rules.lookup(&wish)
         {
-            self.state = State::LookingUp(wish);
+            self.state = State::LookingUp(wish, needs);
             return Ok(ClientStep::LookUp(lookup));
         }
-        self.ask(wish, listed)
+        self.ask(wish, needs, listed)
     }
 
-    fn ask(&mut self, wish: Box<Wish>, known: Option<Known>) -> Result<ClientStep, Rejection> {
-        let verdict = self.rules.question(&wish, known, &self.facts(), self.entropy);
+    fn ask(
+        &mut self,
+        wish: Box<Wish>,
+        needs: Needs,
+        known: Option<Known>,
+    ) -> Result<ClientStep, Rejection> {
+        let verdict = self.rules.question(&wish, needs, known, &self.facts(), self.entropy);
         match self.proof(verdict) {
             Ok(verdict) => Ok(self.conclude(wish, verdict)),
             Err(rejection) => Err(rejection),
@@ -366,11 +387,7 @@ impl ClientHandshake {
 
     fn facts(&self) -> prove::Facts {
         let facts = self.tls.clone().unwrap_or_default();
-        prove::Facts {
-            end_point_hash: facts.end_point_hash,
-            common_name: facts.common_name,
-            nonce: self.entropy.nonce,
-        }
+        prove::Facts { end_point_hash: facts.end_point_hash, nonce: self.entropy.nonce }
     }
 
     /// Takes one message.
@@ -456,6 +473,7 @@ impl ClientHandshake {
             user: wish.user,
             database: wish.database,
             version: wish.version,
+            is_owner: wish.is_owner,
             replication: wish.replication,
             settings: wish.settings,
             scram_keys,

@@ -82,6 +82,24 @@ pub enum Rejection {
         /// The user.
         String,
     ),
+    /// The system's user may not be that user.
+    #[error("Peer authentication failed for user \"{0}\"")]
+    Peer(
+        /// The user.
+        String,
+    ),
+    /// No rule is about it.
+    #[error("no pg_hba.conf entry for {0}")]
+    NoRule(
+        /// Who it is, and where from.
+        String,
+    ),
+    /// A rule says no.
+    #[error("pg_hba.conf rejects connection for {0}")]
+    Rejected(
+        /// Who it is, and where from.
+        String,
+    ),
     /// Nothing needs to be proven, but the name is unknown.
     #[error("role \"{0}\" does not exist")]
     UnknownUser(
@@ -144,7 +162,7 @@ impl Rejection {
             Self::TlsRequired | Self::NoUser | Self::Certificate(_) | Self::UnknownUser(_) => {
                 b"28000"
             }
-            Self::ChannelBinding => b"28000",
+            Self::ChannelBinding | Self::Peer(_) | Self::NoRule(_) | Self::Rejected(_) => b"28000",
             Self::NoOperator(_) => b"42501",
             Self::Disabled(_) => b"57P03",
             Self::Password(_) => b"28P01",

@@ -20,6 +20,8 @@ pub(super) struct Wish {
     pub(super) version: ProtocolVersion,
     pub(super) replication: Replication,
     pub(super) settings: Vec<Setting>,
+    /// Whether it is who runs this process, at the console.
+    pub(super) is_owner: bool,
     /// The user's secret, if it was looked up.
     pub(super) secret: Option<StoredSecret>,
     /// Names of protocol options that we do not know, and whether the version is too new.
@@ -45,6 +47,7 @@ impl Wish {
             version: if asked.minor < 2 { ProtocolVersion::V3_0 } else { ProtocolVersion::V3_2 },
             replication: Replication::None,
             settings: Vec::new(),
+            is_owner: false,
             secret: None,
             unknown_options: Vec::new(),
             is_newer: asked > ProtocolVersion::V3_2,

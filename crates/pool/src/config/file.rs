@@ -146,6 +146,7 @@ impl Config {
         };
         config.find_files(path.parent().unwrap_or(Path::new("")));
         let mut wrong = config.read_users(path);
+        wrong.extend(config.auth.read_rules());
         let told = unused(&config).into_iter();
         warnings.extend(told.map(|(key, text)| Remark::new(path, 0, &key, text)));
         wrong.extend(config.wrong().map(|(key, text)| Remark::new(path, 0, &key, text)));
@@ -158,7 +159,8 @@ impl Config {
     /// Makes relative names of files stand beside the settings.
     fn find_files(&mut self, folder: &Path) {
         let (client, server) = (&mut self.tls.client, &mut self.tls.server);
-        let files = [&mut self.auth.file].into_iter();
+        let auth = &mut self.auth;
+        let files = [&mut auth.file, &mut auth.hba_file, &mut auth.ident_file].into_iter();
         let files = files.chain([&mut client.certificate, &mut client.key]);
         let files = files.chain([&mut client.authorities, &mut server.certificate]);
         for file in files.chain([&mut server.key, &mut server.authorities]).flatten() {
@@ -260,6 +262,11 @@ impl Config {
         rule(unknown, "tls.client.authorities", "must name whose certificates clients must have");
         let cert = self.auth.method == AuthMethod::Cert && mode < SslMode::VerifyCa;
         rule(cert, "auth.type", "cert needs tls.client.mode to be verify-ca or verify-full");
+        let hba = self.auth.hba.as_ref();
+        let asked = hba.is_some_and(|hba| hba.wants_certificates()) && leg.authorities.is_none();
+        rule(asked, "auth.hba-file", "asks for certificates: tls.client.authorities says whose");
+        let missing = self.auth.method == AuthMethod::Hba && self.auth.hba_file.is_none();
+        rule(missing, "auth.type", "hba needs auth.hba-file");
         let unknown =
             self.tls.server_mode() >= SslMode::VerifyCa && self.tls.server.authorities.is_none();
         rule(unknown, "tls.server.authorities", "must name whose certificates servers must have");

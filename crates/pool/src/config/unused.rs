@@ -1,14 +1,27 @@
 //! Settings that are read and checked, and that nothing is done about: whoever uses one is told.
 
-use super::Config;
+use super::{AuthMethod, Config};
 
 /// Keys of `[pool]` that ask for something which is not done, and what happens instead.
 pub(super) fn unused(config: &Config) -> Vec<(String, &'static str)> {
-    let rows = [(
-        config.application_name_add_host,
-        "application-name-add-host",
-        "application_name stays as clients set it",
-    )];
+    let auth = &config.auth;
+    let rows = [
+        (
+            config.application_name_add_host,
+            "application-name-add-host",
+            "application_name stays as clients set it",
+        ),
+        (
+            auth.hba_file.is_some() && auth.method != AuthMethod::Hba,
+            "auth.hba-file",
+            "its rules are read and not followed: auth.type is not hba",
+        ),
+        (
+            auth.ident_file.is_some() && auth.hba_file.is_none(),
+            "auth.ident-file",
+            "there is no auth.hba-file to name its maps",
+        ),
+    ];
     let asked = rows.into_iter().filter(|(is_asked, _, _)| *is_asked);
     asked.map(|(_, key, instead)| (key.to_owned(), instead)).collect()
 }

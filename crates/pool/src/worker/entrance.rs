@@ -16,6 +16,7 @@ use crate::{
     ClientLogin, Permits, ServerFailure, ServerId,
     auth::{Known, Rejection, ServerReady},
     config::Lookup,
+    hba::Origin,
 };
 
 /// A connection on its way in.
@@ -87,7 +88,7 @@ impl Entrance {
             let _ = stream.send(&bytes);
             return None;
         };
-        let kind = Kind::Client(ClientEntrance::new(front, stream.is_unix()));
+        let kind = Kind::Client(ClientEntrance::new(front, origin(&stream)));
         let _permits = Some(permits);
         let (hung_up, watched, drained) = (false, None, false);
         Some(Self { stream: Some(stream), hung_up, watched, drained, kind, _permits })
@@ -151,6 +152,14 @@ impl Entrance {
             Kind::Server(server) => server.timed_out(),
             Kind::Cancel(cancel) => Progress::Cancelled(cancel.server()),
         }
+    }
+}
+
+/// Where a client comes from.
+fn origin(stream: &Stream) -> Origin {
+    match stream.is_unix() {
+        true => Origin::Unix { uid: stream.peer_uid() },
+        false => Origin::Tcp(stream.peer_address().map(|address| address.ip())),
     }
 }
 

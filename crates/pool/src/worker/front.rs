@@ -51,7 +51,8 @@ impl Front {
         // Without a working source of randomness nobody gets in: see below.
         let _ = random.fill(&mut mock_secret);
         let keys = ClientKeys::default();
-        let rules = Arc::new(ClientRules::new(Arc::clone(config), mock_secret, keys.clone()));
+        let rules = ClientRules::new(Arc::clone(config), mock_secret, keys.clone());
+        let rules = Arc::new(rules.with_owner(rustix::process::geteuid().as_raw()));
         let (tls, end_point_hash) = match tls {
             Some(tls) => (Some(tls.config), tls.end_point_hash),
             None => (None, None),
@@ -96,6 +97,7 @@ impl Front {
         TlsFacts {
             alpn: stream.alpn_protocol().map(<[u8]>::to_vec),
             end_point_hash: self.end_point_hash.clone(),
+            has_certificate: stream.peer_certificate().is_some(),
             common_name: stream.peer_certificate().and_then(common_name),
         }
     }

@@ -9,6 +9,7 @@ mod clients;
 mod console;
 mod dialogues;
 mod faults;
+mod hba;
 mod limits;
 mod places;
 mod server_login;

@@ -19,6 +19,7 @@ use howdah_pool::{
         ServerLoginError, ServerProtection, ServerReady, ServerStep,
     },
     config::{Config, ServerIdentity, StoredSecret},
+    hba::Origin,
 };
 use howdah_wire::{
     Frame, Secret,
@@ -199,7 +200,7 @@ fn keys_shown_by_client(stored: &str) -> ScramKeys {
     let read = Config::read_str(&text, "test.toml".as_ref()).unwrap();
     let rules = ClientRules::new(Arc::new(read.config), [1; 32], ClientKeys::default());
     let entropy = Entropy { nonce: [2; 18], salt: [3; 4] };
-    let mut client = ClientHandshake::new(Arc::new(rules), true, entropy);
+    let mut client = ClientHandshake::new(Arc::new(rules), Origin::Unix { uid: None }, entropy);
     let mut bytes = Vec::new();
     let parameters = [(&b"user"[..], &b"scram"[..]), (b"database", b"postgres")];
     startup::startup(&mut bytes, ProtocolVersion::V3_0, parameters).unwrap();

@@ -13,16 +13,15 @@ use howdah_wire::{
 };
 use subtle::ConstantTimeEq;
 
-use super::{ClientRules, Entropy, Known};
+use super::{ClientRules, Entropy, Known, needs::Needs};
 use crate::{
     auth::{Rejection, Work, startup::Wish},
-    config::{AuthMethod, StoredSecret},
+    config::StoredSecret,
 };
 
 /// What is known of the connection.
 pub(super) struct Facts {
     pub(super) end_point_hash: Option<Vec<u8>>,
-    pub(super) common_name: Option<String>,
     pub(super) nonce: [u8; 18],
 }
 
@@ -66,25 +65,24 @@ impl ClientRules {
     pub(super) fn question(
         &self,
         wish: &Wish,
+        needs: Needs,
         known: Option<Known>,
         facts: &Facts,
         entropy: Entropy,
     ) -> Result<Verdict, Rejection> {
         let is_known = known.is_some();
         let secret = known.and_then(|known| known.secret).filter(|secret| !secret.is_empty());
-        match self.config.auth.method {
-            AuthMethod::Any => Ok(PROVEN),
-            AuthMethod::Trust if is_known => Ok(PROVEN),
-            AuthMethod::Trust => Err(Rejection::UnknownUser(wish.user.clone())),
-            AuthMethod::Cert if facts.common_name.as_ref() == Some(&wish.user) => Ok(PROVEN),
-            AuthMethod::Cert => Err(Rejection::Certificate(wish.user.clone())),
-            AuthMethod::Plain => Ok(Verdict::Ask(Question::Plain(secret))),
-            AuthMethod::Md5 => Ok(Verdict::Ask(match secret {
+        match needs {
+            Needs::Nothing => Ok(PROVEN),
+            Needs::ToBeKnown if is_known => Ok(PROVEN),
+            Needs::ToBeKnown => Err(Rejection::UnknownUser(wish.user.clone())),
+            Needs::Plain => Ok(Verdict::Ask(Question::Plain(secret))),
+            Needs::Md5 => Ok(Verdict::Ask(match secret {
                 Some(StoredSecret::Scram(_)) => Question::sasl(secret, facts),
                 None if self.mock_is_scram => Question::sasl(None, facts),
                 secret => Question::md5(&wish.user, secret.as_ref(), entropy.salt),
             })),
-            AuthMethod::ScramSha256 => Ok(Verdict::Ask(Question::sasl(secret, facts))),
+            Needs::Scram => Ok(Verdict::Ask(Question::sasl(secret, facts))),
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::{
 pub struct ClientRules {
     pub(super) config: Arc<Config>,
     pub(super) mock: MockSecret,
+    /// Who runs this process, by the system's number.
+    pub(super) owner: Option<u32>,
     /// Keys of plain passwords, so that each is computed once.
     pub(super) keys: ClientKeys,
     /// Whether users that do not exist look as if they had a SCRAM secret, where both kinds are
@@ -47,7 +49,13 @@ impl ClientRules {
         // Most of those who exist: a guess that a client cannot improve on.
         // Servers keep SCRAM's secrets since PostgreSQL 14 unless told otherwise.
         let mock_is_scram = scram * 2 > secrets().count() || config.looks_up();
-        Self { mock: MockSecret(mock_secret), mock_is_scram, keys, config }
+        Self { mock: MockSecret(mock_secret), owner: None, mock_is_scram, keys, config }
+    }
+
+    /// Lets who runs this process to the console without more ado, over a unix socket.
+    #[must_use]
+    pub fn with_owner(self, uid: u32) -> Self {
+        Self { owner: Some(uid), ..self }
     }
 
     /// What is known of a user without asking anybody.

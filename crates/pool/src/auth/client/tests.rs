@@ -16,6 +16,8 @@ use howdah_wire::{
 use super::*;
 use crate::config::Config;
 
+const TCP: Origin = Origin::Tcp(Some(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)));
+const UNIX: Origin = Origin::Unix { uid: Some(1000) };
 const ENTROPY: Entropy = Entropy { nonce: [3; 18], salt: *b"salt" };
 
 /// Rules of settings: `auth` is the method, `more` other lines of `[pool]`.
@@ -36,7 +38,7 @@ const TLS: &str =
     "tls.client = { mode = 'allow', certificate = 'c', key = 'k', authorities = 'a' }";
 
 fn client(method: &str) -> ClientHandshake {
-    ClientHandshake::new(rules(method, ""), false, ENTROPY)
+    ClientHandshake::new(rules(method, ""), TCP, ENTROPY)
 }
 
 fn hello(user: &str) -> Vec<u8> {
@@ -161,7 +163,7 @@ fn scram_lets_in_who_knows_the_password_and_shows_the_keys() {
 #[test]
 fn one_login_computes_the_keys_for_all() {
     let rules = rules("scram-sha-256", "");
-    let client = || ClientHandshake::new(rules.clone(), false, ENTROPY);
+    let client = || ClientHandshake::new(rules.clone(), TCP, ENTROPY);
     scram(client(), &hello("alice"), "sesame", ChannelBinding::Unsupported);
     assert_eq!(rules.keys.len(), 1);
     let mut second = client();
@@ -257,7 +259,7 @@ fn encryption_is_asked_for_once_and_before_anything_else() {
 
 #[test]
 fn tls_begins_when_asked_for_or_at_once() {
-    let tls = || ClientHandshake::new(rules("trust", TLS), false, ENTROPY);
+    let tls = || ClientHandshake::new(rules("trust", TLS), TCP, ENTROPY);
     let postgresql = TlsFacts { alpn: Some(b"postgresql".to_vec()), ..TlsFacts::default() };
     let mut asked = tls();
     let step = asked.receive(&SSL_REQUEST_PACKET);
@@ -282,7 +284,7 @@ fn tls_begins_when_asked_for_or_at_once() {
     assert!(http.take_output().is_empty());
 
     rejected(&client("trust").receive(b"\x16\x03\x01\x00\x00"));
-    let mut unix = ClientHandshake::new(rules("trust", TLS), true, ENTROPY);
+    let mut unix = ClientHandshake::new(rules("trust", TLS), UNIX, ENTROPY);
     unix.receive(&SSL_REQUEST_PACKET);
     assert_eq!(unix.take_output(), b"N", "a unix socket needs none");
 }
@@ -290,10 +292,10 @@ fn tls_begins_when_asked_for_or_at_once() {
 #[test]
 fn who_must_have_tls_is_told() {
     let required = TLS.replace("allow", "require");
-    let mut plain = ClientHandshake::new(rules("trust", &required), false, ENTROPY);
+    let mut plain = ClientHandshake::new(rules("trust", &required), TCP, ENTROPY);
     plain.receive(&hello("alice"));
     assert_eq!(said(&mut plain), ["FATAL: SSL required (SQLSTATE 28000)"]);
-    let mut unix = ClientHandshake::new(rules("trust", &required), true, ENTROPY);
+    let mut unix = ClientHandshake::new(rules("trust", &required), UNIX, ENTROPY);
     admitted(unix.receive(&hello("alice")));
 }
 
@@ -301,7 +303,7 @@ fn who_must_have_tls_is_told() {
 fn a_certificate_speaks_for_its_common_name() {
     let verified = TLS.replace("allow", "verify-full");
     let login = |name: Option<&str>| {
-        let mut client = ClientHandshake::new(rules("cert", &verified), false, ENTROPY);
+        let mut client = ClientHandshake::new(rules("cert", &verified), TCP, ENTROPY);
         client.receive(&SSL_REQUEST_PACKET);
         let common_name = name.map(str::to_owned);
         client.tls_started(TlsFacts { common_name, ..TlsFacts::default() });
@@ -316,7 +318,7 @@ fn a_certificate_speaks_for_its_common_name() {
 #[test]
 fn scram_is_bound_to_the_connection() {
     let login = |ours: &[u8], binding: ChannelBinding| {
-        let mut client = ClientHandshake::new(rules("scram-sha-256", TLS), false, ENTROPY);
+        let mut client = ClientHandshake::new(rules("scram-sha-256", TLS), TCP, ENTROPY);
         client.receive(&SSL_REQUEST_PACKET);
         client.take_output();
         let end_point_hash = Some(ours.to_vec());
@@ -361,7 +363,7 @@ fn settings_are_kept_passed_over_or_refused() {
     let ignoring = "ignored-startup-parameters = ['extra_float_digits']";
     let login = |more: &str, parameters: &[(&str, &str)]| {
         let own = [("user", "alice"), ("database", "shop")];
-        let mut client = ClientHandshake::new(rules("trust", more), false, ENTROPY);
+        let mut client = ClientHandshake::new(rules("trust", more), TCP, ENTROPY);
         let step = client.receive(&packet(ProtocolVersion::V3_0, &[&own[..], parameters].concat()));
         match step {
             ClientStep::Admitted(who) => {

@@ -78,8 +78,14 @@ pub const KEYS: &[Key] = &[
         config.auth.file = given(value);
         Ok(())
     }),
-    sets("auth_hba_file", "", |_, value| no(value, "auth_hba_file")),
-    nothing("auth_ident_file", "there is no auth_hba_file to use it"),
+    sets("auth_hba_file", "auth.hba-file", |config, value| {
+        config.auth.hba_file = given(value);
+        Ok(())
+    }),
+    sets("auth_ident_file", "auth.ident-file", |config, value| {
+        config.auth.ident_file = given(value);
+        Ok(())
+    }),
     nothing("auth_ldap_options", "LDAP is not there"),
     sets("auth_query", "auth.query", |config, value| {
         config.auth.query = value.to_owned();
@@ -368,10 +374,12 @@ pub(super) fn pool_mode(value: &str) -> Result<PoolMode, String> {
 fn auth_method(value: &str) -> Result<AuthMethod, String> {
     match AuthMethod::ALL.into_iter().find(|method| method.as_str() == value) {
         Some(method) => Ok(method),
-        None if ["hba", "pam", "ldap"].contains(&value) => {
-            Err(format!("{value} is not there; any, trust, plain, md5, scram-sha-256 and cert are"))
+        None if ["pam", "ldap"].contains(&value) => Err(format!(
+            "{value} is not there; any, trust, plain, md5, scram-sha-256, cert and hba are"
+        )),
+        None => {
+            Err(format!("{value:?} is none of any, trust, plain, md5, scram-sha-256, cert, hba"))
         }
-        None => Err(format!("{value:?} is none of any, trust, plain, md5, scram-sha-256, cert")),
     }
 }
 

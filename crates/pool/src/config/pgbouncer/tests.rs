@@ -82,7 +82,7 @@ fn keys_that_nobody_knows_are_errors_with_file_and_line() {
     let lines = wrong(concat!(
         "[databases]\na = hots=x\nb = host\nc = pool_mode=fast\npgbouncer = host=x\n",
         "[pgbouncer]\nmax_client_con = 5\nlisten_port = 70000\nauth_type = pam\n",
-        "auth_hba_file = hba\nquery_timeout = soon\nbroken line\n[users]\nu = x=1\n[nope]\nk = v\n",
+        "disable_pqexec = 1\nquery_timeout = soon\nbroken line\n[users]\nu = x=1\n[nope]\nk = v\n",
         "%include missing.ini\n",
     ));
     let expected = [
@@ -91,8 +91,9 @@ fn keys_that_nobody_knows_are_errors_with_file_and_line() {
         "p.ini:4: c: pool_mode: \"fast\" is none of session, transaction, statement",
         "p.ini:7: max_client_con: no such key (did you mean `max_client_conn`?)",
         "p.ini:8: listen_port: \"70000\" is no port",
-        "p.ini:9: auth_type: pam is not there; any, trust, plain, md5, scram-sha-256 and cert are",
-        "p.ini:10: auth_hba_file: auth_hba_file is not there, and to start without it would \
+        "p.ini:9: auth_type: pam is not there; any, trust, plain, md5, scram-sha-256, cert and hba \
+         are",
+        "p.ini:10: disable_pqexec: disable_pqexec is not there, and to start without it would \
          protect less",
         "p.ini:11: query_timeout: \"soon\" is no number of seconds",
         "p.ini:12: this is no `key = value`",

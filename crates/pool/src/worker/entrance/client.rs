@@ -9,6 +9,7 @@ use crate::{
     ClientLogin, Permits,
     auth::{Admitted, ClientHandshake, ClientStep, Known, Rejection, Replication, Work},
     config::{CONSOLE_DATABASES, Lookup},
+    hba::Origin,
     worker::{desk::Visitor, directory::Key, front::Front},
 };
 
@@ -32,9 +33,9 @@ enum Next {
 }
 
 impl ClientEntrance {
-    pub(super) fn new(front: &Front, is_unix: bool) -> Self {
+    pub(super) fn new(front: &Front, from: Origin) -> Self {
         let rules = Arc::clone(&front.rules);
-        let handshake = ClientHandshake::new(rules, is_unix, front.entropy());
+        let handshake = ClientHandshake::new(rules, from, front.entropy());
         Self { handshake: Box::new(handshake), next: Next::Bytes }
     }
 
@@ -167,7 +168,7 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
         Progress::Close
     };
     if CONSOLE_DATABASES.contains(&database.as_str()) {
-        return match visit(&user, owed, received, front) {
+        return match visit(&user, admitted.is_owner, owed, received, front) {
             Ok(visitor) => Progress::Visitor(Box::new(visitor)),
             Err(why) => refuse(stream, why),
         };
@@ -197,13 +198,14 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
 /// Lets somebody to the console, who may.
 fn visit(
     user: &str,
+    is_owner: bool,
     owed: Vec<u8>,
     received: Vec<u8>,
     front: &Front,
 ) -> Result<Visitor, Rejection> {
     let config = front.directory.config();
     let is_in = |users: &[String]| users.iter().any(|known| known == user);
-    let is_admin = is_in(&config.admin_users);
+    let is_admin = is_owner || is_in(&config.admin_users);
     if !is_admin && !is_in(&config.stats_users) {
         return Err(Rejection::NoOperator(user.to_owned()));
     }

@@ -1,0 +1,143 @@
+//! Addresses that rules are about.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Networks, words::Word};
+
+/// An address and which of its bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Network {
+    address: IpAddr,
+    mask: IpAddr,
+}
+
+impl Network {
+    /// With so many bits from the left; `None` if an address has fewer.
+    pub(super) fn new(address: IpAddr, bits: u32) -> Option<Self> {
+        let mask = match address {
+            IpAddr::V4(_) => {
+                let ones = u32::MAX.checked_shl(32_u32.checked_sub(bits)?).unwrap_or(0);
+                Ipv4Addr::from_bits(ones).into()
+            }
+            IpAddr::V6(_) => {
+                let ones = u128::MAX.checked_shl(128_u32.checked_sub(bits)?).unwrap_or(0);
+                Ipv6Addr::from_bits(ones).into()
+            }
+        };
+        Some(Self { address, mask })
+    }
+
+    /// One address.
+    pub(super) fn only(address: IpAddr) -> Self {
+        let mask = match address {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::BROADCAST),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
+        };
+        Self { address, mask }
+    }
+
+    /// Whether an address is in it. One of the other family never is.
+    pub(super) fn has(&self, other: IpAddr) -> bool {
+        match (self.address, self.mask, other) {
+            (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(other)) => {
+                (own.to_bits() ^ other.to_bits()) & mask.to_bits() == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(mask), IpAddr::V6(other)) => {
+                (own.to_bits() ^ other.to_bits()) & mask.to_bits() == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// `10.0.0.0/8`, `::1/128`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no network, such as 10.0.0.0/8");
+        let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
+        let address = address.parse().map_err(|_| wrong())?;
+        let bits = bits.parse().map_err(|_| wrong())?;
+        Self::new(address, bits).ok_or_else(|| format!("{text:?}: the address has fewer bits"))
+    }
+}
+
+/// Where those come from that a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Addresses {
+    /// Anywhere.
+    All,
+    /// This machine.
+    SameHost,
+    /// A network that this machine has an address in.
+    SameNet,
+    In(Network),
+}
+
+impl Addresses {
+    /// Reads one field, and a second with a mask where that is needed. Gives what is behind them.
+    pub(super) fn parse(fields: &[Vec<Word>]) -> Result<(Self, &[Vec<Word>]), String> {
+        let [field, rest @ ..] = fields else {
+            return Err("an address is missing".to_owned());
+        };
+        let [word] = &field[..] else {
+            return Err("one address is expected: write a rule for each".to_owned());
+        };
+        for (keyword, addresses) in
+            [("all", Self::All), ("samehost", Self::SameHost), ("samenet", Self::SameNet)]
+        {
+            if word.is(keyword) {
+                return Ok((addresses, rest));
+            }
+        }
+        let text = word.text.as_str();
+        if text.contains('/') {
+            return Ok((Self::In(Network::parse(text)?), rest));
+        }
+        let Ok(address) = text.parse() else {
+            return Err(format!(
+                "{text:?} is no address: names of hosts are not looked up; write a network such as \
+                 10.0.0.0/8, all, samehost or samenet"
+            ));
+        };
+        let missing = || format!("{text} needs a mask: write {text}/32, or a mask behind it");
+        let [field, rest @ ..] = rest else { return Err(missing()) };
+        let [word] = &field[..] else { return Err(missing()) };
+        let mask: IpAddr = word.text.parse().map_err(|_| missing())?;
+        if mask.is_ipv4() != IpAddr::is_ipv4(&address) {
+            return Err(format!("{text} and its mask {mask} are of different kinds"));
+        }
+        Ok((Self::In(Network { address, mask }), rest))
+    }
+
+    pub(super) fn have(&self, address: IpAddr, networks: &Networks) -> bool {
+        match self {
+            Self::All => true,
+            Self::SameHost => networks.are_of_host(address),
+            Self::SameNet => networks.are_near(address),
+            Self::In(network) => network.has(address),
+        }
+    }
+}
+
+#[test]
+fn bits_of_a_network_decide() {
+    let has = |network: &str, address: &str| {
+        Network::parse(network).unwrap().has(address.parse().unwrap())
+    };
+    for (network, address, expected) in [
+        ("10.0.0.0/8", "10.255.0.1", true),
+        ("10.0.0.0/8", "11.0.0.1", false),
+        ("10.1.2.3/8", "10.9.9.9", true),
+        ("0.0.0.0/0", "1.2.3.4", true),
+        ("0.0.0.0/0", "::1", false),
+        ("127.0.0.1/32", "127.0.0.1", true),
+        ("127.0.0.1/32", "127.0.0.2", false),
+        ("::/0", "fe80::1", true),
+        ("fe80::/10", "febf::1", true),
+        ("fe80::/10", "fec0::1", false),
+        ("::1/128", "::1", true),
+    ] {
+        assert_eq!(has(network, address), expected, "{network} {address}");
+    }
+    for wrong in ["10.0.0.0", "10.0.0.0/33", "::/129", "10.0.0/8", "a/8", "10.0.0.0/-1", "/"] {
+        assert!(Network::parse(wrong).is_err(), "{wrong}");
+    }
+}
