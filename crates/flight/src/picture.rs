@@ -19,7 +19,8 @@ use crate::{
 pub(crate) const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;
-const TOP: f64 = 26.0;
+/// Flags of triggers are above the first lane's name.
+const TOP: f64 = 42.0;
 const GAP: f64 = 30.0;
 const PHASE_ROW: f64 = 17.0;
 /// Columns that can be told apart.
@@ -200,8 +201,8 @@ fn shades(svg: &mut Svg, timeline: &Timeline, x: Axis, top: f64, bottom: f64) {
 fn triggers(svg: &mut Svg, timeline: &Timeline, x: Axis, bottom: f64) {
     for fired in &timeline.fired {
         let (at, title) = (x.at(fired.at_us as f64 / 1e6), escaped(&fired.to_string()));
-        let (left, right, tip) = (at - 5.0, at + 5.0, TOP - 15.0);
-        let top = TOP - 6.0;
+        let (left, right, tip) = (at - 5.0, at + 5.0, TOP - 36.0);
+        let top = TOP - 27.0;
         svg.put(format_args!(
             r#"<line class="trigger" x1="{at:.1}" y1="{top}" x2="{at:.1}" y2="{bottom:.1}"/>"#
         ));

@@ -277,5 +277,15 @@ mod tests {
                 assert!(names.function(0).is_none() || !names.functions.is_empty());
             }
         }
+        // A small one, whose head and tables are damaged all over.
+        let data = fs::read("/bin/true").expect("every system has it");
+        for at in (0..data.len()).step_by(97).chain(0..64) {
+            let mut damaged = data.clone();
+            let end = (at + 8).min(data.len());
+            damaged[at..end].fill(0xff);
+            let names = Names::of_elf(&damaged);
+            let found = names.as_ref().and_then(|names| names.function(data.len() as u64 / 2));
+            assert!(found.is_none_or(|(function, _)| function.name.len() <= data.len()));
+        }
     }
 }

@@ -18,6 +18,7 @@
 //! `CAP_SYS_PTRACE`. Where: Linux on x86-64, PostgreSQL 14 to 18. Everything goes through `/proc/PID`,
 //! so a server in a container, or one whose binary was replaced under it, reads the same.
 
+mod altered;
 mod binary;
 mod buffers;
 mod child_list;
@@ -31,6 +32,7 @@ mod process;
 mod server;
 mod words;
 
+pub use altered::AlteredCode;
 pub use binary::{Binary, BuildId};
 pub use buffers::{Buffer, BufferMap, Buffers, Fork};
 pub use child_list::ChildList;

@@ -241,4 +241,29 @@ mod tests {
         assert_eq!(place.name, "checkpoint__start");
         assert_eq!(marker(found, None, "node", Endianness::Little), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn a_note_may_hold_anything(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..96),
+            lengths in proptest::array::uniform2(0_u32..64),
+        ) {
+            let [name, description] = lengths.map(u32::to_le_bytes);
+            let notes = [&name[..], &description, &STAPSDT.to_le_bytes(), &bytes].concat();
+            let mut rest = &notes[..];
+            while let Some((_, _, description, after)) = note(rest, Endianness::Little) {
+                assert!(after.len() < rest.len());
+                if let Some(marker) = marker(description, Some(64), "", Endianness::Little) {
+                    assert!(marker.arguments.iter().all(|argument| argument.bytes <= 8));
+                }
+                rest = after;
+            }
+        }
+
+        #[test]
+        fn an_argument_may_be_anything(text in r"(-?[0-9]{0,20})@?[$%(]{0,2}[a-z0-9+]{0,12}[()%a-z0-9]{0,9}") {
+            let argument = Argument::parse(&text);
+            assert!([1, 2, 4, 8].contains(&argument.bytes), "{argument:?}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! code (uprobes and the static markers of `--enable-dtrace`); where such programs may not run, samples of
 //! the server's memory stand in, and say so.
 
+pub mod altered;
 mod bpf;
 mod calibrate;
 mod capability;

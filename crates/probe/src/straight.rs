@@ -210,4 +210,18 @@ mod tests {
         }
         assert_eq!(instructions(&[0x0f, 0x05, 0x90]).count(), 0);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_a_line_that_goes_forward(
+            code in proptest::collection::vec(proptest::num::u8::ANY, 0..64),
+            prefix in proptest::sample::select(vec![&[][..], &[0x48], &[0x66], &[0x64, 0x48], &[0x0f]]),
+        ) {
+            let code = [prefix, &code].concat();
+            let line: Vec<_> = instructions(&code).collect();
+            assert!(line.windows(2).all(|two| two[0].at < two[1].at));
+            assert!(line.iter().all(|instruction| instruction.at < code.len()));
+            assert!(entry(&code) <= code.len());
+        }
+    }
 }

@@ -2,9 +2,9 @@
 //!
 //! The server keeps four counters for its own use, and they are read, not sampled: the hand's place and its
 //! passes never lose a step. The count of allocations is set to 0 by the background writer every
-//! `bgwriter_delay` (0.2 s); what was handed out between the last look and that moment goes unseen, so at
-//! one look a millisecond about one in four hundred is missing, more on a machine too busy to look in time.
-//! [`SweepSummary::resets`] tells how often it happened.
+//! `bgwriter_delay` (0.2 s); what was handed out between the last look and that moment goes unseen.
+//! [`SweepSampler::due`] has looks a millisecond apart around that moment, so about one in four hundred is
+//! missing, more on a machine too busy to look in time. [`SweepSummary::resets`] tells how often it happened.
 //!
 //! What the counters cannot tell: how long any single sweep was, and whose (a slice between two looks
 //! holds several); whether a victim was dirty; buffers that a backend took again from its own ring
@@ -12,6 +12,7 @@
 //! counts from the server's start and says nothing of one call: only differences do.
 
 mod meter;
+mod rhythm;
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use howdah_inspect::{ClockSweep, Error, MemoryError, Server, SweepState};
 
 use meter::{Meter, Step};
 pub use meter::{PerAllocation, SweepRow, SweepSummary};
+use rhythm::Rhythm;
 
 use crate::sampling::{Life, SampleError, own_cpu};
 
@@ -26,15 +28,12 @@ use crate::sampling::{Life, SampleError, own_cpu};
 ///
 /// ```no_run
 /// # use std::{thread, time::{Duration, Instant}};
-/// # use howdah_probe::{sweep::SweepSampler, waits::Pace};
+/// # use howdah_probe::sweep::SweepSampler;
 /// let server = howdah_inspect::Server::in_data_dir("/var/lib/postgresql/15/main")?;
-/// let mut pace = Pace::new(Instant::now(), SweepSampler::PERIOD);
 /// let mut sweep = SweepSampler::open(&server, Instant::now(), Duration::from_secs(1))?;
 /// for _ in 0..10_000 {
-///     thread::sleep(pace.due().saturating_duration_since(Instant::now()));
-///     let now = Instant::now();
-///     pace.reached(now);
-///     if let Some(row) = sweep.poll(now)? {
+///     thread::sleep(sweep.due().saturating_duration_since(Instant::now()));
+///     if let Some(row) = sweep.poll(Instant::now())? {
 ///         println!("{} allocations, {:.2} passes/s", row.allocations, row.passes_per_s());
 ///     }
 /// }
@@ -46,12 +45,13 @@ pub struct SweepSampler {
     life: Life,
     sweep: ClockSweep,
     meter: Meter,
+    rhythm: Rhythm,
+    due: Instant,
     cpu: Duration,
 }
 
 impl SweepSampler {
-    /// How often to look, unless there is a reason for another pace: 200 looks for each time the count of
-    /// allocations is lost.
+    /// The shortest time between two looks, and the shortest row.
     pub const PERIOD: Duration = Duration::from_millis(1);
 
     /// Begins to follow the sweep of `server`, in rows of `row_length`.
@@ -63,7 +63,16 @@ impl SweepSampler {
         let life = Life::of(server)?;
         let sweep = server.clock_sweep()?;
         let meter = Meter::new(now, sweep.read()?, row_length);
-        Ok(Self { life, sweep, meter, cpu: Duration::ZERO })
+        let rhythm = Rhythm::new(Self::PERIOD, row_length);
+        let due = now + rhythm.wait(now);
+        Ok(Self { life, sweep, meter, rhythm, due, cpu: Duration::ZERO })
+    }
+
+    /// When to look next: a millisecond to ten after the last look. Whoever looks at other times loses more
+    /// allocations, or spends more.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.due
     }
 
     /// Looks once; gives the row that has become full, if one has.
@@ -73,7 +82,12 @@ impl SweepSampler {
     /// The server has ended, or crashed and made its memory anew.
     pub fn poll(&mut self, now: Instant) -> Result<Option<SweepRow>, SampleError> {
         let cpu = own_cpu();
+        let before = self.meter.summary();
         let row = self.look(now);
+        let after = self.meter.summary();
+        let is_moving = after.allocations > before.allocations;
+        self.rhythm.saw(now, after.resets > before.resets, is_moving);
+        self.due = now + self.rhythm.wait(now);
         self.cpu += own_cpu().saturating_sub(cpu);
         row
     }

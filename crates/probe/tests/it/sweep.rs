@@ -11,7 +11,6 @@ use howdah_lab::Cluster;
 use howdah_probe::{
     SampleError,
     sweep::{SweepRow, SweepSampler},
-    waits::Pace,
 };
 
 use crate::support::{cluster, meanwhile, number, on_every_major_with, session};
@@ -63,13 +62,10 @@ fn followed(cluster: &Cluster, server: &Server) -> (SweepSampler, Vec<SweepRow>)
     let load =
         "DO $$ BEGIN FOR i IN 1..8 LOOP UPDATE filler SET pad = pad || 'z'; END LOOP; END $$";
     let (_, loading) = meanwhile(cluster, load);
-    let mut pace = Pace::new(begin, SweepSampler::PERIOD);
     let mut rows = Vec::new();
     while !loading.is_finished() {
-        thread::sleep(pace.due().saturating_duration_since(Instant::now()));
-        let now = Instant::now();
-        pace.reached(now);
-        rows.extend(sweep.poll(now).unwrap());
+        thread::sleep(sweep.due().saturating_duration_since(Instant::now()));
+        rows.extend(sweep.poll(Instant::now()).unwrap());
     }
     sweep.poll(Instant::now()).unwrap();
     (sweep, rows)

@@ -63,14 +63,21 @@ impl Ticks<'_> {
 
     /// Waits for the next tick; false if there is none, or nobody reads what was written.
     pub(super) fn tick(&mut self) -> bool {
+        let due = self.pace.due();
+        let goes_on = self.wait_until(due);
+        self.pace.reached(Instant::now());
+        goes_on
+    }
+
+    /// The same for whoever knows better when the next tick is due.
+    pub(super) fn wait_until(&mut self, due: Instant) -> bool {
         // Who reads a pipe or a file wants to see it now; an error comes again with what is written next.
         if self.ctx.stdout().flush().is_err() {
             return false;
         }
-        let until = self.end.map_or(self.pace.due(), |end| end.min(self.pace.due()));
+        let until = self.end.map_or(due, |end| end.min(due));
         thread::sleep(until.saturating_duration_since(Instant::now()));
         let now = Instant::now();
-        self.pace.reached(now);
         let is_over = self.end.is_some_and(|end| now >= end);
         !is_over && !self.interrupted.load(Ordering::Relaxed)
     }

@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let WatchArgs { format, pace, .. } = &args.watch;
     if pace.interval < SweepSampler::PERIOD {
         return Err(wrong_usage(
-            "--interval is shorter than a millisecond, the time between two looks",
+            "--interval is shorter than a millisecond, the shortest time between two looks",
         ));
     }
     let open = |server: &Server| Ok(SweepSampler::open(server, Instant::now(), pace.interval)?);
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let mut rows = Rows::new(ctx, *format, COLUMNS);
     let mut ticks = pace.begin(ctx, SweepSampler::PERIOD);
     let (mut lines, mut ended) = (0_u64, None);
-    while ticks.tick() {
+    while ticks.wait_until(sweep.due()) {
         match sweep.poll(Instant::now()) {
             Ok(Some(row)) if *format == Format::Table => {
                 line(ctx, &row, lines)?;

@@ -161,6 +161,8 @@ pub(super) fn trace(
     let mut ticks = pace.begin(ctx, EVERY);
     let mut due = Instant::now() + pace.interval;
     let mut ended = None;
+    // Where nothing happens there is no line for long.
+    ctx.say(format_args!("attached to the server of process {}", server.postmaster().pid()));
     while ended.is_none() && ticks.tick() {
         let events = tracing.drain();
         tracing.tell_long()?;
