@@ -24,7 +24,7 @@ mod sys;
 
 pub(crate) use self::{
     assembler::{Assembler, Helper, Label, Register, Size},
-    link::{Link, Point, Points, Side},
+    link::{Link, Links, Point, Points, Side},
     maps::{Counters, Hash, Stacks},
     program::{Program, has_multi},
     ring::Ring,

@@ -23,7 +23,7 @@ use self::{
     programs::{EVENT_BYTES, Event, Tables},
 };
 use crate::{
-    bpf::{Link, Points, Program, Side},
+    bpf::{Link, Links, Points, Program, Side},
     calibrate::HitCost,
     clock::Clock,
     error::{BpfError, Error},
@@ -55,7 +55,7 @@ pub struct Durations {
     tables: Tables,
     functions: Vec<Function>,
     programs: Vec<Program>,
-    _links: Vec<Link>,
+    _links: Links,
     names: Names,
     clock: Clock,
     cost: Duration,
@@ -153,7 +153,7 @@ impl Durations {
         let names =
             Names::of_server(server).ok_or(howdah_inspect::ProcessError::Unsupported { major })?;
         let functions = figure.found_in(server)?;
-        let (mut programs, mut links) = (Vec::new(), Vec::new());
+        let (mut programs, mut links) = (Vec::new(), Links::default());
         let cost = figure.cost_of_call(server, &traced, hit)?;
         let binary = server.postmaster().executable();
         for (number, function) in functions.iter().enumerate() {

@@ -34,7 +34,7 @@ use self::{
     programs::{EVENT_BYTES, Event, Tables},
 };
 use crate::{
-    bpf::{Link, Points, Program, Side},
+    bpf::{Link, Links, Points, Program, Side},
     calibrate::HitCost,
     clock::Clock,
     error::Error,
@@ -48,7 +48,7 @@ use crate::{
 pub struct ExtensionLocks {
     tables: Tables,
     programs: Vec<Program>,
-    _links: Vec<Link>,
+    _links: Links,
     clock: Clock,
     cost: Duration,
 }
@@ -120,7 +120,7 @@ impl ExtensionLocks {
         let clock = Clock::now();
         let [ask, ask_conditionally, got, got_conditionally, release] =
             programs::load(&tables, &traced, (relation_id, places.has_tag))?;
-        let mut links = Vec::new();
+        let mut links = Links::default();
         let binary = server.postmaster().executable();
         let mut attach = |program: &Program, point, side| {
             let points = Points { binary: &binary, points: &[point] };

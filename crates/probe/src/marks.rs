@@ -14,7 +14,7 @@
 use howdah_inspect::{Argument, Marker, Operand, Server};
 
 use crate::{
-    bpf::{Assembler, Counters, Helper, Link, Points, Program, Register, Ring, Side, Size},
+    bpf::{Assembler, Counters, Helper, Link, Links, Points, Program, Register, Ring, Side, Size},
     error::{BpfError, Error},
     traced::{Traced, register_offset},
 };
@@ -26,7 +26,7 @@ pub(crate) struct Marks {
     counters: Counters,
     places: Vec<Place>,
     programs: Vec<Program>,
-    _links: Vec<Link>,
+    _links: Links,
 }
 
 /// Where a marker is, and what its arguments are.
@@ -69,7 +69,8 @@ impl Marks {
         let ring = Ring::new(RING_BYTES)?;
         let counters = Counters::new(1)?;
         let binary = server.postmaster().executable();
-        let (mut places, mut programs, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut places, mut programs) = (Vec::new(), Vec::new());
+        let mut links = Links::default();
         for (number, name) in names.iter().enumerate() {
             let before = places.len();
             for marker in server.binary().markers().iter().filter(|marker| marker.name == *name) {

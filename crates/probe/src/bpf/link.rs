@@ -9,6 +9,7 @@ use std::{
     fs, io,
     os::{fd::AsFd as _, fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::Path,
+    thread,
 };
 
 use super::{program::Program, sys};
@@ -69,6 +70,28 @@ impl Link {
     }
 }
 
+/// Attachments that are let go together. Before each, the kernel waits until no processor can be in its
+/// program, some 50 ms; so they wait side by side.
+#[derive(Debug, Default)]
+pub(crate) struct Links(Vec<Link>);
+
+impl Links {
+    pub(crate) fn push(&mut self, link: Link) {
+        self.0.push(link);
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        thread::scope(|scope| {
+            for link in self.0.drain(..) {
+                // Without a thread, the link goes with the closure: here and now.
+                let _ = thread::Builder::new().spawn_scoped(scope, move || drop(link));
+            }
+        });
+    }
+}
+
 fn is_denied(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
@@ -117,12 +140,35 @@ mod tests {
         naked_asm!("push rbp", "pop rbp", "ret")
     }
 
+    #[unsafe(naked)]
+    extern "C" fn watched_together() {
+        naked_asm!("push rbp", "pop rbp", "nop", "ret")
+    }
+
     /// A program that counts its runs.
     fn counting(counters: &Counters) -> Assembler {
         let mut program = Assembler::default();
         counters.count(&mut program, 0, -8);
         program.exit();
         program
+    }
+
+    #[test]
+    fn links_go_together() {
+        if !Capabilities::own().may_trace() {
+            return;
+        }
+        let offset = own_offset(watched_together as *const () as u64).unwrap();
+        let points = [Point { offset, semaphore: None }];
+        let points = Points { binary: Path::new("/proc/self/exe"), points: &points };
+        let counters = Counters::new(1).unwrap();
+        let program = Program::load("count", counting(&counters)).unwrap();
+        let mut links = Links::default();
+        (0..5).for_each(|_| links.push(Link::attach(&program, points, Side::Entry).unwrap()));
+        watched_together();
+        drop(links);
+        watched_together();
+        assert_eq!(counters.value(0).unwrap(), 5);
     }
 
     #[test]
