@@ -15,10 +15,12 @@ mod listener;
 mod poller;
 mod stream;
 mod sys;
+mod tcp;
 mod timers;
 
 pub use dialer::{DialError, Dialer};
 pub use listener::{ListenError, Listener};
 pub use poller::{Interest, Poller, Readiness, Token, Waker};
 pub use stream::{Received, Stream};
+pub use tcp::TcpOptions;
 pub use timers::Timers;

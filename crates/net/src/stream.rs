@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IoSlice, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
@@ -32,6 +32,8 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_t
 pub struct Stream {
     transport: Transport,
     phase: Phase,
+    /// Whom the connection is for, where another brought it.
+    on_behalf_of: Option<Box<SocketAddr>>,
 }
 
 #[derive(Debug)]
@@ -77,11 +79,11 @@ const ALPN: &[u8] = b"postgresql";
 
 impl Stream {
     pub(crate) fn new(transport: Transport, tls: Option<Secure>) -> Self {
-        Self { transport, phase: Phase::Connecting { tls } }
+        Self { transport, phase: Phase::Connecting { tls }, on_behalf_of: None }
     }
 
     pub(crate) fn accepted(transport: Transport) -> Self {
-        Self { transport, phase: Phase::Plain }
+        Self { transport, phase: Phase::Plain, on_behalf_of: None }
     }
 
     /// One end of a connection within the machine that is open already, and plain.
@@ -150,8 +152,16 @@ impl Stream {
         }
     }
 
+    /// Has the connection count as one from this address, since who brought it says so and is believed.
+    pub fn set_peer_address(&mut self, address: SocketAddr) {
+        self.on_behalf_of = Some(Box::new(address));
+    }
+
     /// The client's TCP address; `None` for a unix socket, or when it is gone.
-    pub fn peer_address(&self) -> Option<std::net::SocketAddr> {
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        if let Some(address) = &self.on_behalf_of {
+            return Some(**address);
+        }
         match &self.transport {
             Transport::Tcp(socket) => socket.peer_addr().ok(),
             Transport::Unix(_) => None,
@@ -159,7 +169,7 @@ impl Stream {
     }
 
     /// Our own TCP address; `None` for a unix socket, or when the connection is gone.
-    pub fn own_address(&self) -> Option<std::net::SocketAddr> {
+    pub fn own_address(&self) -> Option<SocketAddr> {
         match &self.transport {
             Transport::Tcp(socket) => socket.local_addr().ok(),
             Transport::Unix(_) => None,

@@ -5,16 +5,19 @@
 //! zero are PgBouncer's. [`Config::pool`] answers what holds for one user in one database, after
 //! the user's and the database's own settings. Nothing here acts on any of it.
 
+mod application_name;
 mod database;
 mod durations;
 mod file;
 mod hba_files;
 mod ini;
+mod log;
 mod lookup;
 mod pairs;
 pub mod pgbouncer;
 mod pool;
 mod secret;
+mod tcp;
 mod timeouts;
 mod tls;
 mod toml;
@@ -35,11 +38,14 @@ use serde::Deserialize;
 use crate::hba::Hba;
 
 pub use self::{
+    application_name::ApplicationName,
     database::{Database, HostOrder},
     file::{Form, Read, ReadError, Remark, Wrong},
+    log::Log,
     lookup::{DEFAULT_QUERY, Lookup},
     pool::{PoolSettings, ServerIdentity},
     secret::StoredSecret,
+    tcp::Tcp,
     timeouts::Timeouts,
     tls::{Tls, TlsLeg},
     user::User,
@@ -47,6 +53,7 @@ pub use self::{
 };
 
 pub(crate) use self::database::host_and_port;
+pub use crate::proxy::ProxySource;
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -89,8 +96,16 @@ pub struct Config {
     /// Whether the least recently used server connection is taken, instead of the most recently
     /// used one.
     pub round_robin: bool,
-    /// Whether client address and port are added to `application_name`.
-    pub application_name_add_host: bool,
+    /// What servers are told as `application_name`, of what clients begin with; as they say it if there
+    /// is none.
+    pub application_name: Option<ApplicationName>,
+    /// Whether clients may use the simple query protocol, where one message may hold several
+    /// statements.
+    pub simple_queries: bool,
+    /// What is told in the log.
+    pub log: Log,
+    /// What the kernel is told about connections.
+    pub tcp: Tcp,
     /// Databases that clients may ask for, by the name they ask for. `*` is for all other names.
     pub databases: BTreeMap<String, Database>,
     /// What is known of users, by name. Those of the user list are among them once it is read.
@@ -119,7 +134,10 @@ impl Default for Config {
             max_prepared_statements: 200,
             check_query: Some(String::new()),
             round_robin: false,
-            application_name_add_host: false,
+            application_name: None,
+            simple_queries: true,
+            log: Log::default(),
+            tcp: Tcp::default(),
             databases: BTreeMap::new(),
             users: BTreeMap::new(),
             admin_users: Vec::new(),
@@ -158,6 +176,9 @@ pub struct Listen {
     pub unix_group: Option<String>,
     /// Connections that the kernel keeps for us until we accept them.
     pub backlog: u32,
+    /// Who brings connections of others and says so by a header of the PROXY protocol, version 1 or 2:
+    /// networks, and `unix` for unix sockets. They have to begin with one, and nobody else may.
+    pub proxy_from: Vec<ProxySource>,
     /// How long the kernel keeps a TCP connection for us on which nothing was sent; 0 gives it at once.
     #[serde(deserialize_with = "durations::duration")]
     pub defer_accept: Duration,
@@ -172,6 +193,7 @@ impl Default for Listen {
             unix_mode: 0o777,
             unix_group: None,
             backlog: 128,
+            proxy_from: Vec::new(),
             defer_accept: Duration::from_secs(1),
         }
     }

@@ -29,7 +29,7 @@ use self::{
     words::tokenize,
 };
 
-pub use self::networks::Networks;
+pub use self::{address::Network, networks::Networks};
 
 /// Rules in their order, and the maps they name.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use howdah_wire::startup::CancelKey;
 
 use crate::{
-    Transfer,
-    ids::{Peer, PoolId, ServerId, WorkerId},
+    Refusal, Transfer,
+    ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
 };
 
 /// The worker's side of the seam: sockets, seen from the core.
@@ -42,6 +42,11 @@ pub trait Io {
     /// Close `peer`, once what was sent to it is out or that takes too long. The core has put a
     /// farewell (an ErrorResponse, a Terminate) before, where one is due.
     fn close(&mut self, peer: Peer);
+
+    /// `client` is told this, and closed: for the log. It is a remark; nothing has to be done.
+    fn refused(&mut self, client: ClientId, refusal: &Refusal) {
+        let _ = (client, refusal);
+    }
 
     /// Connect and log in to a server of `pool`, then report [`crate::Core::server_ready`] or
     /// [`crate::Core::server_failed`]. The core has counted it against every limit already, and

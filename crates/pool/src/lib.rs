@@ -33,6 +33,7 @@ mod metrics;
 mod owed;
 mod pool;
 mod prepared;
+pub mod proxy;
 mod put_back;
 mod refusal;
 mod server;

@@ -47,6 +47,9 @@ pub enum Refusal {
         /// Its length.
         bytes: usize,
     },
+    /// It used the simple query protocol.
+    #[error("the simple query protocol is disabled (simple-queries, disable_pqexec)")]
+    SimpleQuery,
     /// An operator has ended it.
     #[error("terminating connection due to administrator command")]
     Killed,
@@ -70,6 +73,7 @@ impl Refusal {
             Self::ServerProtocol(_) => b"08P01",
             Self::ServerLogin { sqlstate, .. } => sqlstate,
             Self::TooLong { .. } => b"54000",
+            Self::SimpleQuery => b"08P01",
             Self::Killed | Self::Shutdown => b"57P01",
         }
     }

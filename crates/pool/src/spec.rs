@@ -44,6 +44,8 @@ pub struct PoolSpec {
     pub check: Option<Check>,
     /// Whether the server that was used longest ago is used first, instead of the one used last.
     pub round_robin: bool,
+    /// Whether clients may use the simple query protocol.
+    pub simple_queries: bool,
     /// Servers beyond the pool's size, for when clients have waited too long.
     pub reserve: Option<Reserve>,
     /// What clients are greeted with, once a server of any worker has logged us in.
@@ -99,6 +101,7 @@ impl PoolSpec {
             reset: None,
             check: None,
             round_robin: false,
+            simple_queries: true,
             reserve: None,
             greeting: Arc::default(),
             gate: Arc::default(),

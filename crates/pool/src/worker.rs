@@ -276,6 +276,7 @@ fn listen_tcp(
             }
             for own in &mut *listeners {
                 let listener = Listener::tcp(found, listen.backlog, listen.defer_accept)?;
+                config.tcp.options().apply(&listener)?;
                 found = listener.tcp_address().unwrap_or(found);
                 own.push(listener);
             }

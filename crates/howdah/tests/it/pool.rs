@@ -233,9 +233,9 @@ fn what_is_wrong_or_without_effect_is_told_by_both_checks() {
             text(&output.get_output().stdout)
         })
     };
-    let usable = "[pool]\napplication-name-add-host = true\n[pool.databases.a]\n";
-    let warning = "warning: howdah.toml: application-name-add-host: application_name stays as clients \
-                   set it\n";
+    let usable = "[pool]\nauth.ident-file = 'x'\n[pool.databases.a]\n";
+    let warning =
+        "warning: howdah.toml: auth.ident-file: there is no auth.hba-file to name its maps";
     let [all, own] = check(usable, 0);
     assert_eq!(all, format!("{warning}howdah.toml: ok, 1 values\n"));
     assert_eq!(own, format!("{warning}ok\n"));

@@ -193,6 +193,11 @@ impl ClientHandshake {
         }
     }
 
+    /// Has the client come from elsewhere than it seemed; before the first byte.
+    pub fn set_origin(&mut self, from: Origin) {
+        self.from = from;
+    }
+
     /// Takes bytes that came from the client: within TLS once it has started.
     pub fn receive(&mut self, bytes: &[u8]) -> ClientStep {
         if let State::Tls { .. } = self.state {

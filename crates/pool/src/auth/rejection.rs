@@ -1,5 +1,6 @@
 //! [`Rejection`]: why a client is not let in, in the words it is told.
 
+use crate::proxy::NoHeader;
 use howdah_wire::{
     backend::{Severity, encode},
     startup::ProtocolVersion,
@@ -13,6 +14,9 @@ pub enum Rejection {
     /// Bytes that begin no connection. Nothing is answered: nobody knows what would be understood.
     #[error("this is no startup packet of PostgreSQL's protocol")]
     NoStartup,
+    /// Who has to say for whom it comes does not.
+    #[error(transparent)]
+    NoProxyHeader(#[from] NoHeader),
     /// The startup packet has another layout.
     #[error("invalid startup packet layout: {0}")]
     Layout(
@@ -170,6 +174,7 @@ impl Rejection {
             Self::TooMany(_) => b"53300",
             Self::Timeout => b"57014",
             Self::NoStartup
+            | Self::NoProxyHeader(_)
             | Self::Layout(_)
             | Self::AskedTwice(_)
             | Self::UnencryptedData(_)
@@ -186,7 +191,7 @@ impl Rejection {
 
     /// Whether the client is told. One that does not speak the protocol is not.
     pub const fn is_told(&self) -> bool {
-        !matches!(self, Self::NoStartup | Self::NoAlpn)
+        !matches!(self, Self::NoStartup | Self::NoAlpn | Self::NoProxyHeader(_))
     }
 
     /// Appends it as an ErrorResponse, if it is told.

@@ -202,6 +202,8 @@ impl Config {
         let nowhere = listen.addresses.is_empty() && listen.unix_directories.is_empty();
         rule(nowhere, "listen", "at least one address or unix socket is needed");
         rule(listen.unix_mode > 0o777, "listen.unix-mode", "must be from 0 to 0o777");
+        let instant = self.log.stats_period < std::time::Duration::from_secs(1);
+        rule(instant, "log.stats-period", "must be at least a second");
         rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
         rule(self.databases.is_empty(), "databases", "at least one database is needed");
         for (name, leg) in [("client", &self.tls.client), ("server", &self.tls.server)] {

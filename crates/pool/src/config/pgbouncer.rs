@@ -6,6 +6,10 @@
 
 mod entries;
 mod keys;
+#[cfg(test)]
+mod notes;
+#[cfg(test)]
+mod page;
 
 use std::path::Path;
 
@@ -15,7 +19,10 @@ use super::{
     ini::{self, Line},
 };
 
-pub use keys::{Effect, KEYS, Key};
+pub use self::{
+    entries::{DATABASE_KEYS, USER_KEYS},
+    keys::{Effect, KEYS, Key},
+};
 
 /// Deepest nesting of `%include`.
 const INCLUDES_MAX: usize = 10;

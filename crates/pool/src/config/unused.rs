@@ -7,11 +7,6 @@ pub(super) fn unused(config: &Config) -> Vec<(String, &'static str)> {
     let auth = &config.auth;
     let rows = [
         (
-            config.application_name_add_host,
-            "application-name-add-host",
-            "application_name stays as clients set it",
-        ),
-        (
             auth.hba_file.is_some() && auth.method != AuthMethod::Hba,
             "auth.hba-file",
             "its rules are read and not followed: auth.type is not hba",
@@ -29,8 +24,8 @@ pub(super) fn unused(config: &Config) -> Vec<(String, &'static str)> {
 #[test]
 fn only_what_is_asked_for_is_told() {
     assert_eq!(unused(&Config::default()), []);
-    let text = "application-name-add-host = true\nadmin-users = ['me']\n";
+    let text = "auth.ident-file = 'x'\nadmin-users = ['me']\n";
     let config: Config = toml::from_str(text).unwrap();
     let keys: Vec<_> = unused(&config).into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["application-name-add-host"]);
+    assert_eq!(keys, ["auth.ident-file"]);
 }

@@ -154,6 +154,7 @@ impl Core {
             self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
             self.flush_client(id, &[], io);
         }
+        io.refused(id, refusal);
         self.close_client(id, io);
     }
 

@@ -26,6 +26,7 @@ use crate::{
     inlet::Inlet,
     owed::Request,
     put_back::{Woven, touches_settings, weave},
+    refusal::Refusal,
     settings::is_settable,
     statements::sql_of,
 };
@@ -36,6 +37,8 @@ pub(super) struct Upstream<'a> {
     pub(super) to_client: &'a mut Gather,
     /// Whether others will use the server after this transaction.
     pub(super) shares: bool,
+    /// Whether it may send Query.
+    pub(super) simple_queries: bool,
     /// What the client sent.
     pub(super) input: &'a [u8],
 }
@@ -61,6 +64,9 @@ impl Judge for Upstream<'_> {
         let server = &mut *self.rewriter.server;
         match kind {
             Frontend::Query | Frontend::FunctionCall if server.skipping => {}
+            Frontend::Query if !self.simple_queries => {
+                return Rewritten::Stop(Stop::Fault(Refusal::SimpleQuery));
+            }
             Frontend::Query => return self.query(message),
             Frontend::FunctionCall => return self.function_call(),
             Frontend::Sync if server.copying_in => {}

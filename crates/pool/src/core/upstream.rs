@@ -143,7 +143,8 @@ impl Core {
         let statements_max = if shares { spec.statements_per_server as usize } else { 0 };
         let statements: &Statements = &self.statements;
         let rewriter = Rewriter { client, server, statements, statements_max, tally, to_server };
-        let mut judge = Upstream { rewriter, to_client, shares, input };
+        let simple_queries = spec.simple_queries;
+        let mut judge = Upstream { rewriter, to_client, shares, simple_queries, input };
         walk(&mut judge, self.body_bytes_max, input, at)
     }
 }

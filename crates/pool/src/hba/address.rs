@@ -1,12 +1,15 @@
 //! Addresses that rules are about.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use super::{Networks, words::Word};
 
 /// An address and which of its bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Network {
+pub struct Network {
     address: IpAddr,
     mask: IpAddr,
 }
@@ -28,7 +31,7 @@ impl Network {
     }
 
     /// One address.
-    pub(super) fn only(address: IpAddr) -> Self {
+    pub(crate) fn only(address: IpAddr) -> Self {
         let mask = match address {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::BROADCAST),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
@@ -37,7 +40,7 @@ impl Network {
     }
 
     /// Whether an address is in it. One of the other family never is.
-    pub(super) fn has(&self, other: IpAddr) -> bool {
+    pub fn has(&self, other: IpAddr) -> bool {
         match (self.address, self.mask, other) {
             (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(other)) => {
                 (own.to_bits() ^ other.to_bits()) & mask.to_bits() == 0
@@ -49,13 +52,27 @@ impl Network {
         }
     }
 
-    /// `10.0.0.0/8`, `::1/128`.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// Reads `10.0.0.0/8`, `::1/128`.
+    ///
+    /// # Errors
+    ///
+    /// It is none, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is no network, such as 10.0.0.0/8");
         let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
         let address = address.parse().map_err(|_| wrong())?;
         let bits = bits.parse().map_err(|_| wrong())?;
         Self::new(address, bits).ok_or_else(|| format!("{text:?}: the address has fewer bits"))
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = match self.mask {
+            IpAddr::V4(mask) => mask.to_bits().count_ones(),
+            IpAddr::V6(mask) => mask.to_bits().count_ones(),
+        };
+        write!(f, "{}/{bits}", self.address)
     }
 }
 

@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     ClientId, ClientReport, ClientView, Counts, DatabaseView, Gate, Peer, Place, PoolId, PoolView,
-    Report, ServerId, ServerReport, ServerView, Tally, View, WorkerId,
+    Report, ServerId, ServerReport, ServerView, Spans, Tally, View, WorkerId,
     console::{Databases, Shutdown},
+    tally::micros,
 };
 
 /// A handle to a running pooler.
@@ -42,9 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two looks at whether something has come to pass.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// Statistics are averages over this long.
-const PERIOD: Duration = Duration::from_secs(60);
 
 /// There is no database of that name.
 #[derive(Debug, PartialEq, Eq)]
@@ -217,13 +215,17 @@ impl Control {
 
     /// Counts periods of statistics until the pooler ends.
     pub(super) fn keep_history(&self, over: &mpsc::Receiver<()>) {
-        while over.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+        let log = self.front.directory.config().log;
+        while over.recv_timeout(log.stats_period) == Err(RecvTimeoutError::Timeout) {
             let mut sums: HashMap<PoolId, Tally> = HashMap::new();
             for pool in self.reports(false).into_iter().flat_map(|it| it.report.pools) {
                 *sums.entry(pool.pool).or_default() += &pool.tally;
             }
             let mut history = self.front.history.lock().unwrap_or_else(PoisonError::into_inner);
-            history.period_ends(sums);
+            history.period_ends(sums, log.stats_period);
+            if log.stats {
+                history.tell();
+            }
         }
     }
 }
@@ -238,11 +240,43 @@ pub(super) struct History {
 }
 
 impl History {
-    fn period_ends(&mut self, sums: HashMap<PoolId, Tally>) {
+    fn period_ends(&mut self, sums: HashMap<PoolId, Tally>, period: Duration) {
         let now = Instant::now();
-        self.lasted = self.began.map_or(PERIOD, |began| now - began);
+        self.lasted = self.began.map_or(period, |began| now - began);
         self.began = Some(now);
         self.before = std::mem::replace(&mut self.last, sums);
+    }
+
+    /// Tells the log what all pools together did in the last period.
+    fn tell(&self) {
+        let mut sum = Tally::default();
+        for pool in self.last.keys() {
+            if let Some((tally, _)) = self.last(*pool) {
+                sum += &tally;
+            }
+        }
+        let seconds = self.lasted.as_secs_f64().max(0.001);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole numbers are read"
+        )]
+        let per_s = |count: u64| (count as f64 / seconds).round() as u64;
+        let mean_us = |spans: &Spans| match spans.counts.iter().sum::<u64>() {
+            0 => 0,
+            count => micros(spans.total) / count,
+        };
+        tracing::info!(
+            xacts_per_s = per_s(sum.transactions),
+            queries_per_s = per_s(sum.queries),
+            in_bytes_per_s = per_s(sum.client_bytes),
+            out_bytes_per_s = per_s(sum.server_bytes),
+            xact_us = mean_us(&sum.transaction_time),
+            query_us = mean_us(&sum.query_time),
+            wait_us = mean_us(&sum.wait_time),
+            logins_per_s = per_s(sum.logins),
+            "statistics"
+        );
     }
 
     fn last(&self, pool: PoolId) -> Option<(Tally, Duration)> {

@@ -14,7 +14,7 @@ use howdah_connect::{
     Endpoint, TlsSettings,
     tls::{self, Encryption},
 };
-use howdah_net::{Dialer, Stream};
+use howdah_net::{Dialer, Stream, TcpOptions};
 use howdah_wire::{auth::scram::ScramKeys, startup::ProtocolVersion};
 use rustls::ClientConfig;
 
@@ -100,6 +100,8 @@ pub(super) struct PoolEntry {
     pub(super) clients: ClientLimits,
     tls: TlsSettings,
     tls_config: Option<Arc<ClientConfig>>,
+    /// What the kernel is told about its connections.
+    pub(super) tcp: TcpOptions,
     /// Keys that a client's login by SCRAM has shown: they open servers that keep the same secret.
     client_keys: Mutex<Option<ScramKeys>>,
     /// The user's secret as it was looked up last, where none is written down.
@@ -187,6 +189,7 @@ impl Directory {
             clients,
             tls: self.tls.clone(),
             tls_config: self.tls_config.clone(),
+            tcp: self.config.tcp.options(),
             client_keys: Mutex::default(),
             found_secret: Mutex::default(),
             next_host: AtomicUsize::new(0),
@@ -235,6 +238,7 @@ impl Directory {
             server_limits: with(max(settings.size)),
             reserve,
             round_robin: self.config.round_robin,
+            simple_queries: self.config.simple_queries,
             reset: Some(Reset {
                 query: self.config.reset_query.as_bytes().into(),
                 always: self.config.reset_query_always,

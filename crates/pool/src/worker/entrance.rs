@@ -77,6 +77,8 @@ pub(super) struct Arrival {
     pub(super) owed: Vec<u8>,
     /// What it sent after its login.
     pub(super) received: Vec<u8>,
+    /// Whether the log is to tell of it.
+    pub(super) is_told: bool,
 }
 
 impl Entrance {
@@ -88,7 +90,7 @@ impl Entrance {
             let _ = stream.send(&bytes);
             return None;
         };
-        let kind = Kind::Client(ClientEntrance::new(front, origin(&stream)));
+        let kind = Kind::Client(ClientEntrance::new(front, &stream));
         let _permits = Some(permits);
         let (hung_up, watched, drained) = (false, None, false);
         Some(Self { stream: Some(stream), hung_up, watched, drained, kind, _permits })
@@ -157,9 +159,9 @@ impl Entrance {
 
 /// Where a client comes from.
 fn origin(stream: &Stream) -> Origin {
-    match stream.is_unix() {
-        true => Origin::Unix { uid: stream.peer_uid() },
-        false => Origin::Tcp(stream.peer_address().map(|address| address.ip())),
+    match stream.peer_address() {
+        None if stream.is_unix() => Origin::Unix { uid: stream.peer_uid() },
+        address => Origin::Tcp(address.map(|address| address.ip())),
     }
 }
 

@@ -142,7 +142,8 @@ fn visit(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<UnixStream,
     let permits = Permits::none();
     let (version, settings) = (ProtocolVersion::V3_0, Vec::new());
     let login = ClientLogin { pool: pool.id, version, secret, settings };
-    let arrival = Arrival { login, permits, owed: Vec::new(), received: Vec::new() };
+    let (owed, received, is_told) = (Vec::new(), Vec::new(), false);
+    let arrival = Arrival { login, permits, owed, received, is_told };
     worker.send(Mail::Guest(Box::new(arrival), stream));
     Ok(ours)
 }

@@ -91,10 +91,11 @@ impl Worker {
     pub(super) fn new(parts: Parts) -> std::io::Result<Self> {
         let Parts { number, poller, mailboxes, front, helpers, listeners } = parts;
         let mailbox = Arc::clone(&mailboxes[usize::from(number.0)]);
+        let log = front.directory.config().log;
         let mut worker = Self {
             number,
             core: Core::sharing(number, Arc::clone(&front.statements)),
-            sockets: Sockets::new(poller, number, mailboxes),
+            sockets: Sockets::new(poller, number, mailboxes, log),
             front,
             helpers,
             mailbox,
@@ -407,8 +408,9 @@ impl Worker {
 
     /// Seats a client that is in.
     fn take_in(&mut self, seat: usize, arrival: Arrival, stream: Stream, before: Before) {
-        let Arrival { login, permits, owed, received } = arrival;
-        self.know(login.pool);
+        let Arrival { login, permits, owed, received, is_told } = arrival;
+        let pool = login.pool;
+        self.know(pool);
         let added = if self.stage == Stage::Open { self.core.add_client(login) } else { None };
         let Some(id) = added else {
             return drop(self.sockets.seats.remove(seat));
@@ -416,6 +418,9 @@ impl Worker {
         let peer = Peer::Client(id);
         self.sockets.seat(peer, seat, None, Some(permits));
         self.sockets.sit(seat, stream, peer, before);
+        if is_told && let Some(entry) = self.front.directory.by_id(pool) {
+            self.sockets.announce(peer, &entry);
+        }
         self.core.greet_client(id, &owed, self.now, &mut self.sockets);
         if !received.is_empty() {
             self.core.client_bytes(id, &received, self.now, &mut self.sockets);

@@ -1,17 +1,20 @@
 //! [`Sockets`]: the worker's side of [`Io`].
 
-use std::{collections::VecDeque, io::IoSlice, os::fd::AsFd, sync::Arc};
+use std::{collections::VecDeque, io::IoSlice, os::fd::AsFd, sync::Arc, time::Instant};
 
 use howdah_net::{Interest, Poller, Stream, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
-    directory::Route,
+    directory::{PoolEntry, Route},
     link::Link,
     mail::{Mail, Mailbox},
     seats::{Before, Seat, Seats},
 };
-use crate::{Backlog, Io, Peer, Permits, Place, PoolId, ServerId, Transfer, WorkerId};
+use crate::{
+    Backlog, ClientId, Io, Peer, Permits, Place, PoolId, Refusal, ServerId, Transfer, WorkerId,
+    config::Log,
+};
 
 /// What the core ordered, or a socket showed, that is done when the running call has returned.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(super) struct Sockets {
     clients: Vec<Option<Seating>>,
     servers: Vec<Option<Seating>>,
     worker: WorkerId,
+    /// What is to be told of clients.
+    pub(super) log: Log,
     /// Every worker's, by number.
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
 }
@@ -47,10 +52,17 @@ struct Seating {
     route: Option<Route>,
     /// A client's share of limits, given back with the place.
     _permits: Option<Permits>,
+    /// A client, as the log knows it; nobody where nothing is to be told.
+    guest: Option<Box<Guest>>,
 }
 
 impl Sockets {
-    pub(super) fn new(poller: Poller, worker: WorkerId, mailboxes: Arc<[Arc<Mailbox>]>) -> Self {
+    pub(super) fn new(
+        poller: Poller,
+        worker: WorkerId,
+        mailboxes: Arc<[Arc<Mailbox>]>,
+        log: Log,
+    ) -> Self {
         Self {
             poller,
             seats: Seats::default(),
@@ -58,6 +70,7 @@ impl Sockets {
             clients: Vec::new(),
             servers: Vec::new(),
             worker,
+            log,
             mailboxes,
         }
     }
@@ -81,12 +94,36 @@ impl Sockets {
         route: Option<Route>,
         permits: Option<Permits>,
     ) {
-        *self.place(peer) = Some(Seating { seat, route, _permits: permits });
+        *self.place(peer) = Some(Seating { seat, route, _permits: permits, guest: None });
+    }
+
+    /// Tells of a client that is in, as far as that is wanted, and remembers who it is.
+    pub(super) fn announce(&mut self, peer: Peer, entry: &Arc<PoolEntry>) {
+        let Log { connections, disconnections, pooler_errors, .. } = self.log;
+        if !connections && !disconnections && !pooler_errors {
+            return;
+        }
+        let Some(place) = self.where_is(peer) else { return };
+        let from = place.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
+        let entry = Arc::clone(entry);
+        let guest = Guest { entry, from, came: Instant::now(), is_told: disconnections, why: None };
+        if connections {
+            let (database, user) = guest.names();
+            let tls = place.tls.unwrap_or_default();
+            tracing::info!(database, user, from = guest.from, tls, "a client is in");
+        }
+        if let Some(seating) = self.place(peer) {
+            seating.guest = Some(Box::new(guest));
+        }
     }
 
     /// Forgets where a peer sat.
     pub(super) fn unseat(&mut self, peer: Peer) -> Option<(usize, Option<Route>)> {
-        self.place(peer).take().map(|place| (place.seat, place.route))
+        let place = self.place(peer).take()?;
+        if let Some(guest) = place.guest {
+            guest.has_left();
+        }
+        Some((place.seat, place.route))
     }
 
     pub(super) fn route(&mut self, server: ServerId) -> Option<Route> {
@@ -159,7 +196,46 @@ impl Sockets {
     }
 }
 
+/// A client, as the log knows it.
+#[derive(Debug)]
+struct Guest {
+    entry: Arc<PoolEntry>,
+    from: String,
+    came: Instant,
+    /// Whether it is to be told that it left.
+    is_told: bool,
+    /// Why it was closed, if the pooler did it.
+    why: Option<String>,
+}
+
+impl Guest {
+    fn names(&self) -> (&str, &str) {
+        (&self.entry.key.database, &self.entry.key.user)
+    }
+
+    fn has_left(&self) {
+        if self.is_told {
+            let (database, user) = self.names();
+            let why = self.why.as_deref().unwrap_or("the client ended it");
+            let age_s = self.came.elapsed().as_secs();
+            tracing::info!(database, user, from = self.from, why, age_s, "a client has left");
+        }
+    }
+}
+
 impl Io for Sockets {
+    fn refused(&mut self, client: ClientId, refusal: &Refusal) {
+        let is_told = self.log.pooler_errors;
+        let seating = self.place(Peer::Client(client)).as_mut();
+        let Some(guest) = seating.and_then(|seating| seating.guest.as_deref_mut()) else { return };
+        if is_told {
+            let (database, user) = guest.names();
+            let from = &guest.from;
+            tracing::warn!(database, user, from, error = %refusal, "a client is told an error");
+        }
+        guest.why = Some(refusal.to_string());
+    }
+
     fn send(&mut self, to: Peer, slices: &[IoSlice<'_>]) -> Backlog {
         let Some((seat, link)) = self.link(to) else { return Backlog::Empty };
         if link.broken {

@@ -6,30 +6,31 @@ use super::{
     keys::{given, number, pool_mode, port, seconds, timeout, unknown},
 };
 
-const DATABASE_KEYS: &[&str] = &[
-    "application_name",
-    "auth_dbname",
-    "auth_query",
-    "auth_user",
-    "client_encoding",
-    "connect_query",
-    "datestyle",
-    "dbname",
-    "host",
-    "load_balance_hosts",
-    "max_db_client_connections",
-    "max_db_connections",
-    "min_pool_size",
-    "password",
-    "pool_mode",
-    "pool_size",
-    "port",
-    "query_wait_timeout",
-    "reserve_pool",
-    "reserve_pool_size",
-    "server_lifetime",
-    "timezone",
-    "user",
+/// Keys of an entry of `[databases]`, and what they set in `[pool.databases.NAME]`.
+pub const DATABASE_KEYS: &[(&str, &str)] = &[
+    ("application_name", "parameters"),
+    ("auth_dbname", "auth-dbname"),
+    ("auth_query", "auth-query"),
+    ("auth_user", "auth-user"),
+    ("client_encoding", "parameters"),
+    ("connect_query", "connect-query"),
+    ("datestyle", "parameters"),
+    ("dbname", "dbname"),
+    ("host", "hosts"),
+    ("load_balance_hosts", "host-order"),
+    ("max_db_client_connections", "max-clients"),
+    ("max_db_connections", "max-servers"),
+    ("min_pool_size", "min-size"),
+    ("password", "secret"),
+    ("pool_mode", "mode"),
+    ("pool_size", "pool-size"),
+    ("port", "port"),
+    ("query_wait_timeout", "query-wait-timeout"),
+    ("reserve_pool", "reserve-size"),
+    ("reserve_pool_size", "reserve-size"),
+    ("server_lifetime", "server-lifetime"),
+    ("timezone", "parameters"),
+    ("user", "user"),
 ];
 
 /// Reads one line of `[databases]`.
@@ -83,22 +84,23 @@ fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
         "auth_user" => database.auth_user = given(value),
         "auth_dbname" => database.auth_dbname = given(value),
         "auth_query" => database.auth_query = given(value),
-        _ => return Err(unknown(key, DATABASE_KEYS.iter().copied())),
+        _ => return Err(unknown(key, DATABASE_KEYS.iter().map(|(name, _)| *name))),
     }
     Ok(None)
 }
 
-const USER_KEYS: &[&str] = &[
-    "client_idle_timeout",
-    "idle_transaction_timeout",
-    "max_user_client_connections",
-    "max_user_connections",
-    "pool_mode",
-    "pool_size",
-    "query_timeout",
-    "query_wait_timeout",
-    "reserve_pool_size",
-    "transaction_timeout",
+/// Keys of an entry of `[users]`, and what they set in `[pool.users.NAME]`.
+pub const USER_KEYS: &[(&str, &str)] = &[
+    ("client_idle_timeout", "client-idle-timeout"),
+    ("idle_transaction_timeout", "idle-transaction-timeout"),
+    ("max_user_client_connections", "max-clients"),
+    ("max_user_connections", "max-servers"),
+    ("pool_mode", "mode"),
+    ("pool_size", "pool-size"),
+    ("query_timeout", "query-timeout"),
+    ("query_wait_timeout", "query-wait-timeout"),
+    ("reserve_pool_size", "reserve-size"),
+    ("transaction_timeout", "transaction-timeout"),
 ];
 
 /// Reads one line of `[users]`.
@@ -125,7 +127,7 @@ fn user_key(user: &mut User, key: &str, value: &str) -> Result<(), String> {
             timeout(user.idle_transaction_timeout.get_or_insert_default(), value)?;
         }
         "client_idle_timeout" => timeout(user.client_idle_timeout.get_or_insert_default(), value)?,
-        _ => return Err(unknown(key, USER_KEYS.iter().copied())),
+        _ => return Err(unknown(key, USER_KEYS.iter().map(|(name, _)| *name))),
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use howdah_connect::{SslMode, tls::TlsVersion};
 
-use super::super::{AuthMethod, Config, PoolMode, TlsLeg, durations};
+use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsLeg, durations};
 
 /// One key of section `[pgbouncer]`.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct Key {
 pub enum Effect {
     /// It sets this key of `[pool]`.
     Sets(
-        /// The key of `[pool]`; empty where every value but "off" is refused.
+        /// The key of `[pool]`.
         &'static str,
         /// Reads the value.
         fn(&mut Config, &str) -> Result<(), String>,
@@ -60,15 +60,21 @@ const fn nothing(name: &'static str, why: &'static str) -> Key {
 }
 
 const LOGGING: &str = "logging is set by --log-level and --log-format; the log goes to stderr";
+const POOLS: &str = "pools that nobody uses cost next to nothing, and stay";
 const DNS: &str = "names are looked up by the operating system for each new connection";
 const CIPHERS: &str = "rustls' own selection is used, which has no weak ones";
-const SYSTEM: &str = "the operating system's value is used";
 
 /// Every key of the section, in the order of its name.
 pub const KEYS: &[Key] = &[
     sets("admin_users", "admin-users", |config, value| list(&mut config.admin_users, value)),
-    sets("application_name_add_host", "application-name-add-host", |config, value| {
-        flag(&mut config.application_name_add_host, value)
+    sets("application_name_add_host", "application-name", |config, value| {
+        let mut adds = false;
+        flag(&mut adds, value)?;
+        config.application_name = match adds {
+            true => Some(ApplicationName::WITH_HOST.parse()?),
+            false => None,
+        };
+        Ok(())
     }),
     sets("auth_dbname", "auth.dbname", |config, value| {
         config.auth.dbname = given(value);
@@ -99,7 +105,7 @@ pub const KEYS: &[Key] = &[
         config.auth.user = given(value);
         Ok(())
     }),
-    nothing("autodb_idle_timeout", "pools that nobody uses cost next to nothing, and stay"),
+    nothing("autodb_idle_timeout", POOLS),
     sets("cancel_wait_timeout", "timeouts.cancel-wait", |config, value| {
         timeout(&mut config.timeouts.cancel_wait, value)
     }),
@@ -134,7 +140,12 @@ pub const KEYS: &[Key] = &[
     }),
     nothing("conffile", "the file is the one given by -c"),
     sets("default_pool_size", "sizes.pool", |config, value| limit(&mut config.sizes.pool, value)),
-    sets("disable_pqexec", "", |_, value| no(value, "disable_pqexec")),
+    sets("disable_pqexec", "simple-queries", |config, value| {
+        let mut disables = false;
+        flag(&mut disables, value)?;
+        config.simple_queries = !disables;
+        Ok(())
+    }),
     nothing("dns_max_ttl", DNS),
     nothing("dns_nxdomain_ttl", DNS),
     nothing("dns_zone_check_period", DNS),
@@ -156,10 +167,16 @@ pub const KEYS: &[Key] = &[
         config.listen.port = port(value)?;
         Ok(())
     }),
-    nothing("log_connections", LOGGING),
-    nothing("log_disconnections", LOGGING),
-    nothing("log_pooler_errors", LOGGING),
-    nothing("log_stats", LOGGING),
+    sets("log_connections", "log.connections", |config, value| {
+        flag(&mut config.log.connections, value)
+    }),
+    sets("log_disconnections", "log.disconnections", |config, value| {
+        flag(&mut config.log.disconnections, value)
+    }),
+    sets("log_pooler_errors", "log.pooler-errors", |config, value| {
+        flag(&mut config.log.pooler_errors, value)
+    }),
+    sets("log_stats", "log.stats", |config, value| flag(&mut config.log.stats, value)),
     nothing("logfile", LOGGING),
     nothing("login_notify_message", "clients get no word of welcome"),
     sets("max_client_conn", "limits.clients", |config, value| {
@@ -193,7 +210,7 @@ pub const KEYS: &[Key] = &[
     nothing("peer_id", "one process uses every core; peers are not there"),
     nothing("pidfile", "the process stays in the foreground: its supervisor knows its id"),
     nothing("pkt_buf", "a worker has one buffer for all its connections"),
-    nothing("pool_idle_timeout", "pools that nobody uses cost next to nothing, and stay"),
+    nothing("pool_idle_timeout", POOLS),
     sets("pool_mode", "mode", |config, value| {
         config.mode = pool_mode(value)?;
         Ok(())
@@ -279,7 +296,10 @@ pub const KEYS: &[Key] = &[
     }),
     nothing("service_name", "it names a Windows service"),
     nothing("so_reuseport", "one process uses every core, see workers"),
-    nothing("stats_period", "averages are of a minute"),
+    sets("stats_period", "log.stats-period", |config, value| {
+        config.log.stats_period = seconds(value)?;
+        Ok(())
+    }),
     sets("stats_users", "stats-users", |config, value| list(&mut config.stats_users, value)),
     nothing("suspend_timeout", "SUSPEND is not there"),
     nothing("syslog", LOGGING),
@@ -289,12 +309,24 @@ pub const KEYS: &[Key] = &[
         config.listen.defer_accept = seconds(value)?;
         Ok(())
     }),
-    nothing("tcp_keepalive", SYSTEM),
-    nothing("tcp_keepcnt", SYSTEM),
-    nothing("tcp_keepidle", SYSTEM),
-    nothing("tcp_keepintvl", SYSTEM),
-    nothing("tcp_socket_buffer", SYSTEM),
-    nothing("tcp_user_timeout", SYSTEM),
+    sets("tcp_keepalive", "tcp.keepalive", |config, value| flag(&mut config.tcp.keepalive, value)),
+    sets("tcp_keepcnt", "tcp.keepalive-count", |config, value| {
+        limit(&mut config.tcp.keepalive_count, value)
+    }),
+    sets("tcp_keepidle", "tcp.keepalive-idle", |config, value| {
+        timeout(&mut config.tcp.keepalive_idle, value)
+    }),
+    sets("tcp_keepintvl", "tcp.keepalive-interval", |config, value| {
+        timeout(&mut config.tcp.keepalive_interval, value)
+    }),
+    sets("tcp_socket_buffer", "tcp.buffer-bytes", |config, value| {
+        limit(&mut config.tcp.buffer_bytes, value)
+    }),
+    sets("tcp_user_timeout", "tcp.user-timeout", |config, value| {
+        let millis = Duration::from_millis(number(value)?.into());
+        config.tcp.user_timeout = Some(millis).filter(|timeout| !timeout.is_zero());
+        Ok(())
+    }),
     sets("track_extra_parameters", "tracked-parameters", |config, value| {
         list(&mut config.tracked_parameters, value)
     }),
@@ -405,12 +437,4 @@ fn protocols(leg: &mut TlsLeg, value: &str) -> Result<(), String> {
     };
     (leg.min_version, leg.max_version) = (*min, *max);
     Ok(())
-}
-
-/// A setting that protects something and is not there: to pass it over would be to open a door.
-fn no(value: &str, key: &str) -> Result<(), String> {
-    match value {
-        "" | "0" => Ok(()),
-        _ => Err(format!("{key} is not there, and to start without it would protect less")),
-    }
 }

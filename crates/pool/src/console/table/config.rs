@@ -26,6 +26,10 @@ fn timeout(duration: Option<Duration>) -> String {
     seconds(duration.unwrap_or_default())
 }
 
+fn millis(duration: Option<Duration>) -> String {
+    duration.unwrap_or_default().as_millis().to_string()
+}
+
 fn flag(yes: bool) -> String {
     u8::from(yes).to_string()
 }
@@ -36,9 +40,14 @@ fn path(path: Option<&std::path::PathBuf>) -> String {
 
 const SETTINGS: &[Setting] = &[
     ("admin_users", |it| it.admin_users.join(","), true),
-    ("application_name_add_host", |it| flag(it.application_name_add_host), true),
+    ("application_name_add_host", |it| flag(it.application_name.is_some()), true),
+    ("auth_dbname", |it| it.auth.dbname.clone().unwrap_or_default(), true),
     ("auth_file", |it| path(it.auth.file.as_ref()), true),
+    ("auth_hba_file", |it| path(it.auth.hba_file.as_ref()), true),
+    ("auth_ident_file", |it| path(it.auth.ident_file.as_ref()), true),
+    ("auth_query", |it| it.auth.query.clone(), true),
     ("auth_type", |it| it.auth.method.as_str().to_owned(), true),
+    ("auth_user", |it| it.auth.user.clone().unwrap_or_default(), true),
     ("cancel_wait_timeout", |it| timeout(it.timeouts.cancel_wait), true),
     ("client_idle_timeout", |it| timeout(it.timeouts.client_idle), true),
     ("client_login_timeout", |it| timeout(it.timeouts.client_login), true),
@@ -46,11 +55,16 @@ const SETTINGS: &[Setting] = &[
     ("client_tls_cert_file", |it| path(it.tls.client.certificate.as_ref()), true),
     ("client_tls_key_file", |it| path(it.tls.client.key.as_ref()), true),
     ("default_pool_size", |it| limit(it.sizes.pool), true),
+    ("disable_pqexec", |it| flag(!it.simple_queries), true),
     ("idle_transaction_timeout", |it| timeout(it.timeouts.idle_transaction), true),
     ("ignore_startup_parameters", |it| it.ignored_startup_parameters.join(","), true),
     ("listen_addr", |it| it.listen.addresses.join(","), false),
     ("listen_backlog", |it| it.listen.backlog.to_string(), false),
     ("listen_port", |it| it.listen.port.to_string(), false),
+    ("log_connections", |it| flag(it.log.connections), true),
+    ("log_disconnections", |it| flag(it.log.disconnections), true),
+    ("log_pooler_errors", |it| flag(it.log.pooler_errors), true),
+    ("log_stats", |it| flag(it.log.stats), true),
     ("max_client_conn", |it| it.limits.clients.to_string(), true),
     ("max_db_client_connections", |it| limit(it.limits.clients_per_database), true),
     ("max_db_connections", |it| limit(it.limits.servers_per_database), true),
@@ -78,8 +92,15 @@ const SETTINGS: &[Setting] = &[
     ("server_tls_ca_file", |it| path(it.tls.server.authorities.as_ref()), true),
     ("server_tls_cert_file", |it| path(it.tls.server.certificate.as_ref()), true),
     ("server_tls_key_file", |it| path(it.tls.server.key.as_ref()), true),
+    ("stats_period", |it| seconds(it.log.stats_period), true),
     ("stats_users", |it| it.stats_users.join(","), true),
     ("tcp_defer_accept", |it| seconds(it.listen.defer_accept), false),
+    ("tcp_keepalive", |it| flag(it.tcp.keepalive), false),
+    ("tcp_keepcnt", |it| limit(it.tcp.keepalive_count), false),
+    ("tcp_keepidle", |it| timeout(it.tcp.keepalive_idle), false),
+    ("tcp_keepintvl", |it| timeout(it.tcp.keepalive_interval), false),
+    ("tcp_socket_buffer", |it| limit(it.tcp.buffer_bytes), false),
+    ("tcp_user_timeout", |it| millis(it.tcp.user_timeout), false),
     ("track_extra_parameters", |it| it.tracked_parameters.join(", "), true),
     ("transaction_timeout", |it| timeout(it.timeouts.transaction), true),
     ("unix_socket_dir", |it| path(it.listen.unix_directories.first()), false),

@@ -4,12 +4,12 @@ use std::{io, sync::Arc};
 
 use howdah_net::{Received, Stream};
 
-use super::{Arrival, Progress, READ_BYTES};
+use super::{Arrival, Progress, READ_BYTES, origin};
 use crate::{
-    ClientLogin, Permits,
+    ClientLogin, Permits, Setting,
     auth::{Admitted, ClientHandshake, ClientStep, Known, Rejection, Replication, Work},
     config::{CONSOLE_DATABASES, Lookup},
-    hba::Origin,
+    proxy,
     worker::{desk::Visitor, directory::Key, front::Front},
 };
 
@@ -18,6 +18,8 @@ use crate::{
 pub(in crate::worker) struct ClientEntrance {
     handshake: Box<ClientHandshake>,
     next: Next,
+    /// What of a PROXY header has come, if there has to be one.
+    header: Option<Vec<u8>>,
 }
 
 /// What the handshake waits for.
@@ -33,10 +35,17 @@ enum Next {
 }
 
 impl ClientEntrance {
-    pub(super) fn new(front: &Front, from: Origin) -> Self {
+    pub(super) fn new(front: &Front, stream: &Stream) -> Self {
         let rules = Arc::clone(&front.rules);
-        let handshake = ClientHandshake::new(rules, from, front.entropy());
-        Self { handshake: Box::new(handshake), next: Next::Bytes }
+        let handshake = ClientHandshake::new(rules, origin(stream), front.entropy());
+        let known = &front.directory.config().listen.proxy_from;
+        // Most have none: then nothing is asked of the kernel.
+        let is_proxy = !known.is_empty() && {
+            let from = stream.peer_address().map(|address| address.ip());
+            (from.is_some() || stream.is_unix()) && known.iter().any(|source| source.is(from))
+        };
+        let header = is_proxy.then(Vec::new);
+        Self { handshake: Box::new(handshake), next: Next::Bytes, header }
     }
 
     /// Goes on; `drained` tells whether the socket is known to be empty. One who hung up is read to the
@@ -113,8 +122,27 @@ impl ClientEntrance {
             Received::Closed => Err(io::ErrorKind::UnexpectedEof.into()),
             Received::Drained(0) => Ok(None),
             Received::Bytes(some) | Received::Drained(some) => {
-                Ok(Some(self.handshake.receive(&buffer[..some])))
+                Ok(Some(self.receive(&buffer[..some], stream)))
             }
+        }
+    }
+
+    /// Takes bytes, behind the PROXY header if there has to be one.
+    fn receive(&mut self, bytes: &[u8], stream: &mut Stream) -> ClientStep {
+        let Some(header) = &mut self.header else { return self.handshake.receive(bytes) };
+        header.extend_from_slice(bytes);
+        match proxy::parse(header) {
+            Ok(None) => ClientStep::Read,
+            Ok(Some(found)) => {
+                let behind = header.split_off(found.bytes);
+                self.header = None;
+                if let Some(source) = found.source {
+                    stream.set_peer_address(source);
+                    self.handshake.set_origin(origin(stream));
+                }
+                self.handshake.receive(&behind)
+            }
+            Err(error) => self.handshake.refuse(error.into()),
         }
     }
 
@@ -133,7 +161,7 @@ impl ClientEntrance {
             ClientStep::Cancel(key) => return Some(Progress::CancelRequest(key)),
             ClientStep::Admitted(_) => return None,
             ClientStep::Close(rejection) => {
-                tracing::debug!(%rejection, "a client was not let in");
+                tell(&rejection, stream, front);
                 return Some(Progress::Close);
             }
         }
@@ -155,13 +183,22 @@ impl ClientEntrance {
 }
 
 fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) -> Progress {
-    let Admitted { user, database, version, replication, settings, received, .. } = admitted;
+    let Admitted { user, database, version, replication, mut settings, received, .. } = admitted;
+    if let Some(template) = &front.directory.config().application_name {
+        let is_name = |it: &Setting| it.name.eq_ignore_ascii_case(b"application_name");
+        let own = settings.iter().rfind(|it| is_name(it));
+        let own = own.map(|it| String::from_utf8_lossy(&it.value).into_owned());
+        let name = template.of(own.as_deref(), stream.peer_address(), &user, &database);
+        settings.retain(|it| !is_name(it));
+        settings.push(Setting::new(b"application_name", name.as_bytes()));
+    }
     let replication = match replication {
         Replication::None => None,
         Replication::Physical => Some(("true", settings.clone())),
         Replication::Logical => Some(("database", settings.clone())),
     };
     let refuse = |stream: &mut Stream, why: Rejection| {
+        tell(&why, stream, front);
         let mut bytes = Vec::new();
         why.write(&mut bytes);
         let _ = stream.send(&bytes);
@@ -192,7 +229,16 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
     }
     let Some(secret) = front.cancel_secret() else { return Progress::Close };
     let login = ClientLogin { pool: pool.id, version, secret, settings };
-    Progress::Client(Box::new(Arrival { login, permits, owed, received }))
+    Progress::Client(Box::new(Arrival { login, permits, owed, received, is_told: true }))
+}
+
+/// Tells the log of somebody who was not let in.
+fn tell(why: &Rejection, stream: &Stream, front: &Front) {
+    if !front.directory.config().log.pooler_errors || !why.is_told() {
+        return tracing::debug!(%why, "a client was not let in");
+    }
+    let from = stream.peer_address().map_or_else(|| "unix".to_owned(), |from| from.to_string());
+    tracing::info!(from, %why, "a client was not let in");
 }
 
 /// Lets somebody to the console, who may.

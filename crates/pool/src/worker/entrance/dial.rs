@@ -17,10 +17,15 @@ use crate::{
 ///
 /// What stood in the way, in words.
 pub(super) fn dial(entry: &PoolEntry, route: Route) -> Result<Stream, String> {
-    entry.dialer(route)?.dial().map_err(|error| {
+    let stream = entry.dialer(route)?.dial().map_err(|error| {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         format!("{error}: {}", source.unwrap_or_default())
-    })
+    })?;
+    if !stream.is_unix() {
+        let applied = entry.tcp.apply(&stream);
+        applied.map_err(|error| format!("cannot set what [pool.tcp] says: {error}"))?;
+    }
+    Ok(stream)
 }
 
 /// A CancelRequest to a server, on a connection of its own.

@@ -1,0 +1,70 @@
+//! A `pgbouncer.ini` that has every key there is.
+
+use std::fs;
+
+use howdah_lab::{Cluster, or_say_why_not};
+use howdah_pool::{
+    Pooler,
+    config::{
+        Config,
+        pgbouncer::{DATABASE_KEYS, Effect, KEYS, USER_KEYS},
+    },
+};
+
+use crate::{certificates::Certificates, support::connect};
+
+const INI: &str = include_str!("every-key.ini");
+
+#[test]
+fn the_file_has_every_key() {
+    for key in KEYS {
+        let lines = INI.lines().filter(|line| line.starts_with(&format!("{} =", key.name)));
+        assert_eq!(lines.count(), 1, "{}", key.name);
+    }
+    for (start, keys) in [("shop = ", DATABASE_KEYS), ("ann = ", USER_KEYS)] {
+        let line = INI.lines().find(|line| line.starts_with(start)).unwrap();
+        for (key, _) in keys {
+            assert!(line.contains(&format!(" {key}=")), "{key}");
+        }
+    }
+}
+
+#[test]
+fn a_pgbouncer_ini_with_every_key_starts() {
+    let Some(server) = or_say_why_not("every key", Cluster::builder().start()) else { return };
+    let Some(certificates) = Certificates::new("every key") else { return };
+    certificates.self_signed("us", "localhost", &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let text = INI
+        .replace("{host}", "127.0.0.1")
+        .replace("{port}", &server.port().to_string())
+        .replace("{folder}", &folder.path().display().to_string())
+        .replace("{ca}", &certificates.path("us.crt").display().to_string())
+        .replace("{certificate}", &certificates.path("us.crt").display().to_string())
+        .replace("{key}", &certificates.path("us.key").display().to_string());
+    fs::write(at("pgbouncer.ini"), text).unwrap();
+    fs::write(at("userlist.txt"), "\"postgres\" \"sesame\"\n\"ann\" \"sesame\"\n").unwrap();
+    fs::write(at("hba"), "host all all samehost scram-sha-256\n").unwrap();
+    fs::write(at("ident"), "").unwrap();
+    let read = Config::read(&at("pgbouncer.ini")).unwrap();
+    // Whatever does nothing is named at start.
+    let told = |key: &str| read.warnings.iter().any(|warning| warning.key == key);
+    for key in KEYS {
+        assert_eq!(told(key.name), matches!(key.effect, Effect::Nothing(_)), "{}", key.name);
+    }
+    let pooler = Pooler::start(read.config).unwrap();
+    let port = pooler.addresses()[0].port();
+    let words = |database: &str| {
+        format!(
+            "host=127.0.0.1 port={port} user=postgres password=sesame dbname={database} \
+             application_name=me"
+        )
+    };
+    let mut client = connect(&words("shop")).unwrap();
+    let own = "select application_name from pg_stat_activity where pid = pg_backend_pid()";
+    let name = client.one_value(own).unwrap().unwrap();
+    assert!(name.starts_with("me - 127.0.0.1:"), "{name}");
+    let mut console = connect(&words("pgbouncer")).unwrap();
+    console.query("show config").unwrap();
+}
