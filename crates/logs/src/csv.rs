@@ -6,10 +6,12 @@
 //!
 //! Source: manual, Using CSV-Format Log Output; `write_csvlog` in `csvlog.c`.
 
+mod cut;
 mod framer;
 
 use howdah_traffic::{SqlState, Timestamp};
 
+use self::cut::Cut;
 pub(crate) use self::framer::CsvFramer;
 use crate::{
     clock::{Clock, stamp_len},
@@ -41,28 +43,10 @@ struct Row {
     columns: [Span; COLUMNS_MAX],
     /// Columns there are, read or not.
     len: usize,
-    /// Columns in which something of rows before may be.
-    used: usize,
 }
 
 impl Row {
-    const EMPTY: Self = Self { columns: [Span::ABSENT; COLUMNS_MAX], len: 0, used: 0 };
-
-    /// Begins another row in the same place.
-    #[inline]
-    fn begin(&mut self) {
-        self.used = self.used.max(self.len);
-        self.len = 0;
-    }
-
-    /// Nothing comes any more: what is left of rows before is not this one's.
-    #[inline]
-    fn end(&mut self) {
-        if self.used > self.len {
-            self.columns.iter_mut().skip(self.len).for_each(|column| *column = Span::ABSENT);
-        }
-        self.used = self.len;
-    }
+    const EMPTY: Self = Self { columns: [Span::ABSENT; COLUMNS_MAX], len: 0 };
 
     #[inline]
     fn push(&mut self, column: Span) {

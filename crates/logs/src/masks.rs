@@ -61,13 +61,7 @@ impl Masks {
         self.blocks.get(number)
     }
 
-    /// How many places of the first byte there are from `from` to before `to`.
-    #[inline]
-    pub(crate) fn count_first(&self, from: usize, to: usize) -> usize {
-        self.count(from, to, |[first, _, _]| *first)
-    }
-
-    /// The same of the third.
+    /// How many places of the third byte there are from `from` to before `to`.
     #[inline]
     pub(crate) fn count_third(&self, from: usize, to: usize) -> usize {
         self.count(from, to, |[_, _, third]| *third)

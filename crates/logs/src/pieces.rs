@@ -135,6 +135,25 @@ pub(crate) fn find_soon(byte: u8, text: &[u8]) -> Option<usize> {
 /// How far it is looked for eight bytes at a time.
 const SOON_BYTES: usize = 32;
 
+/// Whether two short texts are equal. Most are shorter than what a comparison of any length is made for.
+#[inline]
+pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    type Word = u128;
+    const BYTES: usize = size_of::<Word>();
+    if one.len() != other.len() {
+        return false;
+    }
+    let (Some(last), Some(other_last)) = (one.last_chunk::<BYTES>(), other.last_chunk()) else {
+        return one == other;
+    };
+    let word = |bytes: &[u8; BYTES]| Word::from_ne_bytes(*bytes);
+    let (chunks, _) = one.as_chunks::<BYTES>();
+    let (others, _) = other.as_chunks::<BYTES>();
+    // The last words overlap those before.
+    word(last) == word(other_last)
+        && chunks.iter().zip(others).all(|(one, other)| word(one) == word(other))
+}
+
 /// Reads decimal digits, or `None` if there is anything else, nothing, or too much.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
     // Nineteen nines fit 64 bits.
@@ -267,4 +286,19 @@ fn spans_are_in_the_input_the_scratch_or_nowhere() {
     assert_eq!(Span::ABSENT.moved(2), Span::ABSENT);
     assert_eq!(Span::scratch(1, 3).moved(2), Span::scratch(1, 3));
     assert_eq!(Span::input(2, 2).unless_empty(), Span::ABSENT);
+}
+
+#[cfg(test)]
+proptest::proptest! {
+    #[test]
+    fn equal_texts_are_the_same_and_no_others(text in "[a-z]{0,70}", at in 0_usize..70) {
+        let (one, mut other) = (text.clone().into_bytes(), text.into_bytes());
+        proptest::prop_assert!(is_same(&one, &other));
+        if let Some(byte) = other.get_mut(at) {
+            *byte ^= 1;
+            proptest::prop_assert!(!is_same(&one, &other));
+        }
+        other.push(b'x');
+        proptest::prop_assert!(!is_same(&one, &other));
+    }
 }

@@ -214,7 +214,7 @@ impl Label {
     }
 
     /// Bytes of the longest word.
-    const LONGEST: usize = "STATEMENT".len();
+    pub(crate) const LONGEST: usize = "STATEMENT".len();
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! Source: `send_message_to_server_log` and `append_with_tabs` in `elog.c`.
 
 mod framer;
+mod quick;
 mod seen;
 
 use howdah_traffic::SqlState;

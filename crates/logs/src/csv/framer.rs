@@ -4,16 +4,17 @@
 //! no stray quotes, and nothing inside quotes that begins like a row. All else is left to
 //! [`Csv`](super::Csv).
 
-use howdah_traffic::Timestamp;
+use howdah_traffic::{SqlState, Timestamp};
 
 use super::{
-    COLUMNS_MIN, ROW_START_BYTES, Row, column, decode_with, owner_of, row_begins, row_goes_on,
+    COLUMNS_MAX, COLUMNS_MIN, Cut, ROW_START_BYTES, Row, column, owner_of, row_begins, row_goes_on,
 };
 use crate::{
     clock::Clock,
     frame::{Frame, Frames},
     masks::Masks,
-    pieces::Span,
+    pieces::{Span, function, number, signed},
+    record::Severity,
     seen::Seen,
 };
 
@@ -24,7 +25,8 @@ pub(crate) struct CsvFramer {
     clock: Clock,
     /// Quotes, commas and newlines of the piece that is being framed.
     masks: Masks,
-    seen: Seen,
+    cut: Cut,
+    seen: Seen<1>,
 }
 
 /// Where a row begins, and its time if that was read at once.
@@ -37,7 +39,8 @@ struct Start {
 
 impl CsvFramer {
     pub(super) fn new(max_record_bytes: usize, clock: Clock) -> Self {
-        Self { max_record_bytes, clock, masks: Masks::default(), seen: Seen::default() }
+        let (masks, cut, seen) = (Masks::default(), Cut::default(), Seen::default());
+        Self { max_record_bytes, clock, masks, cut, seen }
     }
 
     pub(crate) fn frames(&mut self, piece: &[u8], out: &mut Frames) {
@@ -49,45 +52,120 @@ impl CsvFramer {
     }
 
     fn frame_rows(&mut self, piece: &[u8], masks: &Masks, out: &mut Frames) {
-        let mut row = Row::EMPTY;
-        let mut counted = 0;
-        let mut newlines = 0;
+        // Newlines before `counted`.
+        let (mut newlines, mut counted) = (0, 0);
         let mut start = next_row(piece, 0);
         while let Some(Start { at, time }) = start {
-            newlines += masks.count_third(counted, at) as u32;
-            counted = at;
-            let scratch_len = out.scratch.len();
-            let Some(end) = read_row(piece, masks, at, time, &mut row, &mut out.scratch) else {
-                out.scratch.truncate(scratch_len);
+            if counted != at {
+                newlines += masks.count_third(counted, at) as u32;
+                counted = at;
+            }
+            let time_bytes = time.map_or(0, |(_, len)| len);
+            let end = self.cut.row(piece, masks, at, time_bytes);
+            let Some(end) = end.filter(|_| self.cut.columns() >= COLUMNS_MIN) else {
                 self.clock.take_assumption();
                 start = next_row(piece, at);
                 continue;
             };
             let time = match time {
                 Some((time, _)) => Some(time),
-                None => self.clock.read(row.columns[column::TIME].text(piece, &out.scratch)),
+                None => self.clock.read(&piece[at..self.cut.end_of(column::TIME)]),
             };
-            match decode_with(&row, time, piece, &mut self.clock, &out.scratch) {
-                Ok(frame) if end - at <= self.max_record_bytes => {
-                    let head = between(&row, column::TIME, column::LINE);
-                    let tail = [column::APPLICATION, column::BACKEND_TYPE, column::LEADER]
-                        .map(|column| row.columns[column]);
-                    let owner = self.seen.owner(head, tail, piece, out, |out| {
-                        out.owner(&owner_of(&row, piece, &out.scratch), piece)
-                    });
+            let frame = self.decode(piece, time, out);
+            match frame.filter(|_| end - at <= self.max_record_bytes) {
+                Some(frame) => {
+                    let owner = self.owner(piece, out);
                     let (start, end) = (at as u32, end as u32);
                     out.frames.push(Frame { start, end, newlines, owner, ..frame });
                 }
                 // The reader will find the same and say so.
-                _ => drop(self.clock.take_assumption()),
+                None => drop(self.clock.take_assumption()),
             }
+            (newlines, counted) = (newlines + self.cut.newlines, end);
             start = self.start_at(piece, end).or_else(|| next_row(piece, end - 1));
         }
+    }
+
+    /// Reads the fields of the row that was cut, but for whose it is; `None` if one is not as it should be.
+    #[inline]
+    fn decode(&mut self, piece: &[u8], time: Option<Timestamp>, out: &mut Frames) -> Option<Frame> {
+        let Self { cut, clock, .. } = self;
+        let scratch = &mut out.scratch;
+        let mut span = |number: usize| cut.column(number, piece, scratch);
+        let (line, tag, vxid) = (span(column::LINE), span(column::TAG), span(column::VXID));
+        let (severity, code) = (span(column::SEVERITY), span(column::SQLSTATE));
+        let (message, detail) = (span(column::MESSAGE), span(column::DETAIL));
+        let (context, statement) = (span(column::CONTEXT), span(column::STATEMENT));
+        let (location, query_id) = (span(column::LOCATION), span(column::QUERY_ID));
+        let text = |span: Span| span.text(piece, &out.scratch);
+        let line = number(text(line));
+        let severity = match text(severity) {
+            b"LOG" => Severity::Log,
+            word => Severity::from_word(word)?,
+        };
+        let sqlstate = match text(code) {
+            b"00000" => Some(SqlState::SUCCESS),
+            code => SqlState::new(code),
+        };
+        Some(Frame {
+            time: time?,
+            vxid,
+            query_id: match text(query_id) {
+                b"" => None,
+                digits => signed(digits),
+            },
+            tag,
+            lines: line.map(|line| (line, line)),
+            severity,
+            sqlstate,
+            message,
+            detail,
+            context,
+            statement: statement.unless_empty(),
+            function: match location {
+                Span::ABSENT => Span::ABSENT,
+                _ => location.shortened(function(text(location)).len()),
+            },
+            assumption: clock.take_assumption(),
+            ..Frame::EMPTY
+        })
+    }
+
+    /// The number of the owner of the row that was cut.
+    #[inline]
+    fn owner(&mut self, piece: &[u8], out: &mut Frames) -> u32 {
+        let Self { cut, seen, .. } = self;
+        // Time and session id, and application and leader, stand around what names the owner.
+        let between =
+            |before: usize, last: usize| Span::input(cut.end_of(before), cut.end_of(last));
+        let head = between(column::TIME, column::SESSION_ID);
+        let tail = between(column::LOCATION, column::LEADER);
+        seen.owner(Some(head), [tail], piece, out, |out| {
+            let mut row = Row::EMPTY;
+            (0..cut.columns().min(COLUMNS_MAX))
+                .for_each(|number| row.push(cut.column(number, piece, &mut out.scratch)));
+            out.owner(&owner_of(&row, piece, &out.scratch), piece)
+        })
     }
 
     /// The row that begins at `at`, if one does for sure.
     #[inline]
     fn start_at(&mut self, piece: &[u8], at: usize) -> Option<Start> {
+        let rest = piece.get(at..)?;
+        if let Some((time, len)) = self.clock.read_next(rest)
+            && let Some([b',', b'"', letter]) = rest.get(len..).and_then(<[u8]>::first_chunk)
+            && letter.is_ascii_alphanumeric()
+            && len < ROW_START_BYTES - 3
+        {
+            return Some(Start { at, time: Some((time, len)) });
+        }
+        self.odd_start_at(piece, at)
+    }
+
+    /// The same for a row that does not begin as most do.
+    #[inline(never)]
+    fn odd_start_at(&mut self, piece: &[u8], at: usize) -> Option<Start> {
+        self.clock.take_assumption();
         let rest = piece.get(at..)?;
         if let Some((time, len)) = self.clock.read_next(rest)
             && let Some(after) = rest[..rest.len().min(ROW_START_BYTES)].get(len..)
@@ -106,144 +184,6 @@ fn next_row(piece: &[u8], from: usize) -> Option<Start> {
         .map(|newline| from + newline + 1)
         .find(|at| row_begins(&piece[*at..], false) == Some(true))
         .map(|at| Start { at, time: None })
-}
-
-/// Reads the columns of the row at `start`; gives its end, if it is beyond doubt.
-#[inline]
-fn read_row(
-    piece: &[u8],
-    masks: &Masks,
-    start: usize,
-    time: Option<(Timestamp, usize)>,
-    row: &mut Row,
-    scratch: &mut Vec<u8>,
-) -> Option<usize> {
-    row.begin();
-    let mut from = start;
-    if let Some((_, len)) = time {
-        row.push(Span::input(start, start + len));
-        // A comma follows, or it would be no row.
-        from += len + 1;
-    }
-    let (behind_time, mut quoted) = (from, 0);
-    let mut breaks = Breaks::from(masks, from)?;
-    let end = loop {
-        let (end, is_inside) = breaks.next()?;
-        let is_newline = piece[end] == b'\n';
-        if is_inside {
-            // Times begin with a digit; what is not all there may be one.
-            if piece.get(end + 1)?.is_ascii_digit()
-                && row_begins(&piece[end + 1..], false) != Some(false)
-            {
-                return None;
-            }
-            continue;
-        }
-        row.push(match &piece[from..end] {
-            [] => Span::ABSENT,
-            [b'"', .., b'"'] => {
-                quoted += 1;
-                Span::input(from + 1, end - 1)
-            }
-            [b'"', ..] | [.., b'\r'] => return None,
-            _ => Span::input(from, end),
-        });
-        from = end + 1;
-        if is_newline {
-            break end + 1;
-        }
-    };
-    if row.len < COLUMNS_MIN {
-        return None;
-    }
-    if masks.count_first(behind_time, end) != 2 * quoted {
-        // Of more columns than are kept nothing is known.
-        if row.len > row.columns.len() {
-            return None;
-        }
-        unescape(piece, masks, row, scratch)?;
-    }
-    row.end();
-    Some(end)
-}
-
-/// Takes one of each two quotes inside of columns away. `None` if there is one alone, or one in a column that
-/// is not in quotes.
-fn unescape(piece: &[u8], masks: &Masks, row: &mut Row, scratch: &mut Vec<u8>) -> Option<()> {
-    let next_quote = |from: usize| masks.next(from, |[quotes, _, _]| *quotes);
-    for column in row.columns.iter_mut().take(row.len).filter(|column| **column != Span::ABSENT) {
-        let range = column.range();
-        let is_quoted = range.start > 0 && piece[range.start - 1] == b'"';
-        let scratch_from = scratch.len();
-        let mut from = range.start;
-        while let Some(quote) = next_quote(from).filter(|quote| *quote < range.end) {
-            let is_doubled = quote + 1 < range.end && piece[quote + 1] == b'"';
-            if !is_quoted || !is_doubled {
-                return None;
-            }
-            scratch.extend_from_slice(&piece[from..=quote]);
-            from = quote + 2;
-        }
-        if from > range.start {
-            scratch.extend_from_slice(&piece[from..range.end]);
-            *column = Span::scratch(scratch_from, scratch.len());
-        }
-    }
-    Some(())
-}
-
-/// The commas and newlines from some place on that is outside of quotes: those outside, and of those inside
-/// the newlines.
-struct Breaks<'a> {
-    masks: &'a Masks,
-    block: usize,
-    /// All bits, if the block begins inside of quotes.
-    carry: u64,
-    breaks: u64,
-    inside: u64,
-}
-
-impl<'a> Breaks<'a> {
-    #[inline]
-    fn from(masks: &'a Masks, from: usize) -> Option<Self> {
-        let mut breaks = Self { masks, block: from / 64, carry: 0, breaks: 0, inside: 0 };
-        breaks.load(u64::MAX << (from % 64))?;
-        Some(breaks)
-    }
-
-    #[inline]
-    fn load(&mut self, from: u64) -> Option<()> {
-        let [quotes, commas, newlines] = *self.masks.block(self.block)?;
-        // Each bit becomes the number of quotes up to there, modulo 2.
-        let mut inside = quotes & from;
-        for shift in [1, 2, 4, 8, 16, 32] {
-            inside ^= inside << shift;
-        }
-        self.inside = inside ^ self.carry;
-        self.carry = 0_u64.wrapping_sub(self.inside >> 63);
-        self.breaks = ((commas & !self.inside) | newlines) & from;
-        Some(())
-    }
-
-    /// The next one, and whether it is inside of quotes.
-    #[inline]
-    fn next(&mut self) -> Option<(usize, bool)> {
-        while self.breaks == 0 {
-            self.block += 1;
-            self.load(u64::MAX)?;
-        }
-        let bit = self.breaks.trailing_zeros();
-        self.breaks &= self.breaks - 1;
-        Some((self.block * 64 + bit as usize, self.inside >> bit & 1 == 1))
-    }
-}
-
-/// What stands between two columns, which both must be in the piece as they are.
-#[inline]
-fn between(row: &Row, before: usize, behind: usize) -> Option<Span> {
-    let (before, behind) = (row.columns[before], row.columns[behind]);
-    let (from, to) = (before.end_in_input()?, behind.start_in_input()?);
-    (from <= to).then(|| Span::input(from, to))
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) struct JsonFramer {
     /// Quotes, backslashes and newlines of the piece that is being framed.
     masks: Masks,
     quick: Quick,
-    seen: Seen,
+    seen: Seen<3>,
 }
 
 impl JsonFramer {

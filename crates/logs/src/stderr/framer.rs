@@ -6,7 +6,9 @@
 
 use howdah_traffic::{SqlState, Timestamp};
 
-use super::{PARTS, Parts, Seen, known, prefix_fields, texts, unfold, without_line_end};
+use super::{
+    PARTS, Parts, Seen, known, prefix_fields, quick::is_of_label, texts, unfold, without_line_end,
+};
 use crate::{
     clock::{Assumption, Clock, read_epoch},
     frame::{Frame, Frames, Owner},
@@ -37,22 +39,32 @@ pub(crate) struct StderrFramer {
 
 /// A line: where it begins and ends, and how many newlines came before it in the piece.
 #[derive(Clone, Copy)]
-struct Line {
-    start: usize,
-    end: usize,
+pub(super) struct Line {
+    pub(super) start: usize,
+    pub(super) end: usize,
     newlines: u32,
     /// It goes over several lines of the file.
     is_folded: bool,
     /// Where its first colon with two spaces behind is: its label's, nearly always.
-    colon: Option<usize>,
+    pub(super) colon: Option<usize>,
     /// There is another one.
     has_more_colons: bool,
 }
 
-/// A record that is being put together, if there is one. Its frame lacks the texts.
-struct Open {
+/// A record that is being put together, if there is one.
+pub(super) struct Open {
     is_open: bool,
-    frame: Frame,
+    /// Where it begins in the piece, and newlines before it.
+    pub(super) start: u32,
+    newlines: u32,
+    /// The number of its owner.
+    owner: u32,
+    severity: Severity,
+    time: Timestamp,
+    assumption: Option<Assumption>,
+    /// What a prefix says that does not repeat; nothing unless `is_cold`.
+    cold: Frame,
+    is_cold: bool,
     /// The message, with its line end.
     main: Span,
     parts: Parts,
@@ -60,22 +72,22 @@ struct Open {
     has_parts: bool,
     is_folded: bool,
     /// The bytes before the label of its first line. Further lines of it nearly always repeat them.
-    label_at: usize,
+    pub(super) label_at: usize,
 }
 
 /// A line that was read. What its prefix says beside the time and whose it is, is in the framer's
 /// [`cold`](StderrFramer::cold) frame; there is nothing of it in prefixes that repeat.
-struct Read {
+pub(super) struct Read {
     /// `None` if it is no time.
-    time: Option<Timestamp>,
-    assumption: Option<Assumption>,
+    pub(super) time: Option<Timestamp>,
+    pub(super) assumption: Option<Assumption>,
     /// The number of its owner.
-    owner: u32,
-    label: Label,
+    pub(super) owner: u32,
+    pub(super) label: Label,
     /// Where the label begins in the line, and the text behind it.
-    label_at: usize,
-    text: usize,
-    is_cold: bool,
+    pub(super) label_at: usize,
+    pub(super) text: usize,
+    pub(super) is_cold: bool,
 }
 
 impl StderrFramer {
@@ -95,15 +107,16 @@ impl StderrFramer {
         let mut open = Open::NONE;
         let doubt_bytes = self.prefix.doubt_bytes();
         while let Some(line) = lines.next() {
-            if open.is_open && open.takes_repeated(piece, line) {
+            if open.is_open && open.takes_repeated(piece, &line) {
                 continue;
             }
-            let Some(read) = self.read(piece, line, out) else {
+            let quick = self.read_quickly(piece, &line, out);
+            let Some(read) = quick.or_else(|| self.read(piece, line, out)) else {
                 open.is_open = false;
                 continue;
             };
             let Label::Main(severity) = read.label else {
-                open.is_open = open.is_open && self.continues(&mut open, &read, piece, line, out);
+                open.is_open = open.is_open && self.continues(&mut open, &read, piece, &line, out);
                 continue;
             };
             let text = read.text;
@@ -117,9 +130,10 @@ impl StderrFramer {
             }
             open.is_open = false;
             if let Some(time) = read.time.filter(|_| !is_doubtful) {
-                open.begin(line, &read, time, severity);
+                open.begin(&line, &read, time, severity);
+                open.is_cold = read.is_cold;
                 if read.is_cold {
-                    open.add_cold(&self.cold);
+                    open.cold = self.cold;
                 }
             }
         }
@@ -127,7 +141,7 @@ impl StderrFramer {
     }
 
     /// Reads prefix and label of a line.
-    #[inline]
+    #[inline(never)]
     fn read(&mut self, piece: &[u8], line: Line, out: &mut Frames) -> Option<Read> {
         if self.is_plain {
             let read = match self.seen.is_some() {
@@ -266,17 +280,38 @@ impl StderrFramer {
     /// Adds the frame of a record that ends at `end`, unless it is too long.
     #[inline]
     fn finish(&self, record: &Open, piece: &[u8], marks: &Marks, end: usize, out: &mut Frames) {
-        let mut frame = record.frame;
-        if end - frame.start as usize > self.max_record_bytes {
+        let Open { start, newlines, owner, severity, time, assumption, .. } = *record;
+        if end - start as usize > self.max_record_bytes {
             return;
         }
-        frame.end = end as u32;
+        let with_returns = self.with_returns;
+        let end = end as u32;
+        let frame =
+            Frame { start, end, newlines, owner, time, assumption, severity, ..Frame::EMPTY };
+        if !record.is_folded && !record.has_parts && !record.is_cold {
+            let message = without_line_end(piece, record.main, with_returns);
+            return out.frames.push(Frame { message, ..frame });
+        }
+        self.finish_rest(record, frame, piece, marks, out);
+    }
+
+    /// The same for one that has more than a message of one line.
+    fn finish_rest(
+        &self,
+        record: &Open,
+        mut frame: Frame,
+        piece: &[u8],
+        marks: &Marks,
+        out: &mut Frames,
+    ) {
+        if record.is_cold {
+            let Frame { query_id, lines, sqlstate, vxid, tag, .. } = record.cold;
+            frame = Frame { query_id, lines, sqlstate, vxid, tag, ..frame };
+        }
         let with_returns = self.with_returns;
         let Open { main, parts, .. } = record;
         let scratch = &mut out.scratch;
-        if !record.is_folded && !record.has_parts {
-            frame.message = without_line_end(piece, *main, with_returns);
-        } else if !record.is_folded {
+        if !record.is_folded {
             let bare = |text, _: &mut _| without_line_end(piece, text, with_returns);
             texts(&mut frame, *main, parts, piece, scratch, bare);
         } else if with_returns {
@@ -296,20 +331,20 @@ impl StderrFramer {
         record: &mut Open,
         read: &Read,
         piece: &[u8],
-        line: Line,
+        line: &Line,
         out: &Frames,
     ) -> bool {
         let (Some(_), Label::Field(part)) = (read.time, read.label) else { return false };
         let owner = |number: u32| out.owners.get(number as usize);
-        let (Some(first), Some(further)) = (owner(record.frame.owner), owner(read.owner)) else {
+        let (Some(first), Some(further)) = (owner(record.owner), owner(read.owner)) else {
             return false;
         };
-        if read.owner != record.frame.owner && !is_same_owner(first, further, piece) {
+        if read.owner != record.owner && !is_same_owner(first, further, piece) {
             return false;
         }
-        record.take(part, read.text, line);
+        record.take(part, Span::input(line.start + read.text, line.end), line);
         let lines = if read.is_cold { self.cold.lines } else { None };
-        if let (Some((_, last)), Some((further, _))) = (&mut record.frame.lines, lines) {
+        if let (Some((_, last)), Some((further, _))) = (&mut record.cold.lines, lines) {
             *last = further;
         }
         true
@@ -337,14 +372,20 @@ fn unfold_by(marks: &Marks, piece: &[u8], text: Span, scratch: &mut Vec<u8>) -> 
 
 /// Where the label begins that ends before `end`.
 fn label_before(text: &[u8], end: usize) -> usize {
-    let is_label = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
-    end - text[..end].iter().rev().take_while(|byte| is_label(byte)).count()
+    end - text[..end].iter().rev().take_while(|byte| is_of_label(**byte)).count()
 }
 
 impl Open {
     const NONE: Self = Self {
         is_open: false,
-        frame: Frame::EMPTY,
+        start: 0,
+        newlines: 0,
+        owner: 0,
+        severity: Severity::Log,
+        time: Timestamp::from_micros(0),
+        assumption: None,
+        cold: Frame::EMPTY,
+        is_cold: false,
         main: Span::ABSENT,
         parts: [Span::ABSENT; PARTS],
         has_parts: false,
@@ -354,10 +395,10 @@ impl Open {
 
     /// A record that begins with this line.
     #[inline]
-    fn begin(&mut self, line: Line, read: &Read, time: Timestamp, severity: Severity) {
-        let (start, newlines) = (line.start as u32, line.newlines);
-        let Read { owner, assumption, .. } = *read;
-        self.frame = Frame { start, newlines, owner, time, assumption, severity, ..Frame::EMPTY };
+    fn begin(&mut self, line: &Line, read: &Read, time: Timestamp, severity: Severity) {
+        (self.start, self.newlines) = (line.start as u32, line.newlines);
+        (self.owner, self.severity) = (read.owner, severity);
+        (self.time, self.assumption) = (time, read.assumption);
         self.main = Span::input(line.start + read.text, line.end);
         if self.has_parts {
             self.parts = [Span::ABSENT; PARTS];
@@ -366,32 +407,10 @@ impl Open {
         (self.is_open, self.is_folded, self.label_at) = (true, line.is_folded, read.label_at);
     }
 
-    /// Adds what prefixes say that do not repeat.
-    fn add_cold(&mut self, cold: &Frame) {
-        let Frame { query_id, lines, sqlstate, vxid, tag, .. } = *cold;
-        self.frame = Frame { query_id, lines, sqlstate, vxid, tag, ..self.frame };
-    }
-
-    /// Takes a further line of the record, if it begins with the same bytes as the first, up to the label.
+    /// Takes a further line, of which this is the text.
     #[inline]
-    fn takes_repeated(&mut self, piece: &[u8], line: Line) -> bool {
-        let start = self.frame.start as usize;
-        let at = line.start + self.label_at;
-        let Some(label) = piece.get(at..line.end) else { return false };
-        if label.starts_with(b"LOG:  ")
-            || piece[line.start..at] != piece[start..start + self.label_at]
-        {
-            return false;
-        }
-        let Some((Label::Field(part), len)) = Label::parse(label) else { return false };
-        self.take(part, self.label_at + len, line);
-        true
-    }
-
-    /// Takes a further line, whose text begins at `text`.
-    #[inline]
-    fn take(&mut self, part: Part, text: usize, line: Line) {
-        self.parts[part as usize] = Span::input(line.start + text, line.end);
+    pub(super) fn take(&mut self, part: Part, text: Span, line: &Line) {
+        self.parts[part as usize] = text;
         self.has_parts = true;
         self.is_folded |= line.is_folded;
     }

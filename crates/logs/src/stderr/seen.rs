@@ -4,7 +4,10 @@
 //! reads as depends on nothing else. So the last ones are kept with what they say, and one comparison
 //! stands for reading them.
 
-use crate::frame::{Frames, Owner};
+use crate::{
+    frame::{Frames, Owner},
+    pieces::is_same,
+};
 
 /// The prefixes read last, by what they begin and end with.
 #[derive(Clone, Debug)]
@@ -48,9 +51,16 @@ impl Seen {
     /// The number of the owner that the prefix at `at` of the piece names, if it was read before.
     #[inline]
     pub(super) fn find(&mut self, prefix: &[u8], at: usize, out: &mut Frames) -> Option<u32> {
-        let place = place(prefix);
-        let is_there = |place: usize| !prefix.is_empty() && self.places[place].bytes == prefix;
-        let place = [place, place ^ 1].into_iter().find(|place| is_there(*place))?;
+        if prefix.is_empty() {
+            return None;
+        }
+        let mut place = place(prefix);
+        if !is_same(&self.places[place].bytes, prefix) {
+            place ^= 1;
+            if !is_same(&self.places[place].bytes, prefix) {
+                return None;
+            }
+        }
         let entry = &mut self.places[place];
         if entry.piece != self.piece {
             entry.piece = self.piece;
@@ -76,5 +86,5 @@ fn place(prefix: &[u8]) -> usize {
     let front = prefix.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
     let back = prefix.last_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
     let mixed = (front ^ back.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 40) as usize % PLACES
+    (mixed >> 55) as usize % PLACES
 }
