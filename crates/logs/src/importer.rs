@@ -206,23 +206,25 @@ impl Importer {
         let mut at = 0;
         // The buffer's line number is that of the byte `lined`, before which are `newlines`.
         let (mut lined, mut newlines) = (0, 0);
+        // Nothing is held, and the frames are those of the reader, until bytes go to it.
+        let mut is_settled = false;
         for frame in &frames.frames {
             let (start, end) = (frame.start as usize, frame.end as usize);
             let owner = frame.owner as usize;
             let (Some(of), Some(memo)) = (frames.owners.get(owner), memos.get_mut(owner)) else {
                 continue;
             };
-            if start > at || !self.buffer.bytes().is_empty() {
-                self.pass_lines(&piece[lined..at]);
-                self.buffer.push(&piece[at..start]);
-                self.advance(Closing::Idle, visit)?;
-                (at, lined, newlines) = (start, start, frame.newlines);
-            }
-            let is_fit = self.buffer.bytes().is_empty()
-                && self.failed.is_none()
-                && self.reader.as_ref().is_some_and(|reader| reader.version() == frames.version);
-            if !is_fit {
-                break;
+            if start > at || !is_settled {
+                if start > at || !self.buffer.bytes().is_empty() {
+                    self.pass_lines(&piece[lined..at]);
+                    self.buffer.push(&piece[at..start]);
+                    self.advance(Closing::Idle, visit)?;
+                    (at, lined, newlines) = (start, start, frame.newlines);
+                }
+                is_settled = self.is_fit(frames);
+                if !is_settled {
+                    break;
+                }
             }
             self.buffer.pass(u64::from(frame.newlines - newlines));
             (lined, newlines) = (start, frame.newlines);
@@ -233,16 +235,26 @@ impl Importer {
             if taken == Taken::Doubted {
                 continue;
             }
-            let excerpt = &piece[start..end];
-            if self.translated.is_none() && self.tracker.seems_translated() {
-                self.translated = Some((place.line, shorten(excerpt)));
-            }
-            note_assumption(frame.assumption, place, excerpt, &mut self.summary);
             at = end;
-            self.check_language(LANGUAGE_RECORDS)?;
+            if let Some(assumption) = frame.assumption {
+                note_assumption(Some(assumption), place, &piece[start..end], &mut self.summary);
+            }
+            if self.tracker.seems_translated() {
+                if self.translated.is_none() {
+                    self.translated = Some((place.line, shorten(&piece[start..end])));
+                }
+                self.check_language(LANGUAGE_RECORDS)?;
+            }
         }
         self.pass_lines(&piece[lined..at]);
         self.feed_reader(&piece[at..], visit)
+    }
+
+    /// Whether frames can be taken as they are.
+    fn is_fit(&self, frames: &Frames) -> bool {
+        self.buffer.bytes().is_empty()
+            && self.failed.is_none()
+            && self.reader.as_ref().is_some_and(|reader| reader.version() == frames.version)
     }
 
     /// Counts the lines of what was framed. There is nothing of it when something is held.

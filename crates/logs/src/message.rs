@@ -59,7 +59,24 @@ pub(crate) struct Authorized<'a> {
 }
 
 impl<'a> Message<'a> {
+    #[inline]
     pub(crate) fn parse(text: &'a [u8]) -> Self {
+        // Nearly all are one of three.
+        if let Some((word, rest)) = text.split_first_chunk() {
+            match u64::from_le_bytes(*word) {
+                DURATION if rest.starts_with(b": ") => return duration(&rest[2..]),
+                STATEMENT if rest.starts_with(b"t: ") => {
+                    return Self::Begin(Step::Statement(&rest[3..]));
+                }
+                EXECUTE => return Self::Begin(execution(rest)),
+                _ => {}
+            }
+        }
+        Self::parse_any(text)
+    }
+
+    #[inline(never)]
+    fn parse_any(text: &'a [u8]) -> Self {
         match text.first() {
             Some(b'd') => {
                 if let Some(rest) = text.strip_prefix(b"duration: ") {
@@ -101,6 +118,11 @@ impl<'a> Message<'a> {
         }
     }
 }
+
+/// The first eight bytes of messages.
+const DURATION: u64 = u64::from_le_bytes(*b"duration");
+const STATEMENT: u64 = u64::from_le_bytes(*b"statemen");
+const EXECUTE: u64 = u64::from_le_bytes(*b"execute ");
 
 /// Messages after which no session of before is left.
 const RESTARTS: &[&[u8]] = &[
@@ -156,15 +178,21 @@ fn millis(text: &[u8]) -> Option<(u64, &[u8])> {
     is_whole.then_some((micros.checked_mul(1000)?.checked_add(fraction)?, after))
 }
 
+/// What follows `execute `.
+#[inline]
+fn execution(rest: &[u8]) -> Step<'_> {
+    match rest.strip_prefix(b"fetch from ") {
+        Some(rest) => Step::Fetch(rest),
+        None => Step::Execute(rest),
+    }
+}
+
 fn step(text: &[u8]) -> Option<Step<'_>> {
     if let Some(sql) = text.strip_prefix(b"statement: ") {
         return Some(Step::Statement(sql));
     }
     if let Some(rest) = text.strip_prefix(b"execute ") {
-        return Some(match rest.strip_prefix(b"fetch from ") {
-            Some(rest) => Step::Fetch(rest),
-            None => Step::Execute(rest),
-        });
+        return Some(execution(rest));
     }
     if let Some(rest) = text.strip_prefix(b"parse ") {
         return Some(Step::Parse(rest));

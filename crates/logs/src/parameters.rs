@@ -33,7 +33,7 @@ impl Limit {
     /// Whether it may be another one than when this was asked last.
     #[inline]
     pub(crate) fn has_changed(&mut self) -> bool {
-        std::mem::take(&mut self.has_changed)
+        self.has_changed && std::mem::take(&mut self.has_changed)
     }
 
     /// Whether a value is the beginning of a longer one. `value` still has its dots.

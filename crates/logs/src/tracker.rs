@@ -97,6 +97,7 @@ impl Tracker {
 
     /// Takes the next record of the log, unless it is `doubtful` whose it is and the names differ. `memo` is
     /// the same for all records that say the same of whose they are.
+    #[inline]
     pub(crate) fn take(
         &mut self,
         record: &Record<'_>,
@@ -106,33 +107,111 @@ impl Tracker {
         place: Place<'_>,
         visit: &mut dyn Visit,
     ) -> Taken {
-        let known = self.table.recall(memo);
-        let found = if known { None } else { self.table.find(&Key::of(record)) };
+        let emit = self.emit;
+        let is_ascii = record.is_ascii();
+        if self.table.recall(memo).is_none() {
+            return self.take_new(record, doubtful, memo, summary, place, visit);
+        }
+        self.count(record, summary);
+        let output = &mut Output { emit, visit, summary, place, is_ascii };
+        self.take_recalled(record, *memo, output);
+        self.note_limit(summary);
+        Taken::Yes
+    }
+
+    /// Takes a record of a session that was [recalled](Table::recall).
+    #[inline]
+    fn take_recalled(&mut self, record: &Record<'_>, memo: Memo, output: &mut Output<'_>) {
+        let slot = Some(memo.slot);
+        if record.severity() != Severity::Log {
+            self.table.see(memo, record, output);
+            return self.take_severe(slot, record, output);
+        }
+        let message = Message::parse(record.message());
+        let Self { table, texts, known_messages, .. } = self;
+        let Some(session) = table.see(memo, record, output) else { return };
+        // As what acts nearly always: a session that is there, and known to be a client's.
+        let acts = memo.is_client && session.is_connected && !session.is_replication;
+        match message {
+            Message::End { micros, step: None } => {
+                *known_messages += 1;
+                output.summary.facts.bare_durations += 1;
+                steps::end_bare(session, micros, record, output);
+            }
+            Message::Begin(step) if acts => {
+                *known_messages += 1;
+                steps::begin(session, step, record, texts, output);
+            }
+            Message::End { micros, step: Some(step) } if acts => {
+                *known_messages += 1;
+                steps::end(session, step, micros, record, texts, output);
+            }
+            _ => self.take_message(slot, message, record, output),
+        }
+    }
+
+    /// Counts a record, whoever's it is.
+    #[inline]
+    fn count(&mut self, record: &Record<'_>, summary: &mut Summary) {
+        let time = record.time();
+        if self.watermark.is_none_or(|watermark| watermark < time) {
+            self.watermark = Some(time);
+        }
+        summary.count_record(record.severity());
+        summary.facts.verbose += u64::from(!record.function().is_empty());
+    }
+
+    /// Tells of the limit of values, where a record has changed what is known of it.
+    #[inline]
+    fn note_limit(&mut self, summary: &mut Summary) {
+        if self.texts.limit.has_changed() {
+            summary.facts.parameter_limit_bytes = self.texts.limit.bytes();
+        }
+    }
+
+    /// The same as [`take`](Self::take) for a record whose session was not recalled.
+    #[inline(never)]
+    fn take_new(
+        &mut self,
+        record: &Record<'_>,
+        doubtful: bool,
+        memo: &mut Memo,
+        summary: &mut Summary,
+        place: Place<'_>,
+        visit: &mut dyn Visit,
+    ) -> Taken {
+        let found = self.table.find(&Key::of(record));
         let session = found.and_then(|at| self.table.known(at));
         let is_named = session.is_some_and(|session| session.is_named(record));
         if doubtful && !is_named && session.is_some_and(|session| !session.agrees(record)) {
             return Taken::Doubted;
         }
-        self.watermark = self.watermark.max(Some(record.time()));
-        summary.count_record(record.severity());
-        summary.facts.verbose += u64::from(!record.function().is_empty());
+        self.count(record, summary);
         let mut output =
             Output { emit: self.emit, visit, summary, place, is_ascii: record.is_ascii() };
-        let slot = match known {
-            true => self.table.look_at_known(memo, record, &mut output),
-            false => self.table.look_at(found, is_named, record, memo, &mut output),
-        };
+        let slot = self.table.look_at(found, is_named, record, memo, &mut output);
         match record.severity() {
-            Severity::Log => self.take_message(slot, record, &mut output),
-            Severity::Error | Severity::Fatal | Severity::Panic => {
-                self.table.take_failure(slot, record, &mut self.texts, &mut output);
+            Severity::Log => {
+                self.take_message(slot, Message::parse(record.message()), record, &mut output);
             }
-            Severity::Debug | Severity::Info | Severity::Notice | Severity::Warning => {}
+            _ => self.take_severe(slot, record, &mut output),
         }
-        if self.texts.limit.has_changed() {
-            summary.facts.parameter_limit_bytes = self.texts.limit.bytes();
-        }
+        self.note_limit(summary);
         Taken::Yes
+    }
+
+    /// Takes a record that is no message of the log.
+    fn take_severe(&mut self, slot: Option<usize>, record: &Record<'_>, output: &mut Output<'_>) {
+        match record.severity() {
+            Severity::Error | Severity::Fatal | Severity::Panic => {
+                self.table.take_failure(slot, record, &mut self.texts, output);
+            }
+            Severity::Debug
+            | Severity::Log
+            | Severity::Info
+            | Severity::Notice
+            | Severity::Warning => {}
+        }
     }
 
     /// Ends the input: actions that are open stay without an outcome.
@@ -146,8 +225,13 @@ impl Tracker {
         self.table.close_all(&mut output);
     }
 
-    fn take_message(&mut self, slot: Option<usize>, record: &Record<'_>, output: &mut Output<'_>) {
-        let message = Message::parse(record.message());
+    fn take_message(
+        &mut self,
+        slot: Option<usize>,
+        message: Message<'_>,
+        record: &Record<'_>,
+        output: &mut Output<'_>,
+    ) {
         let facts = &mut output.summary.facts;
         match message {
             Message::Other => return,

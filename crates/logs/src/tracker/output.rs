@@ -73,6 +73,7 @@ impl Open {
         (self.vxid, self.query_id, self.pipeline) = (draft.vxid, draft.query_id, draft.pipeline);
     }
 
+    #[inline(always)]
     fn draft<'a>(&'a self, outcome: OutcomeRef<'a>) -> Draft<'a> {
         Draft {
             time: self.time,
@@ -122,6 +123,7 @@ impl Output<'_> {
         self.push(session.identity(), draft, self.is_ascii);
     }
 
+    #[inline(always)]
     fn push(&mut self, identity: Identity<'_>, draft: &Draft<'_>, is_ascii: bool) {
         let event = EventRef {
             time: draft.time,

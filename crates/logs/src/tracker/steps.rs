@@ -208,7 +208,11 @@ pub(super) fn no_values(sql: &[u8]) -> Option<Parameters<'static>> {
 }
 
 /// Which step a bare duration belongs to, by the command tag or the server's own function.
+#[inline]
 pub(super) fn step_kind(record: &Record<'_>) -> Option<StepKind> {
+    if !is_other_step(record) {
+        return None;
+    }
     match (record.tag(), record.function()) {
         (b"PARSE", _) | (_, b"exec_parse_message") => Some(StepKind::Parse),
         (b"BIND", _) | (_, b"exec_bind_message") => Some(StepKind::Bind),
@@ -216,7 +220,8 @@ pub(super) fn step_kind(record: &Record<'_>) -> Option<StepKind> {
     }
 }
 
-/// Whether a record certainly tells of another step than parse or bind.
+/// Whether a record tells of which step it is; of another than parse or bind if it has no [`step_kind`].
+#[inline]
 fn is_other_step(record: &Record<'_>) -> bool {
     !record.tag().is_empty() || !record.function().is_empty()
 }

@@ -50,10 +50,12 @@ impl Key {
 /// It holds until the session ends or takes other names on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memo {
-    slot: usize,
+    pub(super) slot: usize,
     /// The session's number and the [version](Session::version) of its names; 0 if nothing is known.
     session: u64,
     version: u32,
+    /// The records come from a process that serves a client, as far as they say.
+    pub(super) is_client: bool,
 }
 
 /// Most sessions that are kept at a time. A log without disconnections would fill memory.
@@ -80,29 +82,30 @@ impl Table {
         self.slots.get(slot)?.as_deref()
     }
 
-    /// Whether the session that is remembered is there and has not changed.
+    /// The session that is remembered, if it is there and has not changed.
     #[inline]
-    pub(super) fn recall(&self, memo: &Memo) -> bool {
-        memo.session != 0
-            && self.slots.get(memo.slot).and_then(Option::as_deref).is_some_and(|session| {
-                (session.number, session.version) == (memo.session, memo.version)
-            })
+    pub(super) fn recall(&self, memo: &Memo) -> Option<&Session> {
+        let session = self.slots.get(memo.slot)?.as_deref()?;
+        let is_same = (session.number, session.version) == (memo.session, memo.version);
+        (memo.session != 0 && is_same).then_some(session)
     }
 
     /// Like [`look_at`](Self::look_at) for a session that was [recalled](Self::recall).
     #[inline]
-    pub(super) fn look_at_known(
+    pub(super) fn see(
         &mut self,
-        memo: &Memo,
+        memo: Memo,
         record: &Record<'_>,
         output: &mut Output<'_>,
-    ) -> Option<usize> {
+    ) -> Option<&mut Session> {
         self.clock += 1;
         let clock = self.clock;
         let session = self.session(memo.slot)?;
         session.seen = clock;
-        output.summary.facts.lost_lines += session.lost_lines(record);
-        Some(memo.slot)
+        if record.lines().is_some() {
+            output.summary.facts.lost_lines += session.lost_lines(record);
+        }
+        Some(session)
     }
 
     /// Keeps a session's names up to date, counts lost lines, and ends it if its process was started
@@ -128,7 +131,8 @@ impl Table {
         session.learn(record, is_named);
         output.summary.facts.lost_lines += session.lost_lines(record);
         if session.has_learnt(record) {
-            *memo = Memo { slot, session: session.number, version: session.version };
+            let (number, version) = (session.number, session.version);
+            *memo = Memo { slot, session: number, version, is_client: is_client(record) };
         }
         Some(slot)
     }
