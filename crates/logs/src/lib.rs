@@ -60,6 +60,7 @@ mod prefix;
 mod reader;
 mod record;
 mod seen;
+mod splits;
 mod sql;
 mod stderr;
 mod stream;

@@ -77,6 +77,12 @@ impl Known {
         }
     }
 
+    /// Whether a name with `: ` in it was met: then texts have to be read with care.
+    #[inline]
+    pub(crate) fn has_colons(&self) -> bool {
+        self.has_colons
+    }
+
     /// Whether the name inserted last had not been known.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
@@ -118,7 +124,9 @@ pub(crate) fn bound<'a>(text: &'a [u8], known: &Known) -> Option<Named<'a>> {
     Some(Named { statement: unnamed(statement), portal, sql })
 }
 
-fn unnamed(name: &[u8]) -> &[u8] {
+/// The name of a statement, empty for what stands for none.
+#[inline]
+pub(crate) fn unnamed(name: &[u8]) -> &[u8] {
     if name == b"<unnamed>" { b"" } else { name }
 }
 
@@ -153,6 +161,11 @@ fn plain_name(text: &[u8]) -> Option<usize> {
     let len = window.iter().position(|byte| !is_plain(byte))?;
     let sql = text[len..].strip_prefix(b": ")?;
     begins_like_sql(sql).then_some(len)
+}
+
+/// Length of the name in front of a text that can be read in one way only, if there is no portal.
+pub(crate) fn simple_name(text: &[u8]) -> Option<usize> {
+    plain_name(text).filter(|len| !text[..*len].contains(&b'/'))
 }
 
 /// Where `: ` stands in a text. Names are short, so that a searcher for it is dearer than the search.

@@ -41,6 +41,7 @@ use crate::{
     prefix::Names,
     reader::Sessions,
     record::{Record, Severity},
+    splits::Splits,
     summary::{Place, Summary},
 };
 
@@ -59,6 +60,7 @@ pub(crate) struct Tracker {
 #[derive(Debug, Default)]
 struct Texts {
     values: Values,
+    splits: Splits,
     /// Of the values in `DETAIL`.
     limit: Limit,
     /// Of the values in `CONTEXT`, which have a limit of their own.

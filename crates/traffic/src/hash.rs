@@ -158,13 +158,17 @@ impl EventHash {
     /// The word of a list.
     fn list(&mut self, parameters: Parameters<'_>) -> u64 {
         self.entries.clear();
-        for value in parameters.iter() {
+        let mut add = |value| {
             let word = match value {
                 ParameterRef::Null => 0,
                 ParameterRef::Value(text) => xxh3_64(text),
                 ParameterRef::Truncated(text) => !xxh3_64(text),
             };
             self.entries.extend_from_slice(&word.to_le_bytes());
+        };
+        match parameters {
+            Parameters::Flat { bytes, slots } => slots.iter().for_each(|slot| add(slot.of(bytes))),
+            Parameters::List(_) => parameters.iter().for_each(add),
         }
         xxh3_64(&self.entries)
     }

@@ -448,7 +448,8 @@ impl<'a> Parameters<'a> {
 
 impl Slot {
     /// The value. A slot beyond the bytes is an empty text: whoever made it was wrong.
-    fn of(self, bytes: &[u8]) -> ParameterRef<'_> {
+    #[inline]
+    pub(crate) fn of(self, bytes: &[u8]) -> ParameterRef<'_> {
         let text =
             |start: u32, end: u32| bytes.get(start as usize..end as usize).unwrap_or_default();
         match self {

@@ -38,17 +38,30 @@ impl Held {
     pub(super) fn set(&mut self, action: &ActionRef<'_>) {
         self.clear();
         self.kind = action.kind();
-        match action {
-            ActionRef::Call { function } => self.bytes.extend_from_slice(function),
-            ActionRef::Copy { direction, .. } => self.direction = *direction,
-            _ => {}
-        }
-        let bound = action.bound();
-        self.add(action.statement().unwrap_or_default());
+        let (bound, sql) = match action {
+            ActionRef::Bind(bound) | ActionRef::Execute(bound) | ActionRef::Fetch(bound) => {
+                self.add(bound.statement);
+                (Some(bound), Some(bound.sql))
+            }
+            ActionRef::Simple { sql } => (None, Some(*sql)),
+            ActionRef::Copy { sql, direction } => {
+                self.direction = *direction;
+                (None, Some(*sql))
+            }
+            ActionRef::Parse { statement, sql } => {
+                self.add(statement);
+                (None, Some(*sql))
+            }
+            ActionRef::Call { function } => {
+                self.add(function);
+                (None, None)
+            }
+            ActionRef::Connect | ActionRef::Disconnect | ActionRef::Cancel => (None, None),
+        };
         self.statement_end = self.bytes.len();
         self.add(bound.map_or(b"", |bound| bound.portal));
         self.portal_end = self.bytes.len();
-        if let Some(sql) = action.sql() {
+        if let Some(sql) = sql {
             self.bytes.extend_from_slice(sql.as_bytes());
             self.sql_hash = sql.hash();
         }

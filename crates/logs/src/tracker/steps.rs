@@ -152,15 +152,21 @@ fn action<'a>(
         Step::Call(function) => return Some(ActionRef::Call { function }),
         Step::Parse(text) | Step::Bind(text) | Step::Execute(text) | Step::Fetch(text) => text,
     };
-    let named = match step {
-        Step::Parse(_) => names::parsed(text, &session.known),
-        _ => names::bound(text, &session.known),
+    let simple = if session.known.has_colons() { None } else { texts.splits.of(text) };
+    let (statement, portal, sql) = match simple {
+        Some((statement, sql)) => (statement, &b""[..], sql),
+        None => {
+            let named = match step {
+                Step::Parse(_) => names::parsed(text, &session.known),
+                _ => names::bound(text, &session.known),
+            };
+            let Some(Named { statement, portal, sql }) = named else {
+                output.summary.note(Reason::BadStep, output.place, record.message());
+                return None;
+            };
+            (statement, portal, Hashed::new(sql))
+        }
     };
-    let Some(Named { statement, portal, sql }) = named else {
-        output.summary.note(Reason::BadStep, output.place, record.message());
-        return None;
-    };
-    let sql = Hashed::new(sql);
     session.known.insert(statement, sql);
     if let Step::Parse(_) = step {
         return Some(ActionRef::Parse { statement, sql });
