@@ -30,13 +30,45 @@ struct Second {
     /// `YYYY-MM-DD HH:MM:SS`.
     text: [u8; SECONDS_LEN],
     zone: [u8; ZONE_LEN_MAX],
-    /// Its bytes as a number, the first one lowest.
-    zone_word: u64,
     zone_len: usize,
+    /// The same as numbers, to compare times by.
+    words: Words,
     /// Seconds since the Unix epoch.
     epoch: i64,
     /// What had to be assumed of the zone: it holds for each time again.
     assumed: Option<Assumption>,
+}
+
+/// A second and its zone as numbers whose lowest byte comes first.
+#[derive(Clone, Copy, Debug)]
+struct Words {
+    /// `YYYY-MM-DD HH:MM`.
+    minute: u128,
+    /// `:SS.`.
+    second: u32,
+    zone: u64,
+    /// Bits of the zone in its word, and how many there are; none if the zone is empty, or as long as the word.
+    zone_mask: u64,
+    zone_bits: u32,
+    /// Microseconds since the Unix epoch.
+    epoch_us: i64,
+}
+
+impl Words {
+    fn of(text: &[u8; SECONDS_LEN], zone: [u8; ZONE_LEN_MAX], zone_len: usize, epoch: i64) -> Self {
+        let (minute, second) = text.split_at(16);
+        let zone_bits = if zone_len < ZONE_LEN_MAX { 8 * zone_len as u32 } else { 0 };
+        let epoch_us = epoch.checked_mul(1_000_000);
+        Self {
+            minute: minute.first_chunk().map_or(0, |chunk| u128::from_le_bytes(*chunk)),
+            second: u32::from_le_bytes([second[0], second[1], second[2], b'.']),
+            zone: u64::from_le_bytes(zone),
+            zone_mask: (1 << zone_bits) - 1,
+            // A time that is no number of microseconds is for others to refuse.
+            zone_bits: if epoch_us.is_some() { zone_bits } else { 0 },
+            epoch_us: epoch_us.unwrap_or(0),
+        }
+    }
 }
 
 /// Longer zones are not cached.
@@ -74,31 +106,33 @@ impl Clock {
     #[inline]
     pub(crate) fn read_next(&mut self, text: &[u8]) -> Option<(Timestamp, usize)> {
         let second = self.cached[0].as_ref()?;
+        let Words { minute, second: seconds, zone, zone_mask, zone_bits, epoch_us } = second.words;
         // The second, `.`, three digits, a space; a zone and what follows it, in eight bytes.
-        let (stamp, rest) = text.split_first_chunk::<{ SECONDS_LEN + 5 }>()?;
-        let (seconds, millis) = stamp.split_first_chunk::<SECONDS_LEN>()?;
-        let &[b'.', a, b, c, b' '] = millis else { return None };
-        if *seconds != second.text {
-            return None;
-        }
-        let [a, b, c] = [a, b, c].map(|digit| digit.wrapping_sub(b'0'));
-        if a > 9 || b > 9 || c > 9 {
-            return None;
-        }
-        let behind = u64::from_le_bytes(*rest.first_chunk()?) ^ second.zone_word;
-        let zone_bits = 8 * second.zone_len as u32;
-        let end = u64::from_le_bytes(*rest.first_chunk()?).checked_shr(zone_bits)? as u8;
-        if second.zone_len == 0
-            || behind & ((1_u64 << zone_bits) - 1) != 0
-            || end.is_ascii_alphanumeric()
+        let stamp: &[u8; SECONDS_LEN + 5 + ZONE_LEN_MAX] = text.first_chunk()?;
+        let (to_minute, rest) = stamp.split_first_chunk()?;
+        let (to_second, rest) = rest.split_first_chunk()?;
+        let (millis, rest) = rest.split_first_chunk()?;
+        let behind = u64::from_le_bytes(*rest.first_chunk()?);
+        if u128::from_le_bytes(*to_minute) != minute
+            || u32::from_le_bytes(*to_second) != seconds
+            || (behind ^ zone) & zone_mask != 0
+            || zone_bits == 0
+            || ((behind >> zone_bits) as u8).is_ascii_alphanumeric()
         {
             return None;
         }
-        self.assumed = self.assumed.or(second.assumed);
-        let micros = (i64::from(a) * 100 + i64::from(b) * 10 + i64::from(c)) * 1000;
-        let epoch = second.epoch.checked_mul(1_000_000)?;
-        let len = SECONDS_LEN + ".000 ".len() + second.zone_len;
-        Some((Timestamp::from_micros(epoch.checked_add(micros)?), len))
+        // Each byte less what it must be, or the least it may be; of the digits no more than 9 is left.
+        let digits = u32::from_le_bytes(*millis) ^ u32::from_le_bytes(*b"000 ");
+        if (digits.wrapping_add(0x0076_7676) | digits) & 0xff80_8080 != 0 {
+            return None;
+        }
+        let [a, b, c, _] = digits.to_le_bytes().map(i64::from);
+        if let Some(assumed) = second.assumed {
+            self.assumed = self.assumed.or(Some(assumed));
+        }
+        let micros = (a * 100 + b * 10 + c) * 1000;
+        let len = SECONDS_LEN + ".000 ".len() + zone_bits as usize / 8;
+        Some((Timestamp::from_micros(epoch_us.checked_add(micros)?), len))
     }
 
     /// The epoch second that a session's start names.
@@ -128,8 +162,9 @@ impl Clock {
         self.cached[slot] = (civil.zone.len() <= ZONE_LEN_MAX).then(|| {
             let mut zone = [0; ZONE_LEN_MAX];
             zone[..civil.zone.len()].copy_from_slice(civil.zone);
-            let (zone_word, zone_len) = (u64::from_le_bytes(zone), civil.zone.len());
-            Second { text: *civil.text, zone, zone_word, zone_len, epoch, assumed }
+            let zone_len = civil.zone.len();
+            let words = Words::of(civil.text, zone, zone_len, epoch);
+            Second { text: *civil.text, zone, zone_len, words, epoch, assumed }
         });
         Some((epoch, civil.micros))
     }

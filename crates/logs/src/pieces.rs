@@ -90,6 +90,11 @@ impl Span {
         }
     }
 
+    /// The same with the newline behind it, if it is there at all.
+    pub(crate) fn with_line_end(self) -> Self {
+        if self == Self::ABSENT { self } else { Self { len: self.len + 1, ..self } }
+    }
+
     /// Its first `len` bytes.
     pub(crate) fn shortened(self, len: usize) -> Self {
         Self { len: self.len.min(len as u32), ..self }

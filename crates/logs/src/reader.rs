@@ -135,7 +135,6 @@ impl Reader {
 
 /// The part of a [`Reader`] that needs nothing but the bytes of a piece.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each thread")]
 pub(crate) enum Framer {
     Stderr(StderrFramer),
     Csv(CsvFramer),

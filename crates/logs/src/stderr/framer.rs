@@ -42,9 +42,9 @@ pub(crate) struct StderrFramer {
 pub(super) struct Line {
     pub(super) start: usize,
     pub(super) end: usize,
-    newlines: u32,
+    pub(super) newlines: u32,
     /// It goes over several lines of the file.
-    is_folded: bool,
+    pub(super) is_folded: bool,
     /// Where its first colon with two spaces behind is: its label's, nearly always.
     pub(super) colon: Option<usize>,
     /// There is another one.
@@ -53,24 +53,26 @@ pub(super) struct Line {
 
 /// A record that is being put together, if there is one.
 pub(super) struct Open {
-    is_open: bool,
+    pub(super) is_open: bool,
+    /// It is the last frame already, but for its end. Only `start`, `newlines` and `label_at` are here.
+    pub(super) is_framed: bool,
     /// Where it begins in the piece, and newlines before it.
     pub(super) start: u32,
-    newlines: u32,
+    pub(super) newlines: u32,
     /// The number of its owner.
-    owner: u32,
-    severity: Severity,
-    time: Timestamp,
-    assumption: Option<Assumption>,
+    pub(super) owner: u32,
+    pub(super) severity: Severity,
+    pub(super) time: Timestamp,
+    pub(super) assumption: Option<Assumption>,
     /// What a prefix says that does not repeat; nothing unless `is_cold`.
     cold: Frame,
-    is_cold: bool,
+    pub(super) is_cold: bool,
     /// The message, with its line end.
-    main: Span,
-    parts: Parts,
+    pub(super) main: Span,
+    pub(super) parts: Parts,
     /// Some of the parts are there.
-    has_parts: bool,
-    is_folded: bool,
+    pub(super) has_parts: bool,
+    pub(super) is_folded: bool,
     /// The bytes before the label of its first line. Further lines of it nearly always repeat them.
     pub(super) label_at: usize,
 }
@@ -107,11 +109,23 @@ impl StderrFramer {
         let mut open = Open::NONE;
         let doubt_bytes = self.prefix.doubt_bytes();
         while let Some(line) = lines.next() {
-            if open.is_open && open.takes_repeated(piece, &line) {
+            if open.takes_repeated(piece, &line, out) {
                 continue;
             }
-            let quick = self.read_quickly(piece, &line, out);
-            let Some(read) = quick.or_else(|| self.read(piece, line, out)) else {
+            if let Some(quick) = self.read_quickly(piece, &line, out)
+                && !(line.has_more_colons && doubt_bytes.is_some())
+            {
+                if open.is_framed {
+                    self.end_framed(line.start, out);
+                } else if open.is_open {
+                    self.finish(&open, piece, marks, line.start, out);
+                }
+                let is_simple = !line.is_folded && !self.with_returns;
+                open.begin_quickly(&line, &quick, is_simple, out);
+                continue;
+            }
+            open.take_back(out);
+            let Some(read) = self.read(piece, line, out) else {
                 open.is_open = false;
                 continue;
             };
@@ -138,6 +152,7 @@ impl StderrFramer {
             }
         }
         // What a record still lacks that is open now is in the next piece.
+        open.take_back(out);
     }
 
     /// Reads prefix and label of a line.
@@ -277,6 +292,16 @@ impl StderrFramer {
         })
     }
 
+    /// Ends the record that is framed last, unless it is too long.
+    #[inline]
+    fn end_framed(&self, end: usize, out: &mut Frames) {
+        let Some(last) = out.frames.last_mut() else { return };
+        last.end = end as u32;
+        if end - last.start as usize > self.max_record_bytes {
+            out.frames.pop();
+        }
+    }
+
     /// Adds the frame of a record that ends at `end`, unless it is too long.
     #[inline]
     fn finish(&self, record: &Open, piece: &[u8], marks: &Marks, end: usize, out: &mut Frames) {
@@ -378,6 +403,7 @@ fn label_before(text: &[u8], end: usize) -> usize {
 impl Open {
     const NONE: Self = Self {
         is_open: false,
+        is_framed: false,
         start: 0,
         newlines: 0,
         owner: 0,
@@ -395,7 +421,7 @@ impl Open {
 
     /// A record that begins with this line.
     #[inline]
-    fn begin(&mut self, line: &Line, read: &Read, time: Timestamp, severity: Severity) {
+    pub(super) fn begin(&mut self, line: &Line, read: &Read, time: Timestamp, severity: Severity) {
         (self.start, self.newlines) = (line.start as u32, line.newlines);
         (self.owner, self.severity) = (read.owner, severity);
         (self.time, self.assumption) = (time, read.assumption);
