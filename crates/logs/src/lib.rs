@@ -66,6 +66,8 @@ mod stderr;
 mod stream;
 mod summary;
 mod tracker;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 pub use completeness::{Completeness, Gap, Lack};
 pub use error::ImportError;

@@ -84,10 +84,14 @@ impl Marks {
         }
     }
 
-    /// Where the newlines are that are not before `start`.
-    pub(crate) fn newlines_from(&self, start: usize) -> impl Iterator<Item = usize> {
-        let first = self.places.partition_point(|place| ((place & !COLON) as usize) < start);
-        let newlines = self.places[first..].iter().filter(|place| **place & COLON == 0);
+    /// Where the newlines are that are no mark before the one with the number `first`.
+    pub(crate) fn newlines_from(&self, first: usize) -> impl Iterator<Item = usize> {
+        let newlines = self
+            .places
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
+            .filter(|place| **place & COLON == 0);
         newlines.map(|place| *place as usize)
     }
 
@@ -116,12 +120,10 @@ fn masks(bytes: &Bytes) -> (u64, u64) {
 /// The same, by vectors of 32 bytes.
 #[cfg(target_arch = "x86_64")]
 mod vectors {
-    use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8,
-        _mm256_set1_epi8,
-    };
+    use std::arch::x86_64::{__m256i, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_set1_epi8};
 
     use super::Bytes;
+    use crate::vector;
 
     #[inline]
     #[target_feature(enable = "avx2")]
@@ -142,28 +144,14 @@ mod vectors {
             _mm256_cmpeq_epi8(load(bytes, at + 2), space),
         );
         let colons = _mm256_and_si256(_mm256_cmpeq_epi8(text, colon), spaces);
-        (mask(_mm256_cmpeq_epi8(text, newline)), mask(colons))
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn mask(equal: __m256i) -> u64 {
-        u64::from(_mm256_movemask_epi8(equal).cast_unsigned())
+        (vector::bits(_mm256_cmpeq_epi8(text, newline)), vector::bits(colons))
     }
 
     /// 32 bytes from `at` on.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn load(bytes: &Bytes, at: usize) -> __m256i {
-        let text: &[u8; 32] = bytes[at..].first_chunk().expect("two halves, and two bytes behind");
-        #[expect(
-            unsafe_code,
-            reason = "put together from words, a load takes as long as all the rest"
-        )]
-        // SAFETY: the array has as many bytes, and the load asks for no alignment.
-        unsafe {
-            _mm256_loadu_si256(text.as_ptr().cast())
-        }
+        vector::load(bytes[at..].first_chunk().expect("two halves, and two bytes behind"))
     }
 }
 

@@ -91,42 +91,23 @@ fn block_of(bytes: &[u8; BLOCK], wanted: [u8; 3]) -> Block {
 /// The same, by vectors of 32 bytes.
 #[cfg(target_arch = "x86_64")]
 mod vectors {
-    use std::arch::x86_64::{
-        __m256i, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi8,
-    };
+    use std::arch::x86_64::{_mm256_cmpeq_epi8, _mm256_set1_epi8};
 
     use super::{BLOCK, Block};
+    use crate::vector;
 
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(super) fn block_of(bytes: &[u8; BLOCK], wanted: [u8; 3]) -> Block {
-        let (low, high) = (load(bytes, 0), load(bytes, 32));
+        let half = |at: usize| vector::load(bytes[at..].first_chunk().expect("two halves"));
+        let (low, high) = (half(0), half(32));
         let mut block = [0; 3];
         for (mask, byte) in block.iter_mut().zip(wanted) {
             let byte = _mm256_set1_epi8(byte.cast_signed());
-            *mask = bits(_mm256_cmpeq_epi8(low, byte)) | bits(_mm256_cmpeq_epi8(high, byte)) << 32;
+            let bits = |half| vector::bits(_mm256_cmpeq_epi8(half, byte));
+            *mask = bits(low) | bits(high) << 32;
         }
         block
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn bits(equal: __m256i) -> u64 {
-        u64::from(_mm256_movemask_epi8(equal).cast_unsigned())
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn load(bytes: &[u8; BLOCK], at: usize) -> __m256i {
-        let text: &[u8; 32] = bytes[at..].first_chunk().expect("two halves");
-        #[expect(
-            unsafe_code,
-            reason = "put together from words, a load takes as long as all the rest"
-        )]
-        // SAFETY: the array has as many bytes, and the load asks for no alignment.
-        unsafe {
-            _mm256_loadu_si256(text.as_ptr().cast())
-        }
     }
 }
 

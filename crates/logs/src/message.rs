@@ -163,19 +163,27 @@ fn duration(rest: &[u8]) -> Message<'_> {
     }
 }
 
+/// Digits before the point of a duration, at most: a number of microseconds has three more.
+const MILLIS_DIGITS_MAX: usize = 15;
+
 /// Reads `12.345 ms` as microseconds.
 #[inline]
 fn millis(text: &[u8]) -> Option<(u64, &[u8])> {
-    let mut micros = 0_u64;
-    let mut rest = text;
-    while let [digit @ b'0'..=b'9', after @ ..] = rest {
-        micros = micros.checked_mul(10)?.checked_add(u64::from(digit & 0x0f))?;
-        rest = after;
+    let digit = |byte: &u8| Some(byte.wrapping_sub(b'0')).filter(|digit| *digit < 10);
+    let (mut whole, mut len) = (0_u64, 0);
+    while let Some(next) = text.get(len).and_then(digit) {
+        whole = whole * 10 + u64::from(next);
+        len += 1;
+        // Thirty thousand years.
+        if len > MILLIS_DIGITS_MAX {
+            return None;
+        }
     }
+    let rest = text.get(len..)?;
     let [b'.', a, b, c, b' ', b'm', b's', after @ ..] = rest else { return None };
-    let is_whole = rest.len() < text.len() && [a, b, c].iter().all(|digit| digit.is_ascii_digit());
+    let is_whole = len > 0 && [a, b, c].iter().all(|digit| digit.is_ascii_digit());
     let fraction = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + u64::from(**digit & 0x0f));
-    is_whole.then_some((micros.checked_mul(1000)?.checked_add(fraction)?, after))
+    is_whole.then_some((whole * 1000 + fraction, after))
 }
 
 /// What follows `execute `.

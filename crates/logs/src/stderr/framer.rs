@@ -43,6 +43,8 @@ pub(super) struct Line {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) newlines: u32,
+    /// The number of the first mark in it.
+    pub(super) mark: usize,
     /// It goes over several lines of the file.
     pub(super) is_folded: bool,
     /// Where its first colon with two spaces behind is: its label's, nearly always.
@@ -59,6 +61,8 @@ pub(super) struct Open {
     /// Where it begins in the piece, and newlines before it.
     pub(super) start: u32,
     pub(super) newlines: u32,
+    /// The number of the first mark in it.
+    pub(super) mark: usize,
     /// The number of its owner.
     pub(super) owner: u32,
     pub(super) severity: Severity,
@@ -343,7 +347,8 @@ impl StderrFramer {
             let unfold = |text, scratch: &mut _| unfold(piece, text, with_returns, scratch);
             texts(&mut frame, *main, parts, piece, scratch, unfold);
         } else {
-            let unfold = |text, scratch: &mut _| unfold_by(marks, piece, text, scratch);
+            let unfold =
+                |text, scratch: &mut _| unfold_by(marks, record.mark, piece, text, scratch);
             texts(&mut frame, *main, parts, piece, scratch, unfold);
         }
         out.frames.push(frame);
@@ -376,14 +381,15 @@ impl StderrFramer {
     }
 }
 
-/// Like [`unfold`] of lines without carriage returns, for whoever knows where the newlines are.
-fn unfold_by(marks: &Marks, piece: &[u8], text: Span, scratch: &mut Vec<u8>) -> Span {
+/// Like [`unfold`] of lines without carriage returns, for whoever knows where the newlines are: among the
+/// marks from `first` on.
+fn unfold_by(marks: &Marks, first: usize, piece: &[u8], text: Span, scratch: &mut Vec<u8>) -> Span {
     let text = without_line_end(piece, text, false);
     let range = text.range();
-    let newlines = marks.newlines_from(range.start).take_while(|at| *at < range.end);
+    let newlines = marks.newlines_from(first).skip_while(|at| *at < range.start);
     let from = scratch.len();
     let mut copied = range.start;
-    for newline in newlines {
+    for newline in newlines.take_while(|at| *at < range.end) {
         scratch.extend_from_slice(&piece[copied..=newline]);
         // A tab is behind, or the line would end here.
         copied = newline + 2;
@@ -406,6 +412,7 @@ impl Open {
         is_framed: false,
         start: 0,
         newlines: 0,
+        mark: 0,
         owner: 0,
         severity: Severity::Log,
         time: Timestamp::from_micros(0),
@@ -422,7 +429,7 @@ impl Open {
     /// A record that begins with this line.
     #[inline]
     pub(super) fn begin(&mut self, line: &Line, read: &Read, time: Timestamp, severity: Severity) {
-        (self.start, self.newlines) = (line.start as u32, line.newlines);
+        (self.start, self.newlines, self.mark) = (line.start as u32, line.newlines, line.mark);
         (self.owner, self.severity) = (read.owner, severity);
         (self.time, self.assumption) = (time, read.assumption);
         self.main = Span::input(line.start + read.text, line.end);
@@ -497,7 +504,7 @@ impl<'a> Lines<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Line> {
-        let Self { at: start, newlines, .. } = *self;
+        let Self { at: start, newlines, mark: first, .. } = *self;
         let (mut colon, mut has_more_colons) = (None, false);
         loop {
             let mark = self.marks.at(self.mark)?;
@@ -517,7 +524,16 @@ impl<'a> Lines<'a> {
                 Some(_) => {
                     self.at = end;
                     let is_folded = self.newlines - newlines > 1;
-                    return Some(Line { start, end, newlines, is_folded, colon, has_more_colons });
+                    let mark = first;
+                    return Some(Line {
+                        start,
+                        end,
+                        newlines,
+                        mark,
+                        is_folded,
+                        colon,
+                        has_more_colons,
+                    });
                 }
                 None => return None,
             }

@@ -72,7 +72,7 @@ impl Open {
             return self.begin(line, &read, quick.time, Severity::Log);
         }
         (self.is_open, self.label_at) = (false, label_at);
-        (self.start, self.newlines) = (line.start as u32, line.newlines);
+        (self.start, self.newlines, self.mark) = (line.start as u32, line.newlines, line.mark);
         out.frames.push(Frame {
             start: line.start as u32,
             end: line.end as u32,

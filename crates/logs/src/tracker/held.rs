@@ -87,6 +87,7 @@ impl Held {
     }
 
     /// Forgets the texts, and gives memory back that few actions need.
+    #[inline]
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.slots.clear();
@@ -99,6 +100,7 @@ impl Held {
         self.kind
     }
 
+    #[inline]
     pub(super) fn action(&self) -> ActionRef<'_> {
         match self.kind {
             Kind::Connect => ActionRef::Connect,
@@ -115,6 +117,7 @@ impl Held {
     }
 
     /// The action as that of a prepared statement, whatever its kind.
+    #[inline]
     pub(super) fn bound(&self) -> BoundRef<'_> {
         let (bytes, slots) = (&self.bytes[self.sql_end..], self.slots.as_slice());
         BoundRef {

@@ -72,19 +72,6 @@ impl Open {
         (self.time, self.source) = (draft.time, draft.source);
         (self.vxid, self.query_id, self.pipeline) = (draft.vxid, draft.query_id, draft.pipeline);
     }
-
-    #[inline(always)]
-    fn draft<'a>(&'a self, outcome: OutcomeRef<'a>) -> Draft<'a> {
-        Draft {
-            time: self.time,
-            action: self.held.action(),
-            outcome,
-            source: self.source,
-            vxid: self.vxid,
-            query_id: self.query_id,
-            pipeline: self.pipeline,
-        }
-    }
 }
 
 impl Output<'_> {
@@ -97,16 +84,32 @@ impl Output<'_> {
         session.open.set(draft, self.is_ascii);
     }
 
-    /// The outcome of the open action.
+    /// The outcome of the open action, if one is open.
+    #[inline]
     pub(super) fn conclude(&mut self, session: &mut Session, outcome: OutcomeRef<'_>) {
-        if !std::mem::take(&mut session.open.is_open) {
-            return;
+        if session.open.is_open {
+            self.conclude_open(session, outcome);
         }
-        let draft = session.open.draft(outcome);
-        self.summary.count_outcome(draft.action.kind(), &outcome);
+    }
+
+    #[inline(never)]
+    fn conclude_open(&mut self, session: &mut Session, outcome: OutcomeRef<'_>) {
+        let open = &session.open;
+        self.summary.count_outcome(open.held.kind(), &outcome);
         if self.emit == Emit::End {
-            self.push(session.identity_of_open(), &draft, session.open.is_ascii);
+            let event = EventRef {
+                time: open.time,
+                identity: session.identity_of_open(),
+                action: open.held.action(),
+                outcome,
+                source: open.source,
+                vxid: open.vxid.as_ref().map(Vxid::as_str),
+                query_id: open.query_id,
+                pipeline: open.pipeline,
+            };
+            self.show(&event, open.is_ascii);
         }
+        session.open.is_open = false;
         session.forget_former();
         session.open.held.clear();
     }
@@ -135,7 +138,13 @@ impl Output<'_> {
             query_id: draft.query_id,
             pipeline: draft.pipeline,
         };
-        self.summary.count_event(&event, is_ascii);
-        self.visit.event(&event);
+        self.show(&event, is_ascii);
+    }
+
+    /// Counts an event and lends it.
+    #[inline]
+    fn show(&mut self, event: &EventRef<'_>, is_ascii: bool) {
+        self.summary.count_event(event, is_ascii);
+        self.visit.event(event);
     }
 }
