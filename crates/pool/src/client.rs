@@ -105,6 +105,11 @@ impl Client {
         }
     }
 
+    /// Whether it has sent, or begun to send, what has not been dealt with.
+    pub(crate) fn asks(&self) -> bool {
+        !self.inlet.held.is_empty() || !self.inlet.at_boundary() || self.syncing != Syncing::No
+    }
+
     /// What it has to send to have its statement cancelled. The process id says worker and slot; its
     /// sign bit is clear, because some clients take a negative one for an error.
     pub(crate) fn cancel_key(&self, worker: WorkerId, id: ClientId) -> CancelKey {

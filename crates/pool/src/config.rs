@@ -6,6 +6,7 @@
 //! the user's and the database's own settings. Nothing here acts on any of it.
 
 mod application_name;
+mod changes;
 mod database;
 mod durations;
 mod file;
@@ -17,6 +18,7 @@ mod pairs;
 pub mod pgbouncer;
 mod pool;
 mod secret;
+mod set;
 mod tcp;
 mod timeouts;
 mod tls;
@@ -39,6 +41,7 @@ use crate::hba::Hba;
 
 pub use self::{
     application_name::ApplicationName,
+    changes::Change,
     database::{Database, HostOrder},
     file::{Form, Read, ReadError, Remark, Wrong},
     log::Log,
@@ -52,7 +55,7 @@ pub use self::{
     userlist::{UserlistError, UserlistErrorKind, read as read_userlist},
 };
 
-pub(crate) use self::database::host_and_port;
+pub(crate) use self::{changes::needs_restart, database::host_and_port, set::SetError};
 pub use crate::proxy::ProxySource;
 
 /// All of it.

@@ -122,7 +122,7 @@ impl Core {
     }
 
     /// Makes a pool known, or gives it other settings; those with limits in them take effect for
-    /// what is opened from now on.
+    /// what is opened from now on. [`Core::pools_changed`] deals with what is there.
     pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
         if self.pools.len() <= id.index() {
             self.pools.resize_with(id.index() + 1, || None);
@@ -131,6 +131,7 @@ impl Core {
             Some(pool) => {
                 spec.greeting.inherit(&pool.spec.greeting);
                 pool.spec = spec;
+                pool.look_for_surplus();
             }
             none => *none = Some(Pool::new(spec)),
         }
@@ -249,9 +250,11 @@ impl Core {
         self.adopt(transfer)
     }
 
-    /// Gives idle servers of a pool to those who wait, and greets those who wait for that.
+    /// Gives idle servers of a pool to those who wait, and greets those who wait for that. One that was
+    /// handed over may have set out before an order that it would not outlive: such are closed.
     pub fn serve_waiting(&mut self, pool: PoolId, now: Time, io: &mut dyn Io) {
         self.now = now;
+        self.close_barred(pool, io);
         self.serve(pool, io);
     }
 

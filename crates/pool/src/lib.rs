@@ -66,4 +66,4 @@ pub use spec::{Check, Mode, PoolSpec, Reserve, Reset, Timeouts};
 pub use statements::Statements;
 pub use tally::{Spans, Tally};
 pub use time::Time;
-pub use worker::{Control, End, Pooler, StartError};
+pub use worker::{Control, End, Origin, Pooler, ReloadError, Reloaded, StartError};

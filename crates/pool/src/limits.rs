@@ -28,6 +28,11 @@ impl Limit {
         self.max.load(Ordering::Relaxed)
     }
 
+    /// Whether there are more than there may be, because fewer may be than before.
+    pub(crate) fn is_over(&self) -> bool {
+        self.taken() > self.max()
+    }
+
     /// Changes how many there may be; those there are stay.
     pub fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
@@ -72,6 +77,11 @@ impl Permits {
         }
         limits[..got].iter().for_each(|limit| limit.give_back());
         None
+    }
+
+    /// Whether one of them is of a limit that has been lowered below what is taken.
+    pub(crate) fn are_over(&self) -> bool {
+        self.0.iter().any(|limit| limit.is_over())
     }
 }
 

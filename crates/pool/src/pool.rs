@@ -77,6 +77,9 @@ pub(crate) struct Pool {
     pub(crate) wanted_by: VecDeque<Wanted>,
     /// We do not ask others for a server before this.
     pub(crate) ask_at: Time,
+    /// A limit may have been lowered below what is taken: servers that become free are looked at. Kept
+    /// here so that giving a server back looks at no limit otherwise.
+    pub(crate) shrinks: bool,
 }
 
 impl Pool {
@@ -95,7 +98,14 @@ impl Pool {
             restarting: false,
             wanted_by: VecDeque::new(),
             ask_at: Time::default(),
+            shrinks: false,
         }
+    }
+
+    /// Looks at whether there are more servers than there may be.
+    pub(crate) fn look_for_surplus(&mut self) {
+        let reserve = self.spec.reserve.iter().flat_map(|reserve| reserve.limits.iter());
+        self.shrinks = self.spec.server_limits.iter().chain(reserve).any(|limit| limit.is_over());
     }
 
     /// Takes the server that the next client gets: the one used last, its caches are warm; or, in

@@ -53,6 +53,9 @@ pub enum Refusal {
     /// An operator has ended it.
     #[error("terminating connection due to administrator command")]
     Killed,
+    /// Its database is not among the settings any more.
+    #[error("the database was removed from the pooler's settings")]
+    DatabaseRemoved,
     /// The pooler is being stopped.
     #[error("the pooler is shutting down")]
     Shutdown,
@@ -74,7 +77,7 @@ impl Refusal {
             Self::ServerLogin { sqlstate, .. } => sqlstate,
             Self::TooLong { .. } => b"54000",
             Self::SimpleQuery => b"08P01",
-            Self::Killed | Self::Shutdown => b"57P01",
+            Self::Killed | Self::DatabaseRemoved | Self::Shutdown => b"57P01",
         }
     }
 

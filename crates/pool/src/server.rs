@@ -91,7 +91,7 @@ pub(crate) struct Server {
     /// The worker was told to read nothing from it.
     pub(crate) paused: bool,
     /// Given back with the connection.
-    pub(crate) _permits: Permits,
+    pub(crate) permits: Permits,
 }
 
 impl Server {
@@ -127,7 +127,7 @@ impl Server {
             deallocates: None,
             backlogged: false,
             paused: false,
-            _permits: permits,
+            permits,
         }
     }
 

@@ -54,6 +54,12 @@ pub struct PoolSpec {
     pub gate: Arc<Gate>,
     /// What takes too long.
     pub timeouts: Timeouts,
+    /// Grows whenever servers that were opened before are of no more use: they are elsewhere, or we
+    /// are somebody else there.
+    pub edition: u32,
+    /// Whether clients are let go as soon as they are in no transaction: their database is there no
+    /// more.
+    pub closes: bool,
 }
 
 /// A query that puts a server's session back to its beginning.
@@ -88,6 +94,13 @@ pub struct Reserve {
 }
 
 impl PoolSpec {
+    /// Servers of another epoch are closed as they become free. Neither part ever shrinks, so two
+    /// equal sums are two equal parts.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.gate.epoch().wrapping_add(self.edition)
+    }
+
     /// A pool in transaction mode with PgBouncer's customary values and a limit of its own.
     pub fn new(servers_max: u32) -> Self {
         Self {
@@ -106,6 +119,8 @@ impl PoolSpec {
             greeting: Arc::default(),
             gate: Arc::default(),
             timeouts: Timeouts::default(),
+            edition: 0,
+            closes: false,
         }
     }
 }

@@ -23,6 +23,7 @@ mod helpers;
 mod link;
 mod lookup;
 mod mail;
+mod reload;
 mod run;
 mod seats;
 mod sockets;
@@ -38,7 +39,10 @@ use std::{
 use howdah_connect::tls::TlsError;
 use howdah_net::{ListenError, Listener, Poller};
 
-pub use self::control::Control;
+pub use self::{
+    control::Control,
+    reload::{Origin, ReloadError, Reloaded},
+};
 use self::{
     directory::Directory,
     front::Front,
@@ -120,12 +124,21 @@ pub enum StartError {
 }
 
 impl Pooler {
-    /// Listens, and starts the workers.
+    /// Listens, and starts the workers. Settings can be changed at the console only.
     ///
     /// # Errors
     ///
     /// [`StartError`]; nothing is left behind.
     pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_from(config, None)
+    }
+
+    /// The same with settings that [`Control::reload`] reads again from where they came from.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left behind.
+    pub fn start_from(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
         let workers = match config.workers {
             Some(workers) => workers.get(),
             None => thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
@@ -141,7 +154,7 @@ impl Pooler {
         let unix = listen_unix(&config, &addresses, &mut listeners)?;
 
         let tls = tls::server_config(&config.tls)?;
-        let front = Arc::new(Front::new(Directory::new(config)?, tls));
+        let front = Arc::new(Front::new(Directory::new(config)?, tls, origin));
         let helpers = Helpers::start(&front)?;
         let pollers = (0..workers).map(|_| Poller::new()).collect::<io::Result<Vec<_>>>()?;
         let mailboxes = pollers

@@ -9,12 +9,15 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use howdah_pool::{
-    Pooler,
+    Control, Origin, Pooler,
     config::{Config, Read, ReadError, Remark},
 };
-use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use rustix::{
+    process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
+    time::{ClockId, Timespec, clock_gettime},
+};
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
@@ -32,6 +35,9 @@ use crate::{
 /// tells.
 ///
 /// Operators connect to the database howdah, or pgbouncer, and say SHOW HELP there.
+///
+/// SIGHUP reads the settings again: those that are wrong are refused as a whole, and what changed is
+/// logged.
 ///
 /// SIGTERM and Ctrl-C take no new clients and let each go when its transaction is over; a second one
 /// stops.
@@ -52,11 +58,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if args.check {
-        return judge(read(&args, ctx))?.conclude(ctx);
+        return judge(read(&args, ctx).map(|(read, _)| read))?.conclude(ctx);
     }
     let read =
         read(&args, ctx).hint("`howdah pool --check -c FILE` tells all that is wrong with a file");
-    let Read { mut config, warnings, .. } = read?;
+    let (Read { mut config, warnings, .. }, path) = read?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.workers = args.workers.or(config.workers);
     if geteuid().is_root() {
@@ -65,9 +71,9 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     raise_descriptor_limit(&config);
     // Before anything is open: a signal that comes early must not be missed.
     let flag = ctx.interrupted();
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let patience = config.timeouts.shutdown;
-    let pooler = Pooler::start(config)
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let origin = Origin { path, workers: args.workers };
+    let pooler = Pooler::start_from(config, Some(origin))
         .context("cannot start the pooler")
         .hint("is another pooler running there? Places are set by [pool.listen]")?;
     for address in pooler.addresses() {
@@ -90,14 +96,34 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         thread::Builder::new().name("counts".to_owned()).spawn(keep)?;
     }
     service_state("READY=1");
-    let signal = signals.forever().next();
+    let control = pooler.control();
+    let signal = signals.forever().find(|signal| match *signal {
+        SIGHUP => {
+            reload(&control);
+            false
+        }
+        _ => true,
+    });
     service_state("STOPPING=1");
     if signal.is_some() {
         pooler.drain();
     }
-    let ended = wait(pooler, patience);
+    let ended = wait(pooler, control.config().timeouts.shutdown);
     drop(flag);
     ended
+}
+
+/// Reads the settings again. What comes of it stands in the log; what is said here is for systemd, whose
+/// `Type=notify-reload` waits for it.
+fn reload(control: &Control) {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+    let now_us = tv_sec * 1_000_000 + tv_nsec / 1000;
+    service_state(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
+    let status = match control.reload() {
+        Ok(reloaded) => format!("settings read again, {} changes", reloaded.changes.len()),
+        Err(_) => "settings not changed: they are wrong, see the log".to_owned(),
+    };
+    service_state(&format!("READY=1\nSTATUS={status}"));
 }
 
 /// Waits for the last client, for so long as it is given.
@@ -114,13 +140,13 @@ fn wait(pooler: Pooler, patience: Option<Duration>) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Settings from the file that was named, or found.
-fn read(args: &Args, ctx: &Context) -> anyhow::Result<Read> {
+/// Settings from the file that was named, or found; and which it is.
+fn read(args: &Args, ctx: &Context) -> anyhow::Result<(Read, PathBuf)> {
     if let Some(path) = &args.settings {
-        return Ok(Config::read(path)?);
+        return Ok((Config::read(path)?, path.clone()));
     }
     match ConfigFile::find(ctx.config())? {
-        Some(file) => Ok(read_text(file.text(), file.path())?),
+        Some(file) => Ok((read_text(file.text(), file.path())?, file.path().to_owned())),
         None => bail!("there are no settings: name them by -c FILE"),
     }
 }

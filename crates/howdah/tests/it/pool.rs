@@ -4,8 +4,10 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    os::unix::net::UnixDatagram,
     path::Path,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    time::Duration,
 };
 
 use howdah_connect::{Client, ConnectError, Environment, Target, Words};
@@ -25,14 +27,24 @@ struct Server {
 impl Server {
     /// Starts one with these settings, in a folder.
     fn start(folder: &Path, file: &str, settings: &str) -> Self {
+        Self::start_with(folder, file, settings, |command| command)
+    }
+
+    /// The same with more said to it.
+    fn start_with(
+        folder: &Path,
+        file: &str,
+        settings: &str,
+        more: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Self {
         fs::write(folder.join(file), settings).unwrap();
-        let mut child = Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
+        command
             .args(["pool", "--log-level=trace", "--log-format=text", "--workers=2", "-c", file])
             .current_dir(folder)
             .env("HOME", folder)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        let mut child = more(&mut command).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut server = Self { child, stderr, port: 0, said: String::new() };
         let place = server.line("listening: ");
@@ -53,7 +65,11 @@ impl Server {
     }
 
     fn signal(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.send(Signal::TERM);
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end; how it ended, and all that it said.
@@ -136,6 +152,52 @@ fn the_deadline_and_a_second_signal_end_transactions() {
     pool.signal();
     let (status, said) = pool.end();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "{said}");
+}
+
+/// A service manager of `Type=notify-reload` is told when a reload begins and when it is over.
+#[test]
+fn sighup_reads_the_settings_again() {
+    let Some(server) = cluster("sighup") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let told = || {
+        let mut state = [0; 4096];
+        let length = manager.recv(&mut state).unwrap();
+        String::from_utf8_lossy(&state[..length]).into_owned()
+    };
+    let settings = trusting(&server, "");
+    let pool = Server::start_with(folder.path(), "howdah.toml", &settings, |command| {
+        command.env("NOTIFY_SOCKET", folder.path().join("notify"))
+    });
+    assert!(told().starts_with("READY=1"));
+    let mut client = pool.connect("user=postgres").unwrap();
+    for (settings, status) in [
+        (
+            trusting(&server, "sizes = { pool = 3 }\nworkers = 1"),
+            "STATUS=settings read again, 1 changes",
+        ),
+        (trusting(&server, "sizes = { pol = 3 }"), "STATUS=settings not changed"),
+    ] {
+        fs::write(folder.path().join("howdah.toml"), settings).unwrap();
+        pool.send(Signal::HUP);
+        let began = told();
+        let at = began.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
+        assert!(at.parse::<u64>().unwrap() > 0, "{began}");
+        let over = told();
+        assert!(over.starts_with("READY=1\n") && over.contains(status), "{over}");
+    }
+    client.query("select 1").unwrap();
+    pool.signal();
+    let (status, said) = pool.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("settings: sizes.pool: 20 -> 3"), "{said}");
+    assert!(
+        said.contains("settings not changed: howdah.toml:3: sizes: unknown field `pol`"),
+        "{said}"
+    );
+    // --workers=2 wins over the file, then and now.
+    assert!(!said.contains("settings: workers"), "{said}");
 }
 
 /// A pgbouncer.ini as people have it, its users in a file of their own; and no secret in the log,

@@ -40,7 +40,8 @@ pub(super) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Dura
     duration(from).map(|found| (!found.is_zero()).then_some(found))
 }
 
-fn with_unit(text: &str) -> Option<Duration> {
+/// A duration with its unit; seconds without one.
+pub(super) fn with_unit(text: &str) -> Option<Duration> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

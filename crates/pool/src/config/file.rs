@@ -191,7 +191,7 @@ impl Config {
     }
 
     /// What cannot be, whichever form it was written in: key and reason.
-    fn wrong(&self) -> impl Iterator<Item = (String, String)> {
+    pub(super) fn wrong(&self) -> impl Iterator<Item = (String, String)> {
         let mut wrong = Vec::new();
         let mut rule = |is_wrong: bool, key: &str, why: &str| {
             if is_wrong {

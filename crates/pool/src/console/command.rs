@@ -13,6 +13,10 @@ pub(crate) enum Command {
     Help,
     /// A setting of the console's own session, which drivers set at their start: nothing happens.
     SetOfSession,
+    /// The settings are read again.
+    Reload,
+    /// A setting of the pooler has another value.
+    Set { name: String, value: String },
     /// Servers of these databases are closed as they become free, and no client gets one.
     Pause(Databases),
     /// The end of that, or of all pauses.
@@ -80,6 +84,11 @@ impl Command {
                 Self::Show(Show::by_words(what).ok_or_else(unknown)?)
             }
             ["SET", setting, ..] if is_of_session(setting) => Self::SetOfSession,
+            ["SET", ..] => {
+                let (name, value) = setting(text).ok_or_else(unknown)?;
+                Self::Set { name, value }
+            }
+            ["RELOAD"] => Self::Reload,
             ["PAUSE"] | ["PAUSE", _] => Self::Pause(databases()),
             ["RESUME"] | ["RESUME", _] => Self::Resume(databases()),
             ["ENABLE", _] => Self::Enable(name(1), true),
@@ -100,7 +109,8 @@ impl Command {
         match self {
             Self::Empty => "",
             Self::Show(_) | Self::Help => "SHOW",
-            Self::SetOfSession => "SET",
+            Self::SetOfSession | Self::Set { .. } => "SET",
+            Self::Reload => "RELOAD",
             Self::Pause(_) => "PAUSE",
             Self::Resume(_) => "RESUME",
             Self::Enable(_, true) => "ENABLE",
@@ -134,6 +144,32 @@ fn is_of_session(setting: &str) -> bool {
     NAMES.contains(&name) || name == "SESSION"
 }
 
+/// Name and value of `SET name = value` or `SET name TO value`. A value may stand in single quotes, one
+/// within them is doubled.
+fn setting(text: &str) -> Option<(String, String)> {
+    let text = text.trim().trim_end_matches(';').trim_end();
+    let rest = text.get(3..)?.trim_start();
+    let (name, rest) = rest.split_at(rest.find(|c: char| c == '=' || c.is_whitespace())?);
+    let rest = rest.trim_start();
+    let value = match (rest.strip_prefix('='), rest.split_at_checked(2)) {
+        (Some(value), _) => value,
+        (None, Some((to, value))) if to.eq_ignore_ascii_case("to") => {
+            value.strip_prefix(char::is_whitespace)?
+        }
+        _ => return None,
+    };
+    let value = value.trim();
+    let value = match value.strip_prefix('\'') {
+        Some(quoted) => {
+            let pairs = quoted.strip_suffix('\'')?.replace("''", "\0");
+            (!pairs.contains('\'')).then(|| pairs.replace('\0', "'"))?
+        }
+        None if value.is_empty() || value.contains('\'') => return None,
+        None => value.to_owned(),
+    };
+    Some((name.to_ascii_lowercase(), value))
+}
+
 /// The words of a text, without the semicolon at its end; `None` if a quote is never closed.
 fn words(text: &str) -> Option<Vec<String>> {
     let text = text.trim().trim_end_matches(';');
@@ -163,6 +199,8 @@ fn words(text: &str) -> Option<Vec<String>> {
 #[test]
 fn commands_are_read_as_people_write_them() {
     let one = |name: &str| Databases::One(name.to_owned());
+    let set =
+        |name: &str, value: &str| Command::Set { name: name.to_owned(), value: value.to_owned() };
     for (text, command) in [
         ("", Command::Empty),
         (" ; ", Command::Empty),
@@ -176,13 +214,35 @@ fn commands_are_read_as_people_write_them() {
         ("Resume shop;", Command::Resume(one("shop"))),
         ("DISABLE shop", Command::Enable("shop".to_owned(), false)),
         ("kill_client 42", Command::KillClient(42)),
+        ("reload;", Command::Reload),
+        ("set default_pool_size=5", set("default_pool_size", "5")),
+        ("SET sizes.pool = '5';", set("sizes.pool", "5")),
+        ("set server_reset_query to 'select ''a'''", set("server_reset_query", "select 'a'")),
+        ("set server_check_query = ''", set("server_check_query", "")),
+        ("set Pool_Mode TO transaction", set("pool_mode", "transaction")),
+        ("set admin_users = a, b ;", set("admin_users", "a, b")),
         ("SHUTDOWN wait_for_clients", Command::Shutdown(Shutdown::WaitForClients)),
     ] {
         assert_eq!(Command::parse(text), Ok(command), "{text}");
     }
-    for text in
-        ["pause a b", "show", "show me", "kill_client x", "pause \"a", "drop table x", "enable"]
-    {
+    for text in [
+        "pause a b",
+        "show",
+        "show me",
+        "kill_client x",
+        "pause \"a",
+        "drop table x",
+        "enable",
+        "set",
+        "set a",
+        "set a b",
+        "set a =",
+        "set a = 'b",
+        "set a = b'",
+        "set a = 'b'c'",
+        "set a tob",
+        "set a t\u{e4}",
+    ] {
         let parsed = Command::parse(text);
         assert!(text == "show" || parsed.is_err(), "{text}: {parsed:?}");
     }

@@ -27,12 +27,12 @@ pub(crate) trait Operator {
     /// They cannot be had.
     fn show(&mut self, show: Show) -> Result<Vec<Vec<Value>>, Failure>;
 
-    /// Does something, and returns when it is done.
+    /// Does something, and returns when it is done, with what is to be said of it beside that.
     ///
     /// # Errors
     ///
     /// It cannot be done.
-    fn order(&mut self, command: &Command) -> Result<(), Failure>;
+    fn order(&mut self, command: &Command) -> Result<Vec<String>, Failure>;
 }
 
 /// Why something was not done.
@@ -275,13 +275,9 @@ impl Session {
                     data_row(row, &columns, formats.unwrap_or_default(), out);
                 });
             }
-            Command::Help => {
-                let text = help();
-                let fields = encode::essentials(Severity::Notice, b"00000", text.as_bytes());
-                encode::notice_response(out, fields).expect(NO_ZERO_BYTE);
-            }
+            Command::Help => notice(&help(), out),
             Command::SetOfSession => {}
-            other => operator.order(other)?,
+            other => operator.order(other)?.iter().for_each(|text| notice(text, out)),
         }
         encode::command_complete(out, command.tag().as_bytes()).expect(NO_ZERO_BYTE);
         Ok(())
@@ -301,12 +297,18 @@ fn no_portal() -> Failure {
 fn help() -> String {
     let names: Vec<_> = Show::names().collect();
     format!(
-        "Console usage\n\tSHOW {}\n\tSHOW HELP\n\tPAUSE [db]\n\t\
+        "Console usage\n\tSHOW {}\n\tSHOW HELP\n\tSET key = arg\n\tRELOAD\n\tPAUSE [db]\n\t\
          RESUME [db]\n\tDISABLE db\n\tENABLE db\n\tRECONNECT [db]\n\tKILL [db]\n\t\
          KILL_CLIENT id\n\tWAIT_CLOSE [db]\n\tSHUTDOWN\n\t\
          SHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS",
         names.join("|")
     )
+}
+
+fn notice(text: &str, out: &mut Vec<u8>) {
+    let text = text.replace('\0', " ");
+    let fields = encode::essentials(Severity::Notice, b"00000", text.as_bytes());
+    encode::notice_response(out, fields).expect(NO_ZERO_BYTE);
 }
 
 fn refuse(failure: &Failure, severity: Severity, out: &mut Vec<u8>) {

@@ -53,6 +53,8 @@ pub struct PoolView {
     pub user: String,
     /// For how long clients have servers.
     pub mode: Mode,
+    /// Whether new clients go elsewhere: its database is gone, or has another mode.
+    pub is_retired: bool,
     /// What holds for it.
     pub settings: PoolSettings,
     /// What was counted since the start.

@@ -52,12 +52,16 @@ impl Core {
         self.next_sweep = self.now + SWEEP_EVERY;
         for index in 0..self.clients.slots() {
             self.sweep_client(index, io);
+            self.let_go(index, io);
         }
         for index in 0..self.servers.slots() {
             self.sweep_server(index, io);
         }
         for index in 0..self.pools.len() {
-            if self.pools[index].is_some() {
+            if let Some(pool) = &mut self.pools[index] {
+                if pool.shrinks {
+                    pool.look_for_surplus();
+                }
                 let pool = PoolId(u32::try_from(index).expect("it was made of a u32"));
                 self.welcome(pool, io);
                 self.open_for_waiting(pool, io);

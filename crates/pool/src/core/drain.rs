@@ -1,7 +1,7 @@
 //! Letting clients go because the pooler is being stopped.
 
 use super::Core;
-use crate::{Io, client::ClientState, refusal::Refusal, time::Time};
+use crate::{Io, refusal::Refusal, time::Time};
 
 impl Core {
     /// Sends away every client that asks for nothing and is in no transaction, and every one that
@@ -11,8 +11,7 @@ impl Core {
         self.now = now;
         for index in 0..self.clients.slots() {
             let Some((id, client)) = self.clients.at(index) else { continue };
-            let asks = !client.inlet.held.is_empty();
-            if matches!(client.state, ClientState::Idle | ClientState::Welcome) && !asks {
+            if self.is_at_rest(client) {
                 self.refuse(id, &Refusal::Shutdown, io);
             }
         }

@@ -23,6 +23,7 @@ use crate::{
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     login::ServerLogin,
     pool::Wanted,
+    refusal::Refusal,
     server::{Server, ServerState},
     settings::{ServerSettings, is_settable},
     spec::Mode,
@@ -183,6 +184,9 @@ impl Core {
                 let client = self.clients.get_mut(client_id).expect("linked clients exist");
                 let spec = &self.pools[pool_id.index()].as_ref().expect("it has servers").spec;
                 let resets = spec.reset.as_ref().is_some_and(|reset| reset.always);
+                if spec.closes && !client.asks() {
+                    return self.refuse(client_id, &Refusal::DatabaseRemoved, io);
+                }
                 if spec.mode == Mode::Session || !client.inlet.at_boundary() {
                     return;
                 }

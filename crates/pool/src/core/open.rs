@@ -52,7 +52,7 @@ impl Core {
             let pool = self.pool(pool_id);
             pool.opening += 1;
             pool.servers += 1;
-            let epoch = pool.spec.gate.epoch();
+            let epoch = pool.spec.epoch();
             let server = self.servers.insert(Server::opening(pool_id, epoch, permits, now));
             io.open_server(server, pool_id);
         }

@@ -3,7 +3,9 @@
 use super::Core;
 use crate::{
     Io,
+    client::{Client, ClientState},
     ids::{ClientId, PoolId},
+    pool::Pool,
     refusal::Refusal,
     server::{Server, ServerState},
     time::Time,
@@ -14,15 +16,57 @@ impl Core {
     /// that may have one are served.
     pub fn gates_turned(&mut self, now: Time, io: &mut dyn Io) {
         self.now = now;
-        for index in 0..self.servers.slots() {
-            let Some((id, server)) = self.servers.at(index) else { continue };
-            if server.state == ServerState::Idle && self.is_barred(server) {
-                self.close_server(id, io);
-            }
+        for pool in self.known_pools() {
+            self.close_barred(pool, io);
         }
         for pool in self.known_pools() {
             self.open_for_waiting(pool, io);
             self.serve(pool, io);
+        }
+    }
+
+    /// Closes idle servers of a pool that are not to be used.
+    pub(super) fn close_barred(&mut self, pool: PoolId, io: &mut dyn Io) {
+        let idle = self.pools.get(pool.index()).and_then(Option::as_ref).map(|it| it.idle.clone());
+        for id in idle.into_iter().flatten() {
+            let server = self.servers.get(id).filter(|server| server.state == ServerState::Idle);
+            if server.is_some_and(|server| self.is_barred(server)) {
+                self.close_server(id, io);
+            }
+        }
+    }
+
+    /// Pools were given other settings by [`Core::set_pool`]: servers that are of no use, or too many,
+    /// are closed, those in use when they become free; clients of databases that are gone are sent away,
+    /// those in a transaction at its end; who may have a server now gets one.
+    pub fn pools_changed(&mut self, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        for index in 0..self.clients.slots() {
+            self.let_go(index, io);
+        }
+        self.gates_turned(now, io);
+    }
+
+    /// Sends a client away whose database is gone, if it can be.
+    pub(super) fn let_go(&mut self, index: usize, io: &mut dyn Io) {
+        let Some((id, client)) = self.clients.at(index) else { return };
+        let pool = self.pools[client.pool.index()].as_ref();
+        if pool.is_some_and(|pool| pool.spec.closes) && self.is_at_rest(client) {
+            self.refuse(id, &Refusal::DatabaseRemoved, io);
+        }
+    }
+
+    /// Whether a client asks for nothing and is in no transaction, whoever has its server; or has not
+    /// been greeted, or waits for a server that it is not to get.
+    pub(super) fn is_at_rest(&self, client: &Client) -> bool {
+        match client.state {
+            ClientState::Welcome => true,
+            ClientState::Idle => !client.asks(),
+            ClientState::Waiting => false,
+            ClientState::Linked(server) => {
+                let is_settled = self.servers.get(server).is_some_and(Server::is_settled);
+                is_settled && !client.asks()
+            }
         }
     }
 
@@ -58,14 +102,19 @@ impl Core {
     #[inline]
     pub(super) fn is_barred(&self, server: &Server) -> bool {
         let pool = self.pools[server.pool.index()].as_ref();
-        pool.is_some_and(|pool| pool.spec.gate.is_paused()) || self.is_outdated(server)
+        let is_barred = |pool: &Pool| {
+            pool.spec.gate.is_paused()
+                || pool.shrinks && server.permits.are_over()
+                || pool.spec.closes && pool.waiting.is_empty()
+        };
+        pool.is_some_and(is_barred) || self.is_outdated(server)
     }
 
     /// Whether a server is to be replaced.
     #[inline]
     pub(super) fn is_outdated(&self, server: &Server) -> bool {
         let pool = self.pools[server.pool.index()].as_ref();
-        pool.is_some_and(|pool| pool.spec.gate.epoch() != server.epoch)
+        pool.is_some_and(|pool| pool.spec.epoch() != server.epoch)
     }
 
     fn known_pools(&self) -> Vec<PoolId> {

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     ClientId, ClientReport, ClientView, Counts, DatabaseView, Gate, Peer, Place, PoolId, PoolView,
     Report, ServerId, ServerReport, ServerView, Spans, Tally, View, WorkerId,
+    config::Config,
     console::{Databases, Shutdown},
     tally::micros,
 };
@@ -39,7 +40,7 @@ pub(super) struct WorkerReport {
 }
 
 /// Longest time to wait for the workers' answers: each answers within a turn of its loop.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two looks at whether something has come to pass.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -49,6 +50,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub(super) struct NoDatabase(pub(super) String);
 
 impl Control {
+    /// The settings that hold now.
+    pub fn config(&self) -> Arc<Config> {
+        self.front.directory.config()
+    }
+
     /// The pooler as it is now; with all its clients and servers if `with_peers`.
     pub fn view(&self, with_peers: bool) -> View {
         let reports = self.reports(with_peers);
@@ -90,7 +96,7 @@ impl Control {
             is_disabled: gate.is_disabled(),
         });
         let logins = self.front.logins.first().map_or(0, |limit| limit.taken() as usize);
-        let config = Arc::clone(self.front.directory.config());
+        let config = self.front.directory.config();
         View { config, at, pools, clients, servers, databases: databases.collect(), logins }
     }
 
@@ -113,7 +119,7 @@ impl Control {
         found
     }
 
-    fn tell(&self, mail: impl Fn() -> Mail) {
+    pub(super) fn tell(&self, mail: impl Fn() -> Mail) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
     }
 
@@ -215,8 +221,11 @@ impl Control {
 
     /// Counts periods of statistics until the pooler ends.
     pub(super) fn keep_history(&self, over: &mpsc::Receiver<()>) {
-        let log = self.front.directory.config().log;
-        while over.recv_timeout(log.stats_period) == Err(RecvTimeoutError::Timeout) {
+        loop {
+            let log = self.front.directory.config().log;
+            if over.recv_timeout(log.stats_period) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
             let mut sums: HashMap<PoolId, Tally> = HashMap::new();
             for pool in self.reports(false).into_iter().flat_map(|it| it.report.pools) {
                 *sums.entry(pool.pool).or_default() += &pool.tally;
@@ -291,6 +300,7 @@ fn pool_view(entry: &PoolEntry) -> PoolView {
         database: entry.key.database.clone(),
         user: entry.key.user.clone(),
         mode: entry.spec.mode,
+        is_retired: entry.is_retired,
         settings: entry.settings.clone(),
         tally: Tally::default(),
         counts: Counts::default(),

@@ -9,9 +9,13 @@ use std::{
 use howdah_net::{Interest, Poller, Readiness, Received, Stream, Token};
 use howdah_wire::startup::CancelKey;
 
-use super::control::{Control, NoDatabase};
+use super::{
+    control::{Control, NoDatabase},
+    reload::{Reloaded, SetFailure, chain},
+};
 use crate::{
     Permits,
+    config::SetError,
     console::{Command, Failure, Goodbye, Operator, Session, Show, Value},
 };
 
@@ -96,6 +100,20 @@ fn wait(poller: &mut Poller, control: &Control, ready: &mut Vec<Readiness>) -> i
     Ok(())
 }
 
+/// Most notices about changed settings; the log has all of them.
+const NOTICES_MAX: usize = 200;
+
+/// As many texts as may be said, and how many were not.
+fn shortened(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut texts: Vec<_> = texts.collect();
+    if texts.len() > NOTICES_MAX {
+        let more = texts.len() - NOTICES_MAX;
+        texts.truncate(NOTICES_MAX);
+        texts.push(format!("and {more} more, which are in the log"));
+    }
+    texts
+}
+
 /// Does what the console is told.
 struct Desk {
     control: Control,
@@ -112,9 +130,27 @@ impl Operator for Desk {
         Ok(show.rows(&self.control.view(show.needs_peers())))
     }
 
-    fn order(&mut self, command: &Command) -> Result<(), Failure> {
+    fn order(&mut self, command: &Command) -> Result<Vec<String>, Failure> {
         let control = &self.control;
         match command {
+            Command::Reload => {
+                let Reloaded { changes, warnings } =
+                    control.reload().map_err(|error| Failure::new(*b"F0000", chain(&error)))?;
+                let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+                return Ok(shortened(warnings.chain(changes.iter().map(ToString::to_string))));
+            }
+            Command::Set { name, value } => {
+                let failed = |error: SetFailure| {
+                    let sqlstate = match &error {
+                        SetFailure::Set(SetError::Fixed(_)) => *b"55P02",
+                        SetFailure::Set(SetError::Unknown(_)) => *b"42704",
+                        _ => *b"22023",
+                    };
+                    Failure::new(sqlstate, chain(&error))
+                };
+                let changes = control.set(name, value).map_err(failed)?;
+                return Ok(changes.iter().map(ToString::to_string).collect());
+            }
             Command::Pause(databases) => control.pause(databases)?,
             Command::Resume(databases) => {
                 if !control.resume(databases)? {
@@ -133,6 +169,6 @@ impl Operator for Desk {
             Command::Shutdown(how) => control.shut_down(*how),
             Command::Empty | Command::Show(_) | Command::Help | Command::SetOfSession => {}
         }
-        Ok(())
+        Ok(Vec::new())
     }
 }

@@ -1,7 +1,7 @@
 //! [`Front`]: what all workers and their helpers share.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc, Mutex, PoisonError, RwLock,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -9,67 +9,95 @@ use howdah_connect::tls::common_name;
 use howdah_net::Stream;
 use howdah_wire::auth::scram::ClientKeys;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use rustls::ServerConfig;
 
-use super::{control::History, desk::VISITORS_MAX, directory::Directory, tls::ClientTls};
+use super::{
+    control::History,
+    desk::VISITORS_MAX,
+    directory::{Directory, ServerTls},
+    reload::Origin,
+    tls::ClientTls,
+};
 use crate::{
     CancelSecret, Limit, Statements,
     auth::{ClientRules, Entropy, TlsFacts},
+    config::Config,
 };
 
 /// So many clients may be on their way in, however few may be in.
 const LOGINS_MIN: u32 = 128;
 
+/// How clients come in: what they must prove, and our side of TLS. One that is on its way in keeps those
+/// that it began with.
+#[derive(Debug)]
+pub(super) struct Doors {
+    pub(super) rules: Arc<ClientRules>,
+    /// `None` answers no to who asks for TLS.
+    pub(super) tls: Option<ClientTls>,
+}
+
 /// What all workers and their helpers share.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) directory: Directory,
-    /// The client leg's TLS; `None` answers no to who asks for it.
-    pub(super) tls: Option<Arc<ServerConfig>>,
+    doors: RwLock<Arc<Doors>>,
     /// How many clients may be on their way in: strangers must not take all descriptors.
     pub(super) logins: Arc<[Arc<Limit>]>,
-    pub(super) rules: Arc<ClientRules>,
+    /// From it come the answers to users that do not exist; the same to the end.
+    mock_secret: [u8; 32],
     /// Keys of the passwords that we show servers.
     pub(super) server_keys: ClientKeys,
-    /// Of our certificate, for channel binding.
-    end_point_hash: Option<Vec<u8>>,
     /// Prepared statements, by text and types.
     pub(super) statements: Arc<Statements>,
     random: SystemRandom,
     /// How many operators may be at the console.
     pub(super) visitors: Arc<[Arc<Limit>]>,
     pub(super) history: Mutex<History>,
+    /// Where settings are read from again; held by the one who changes settings.
+    pub(super) origin: Mutex<Option<Origin>>,
     is_over: AtomicBool,
 }
 
 impl Front {
-    pub(super) fn new(directory: Directory, tls: Option<ClientTls>) -> Self {
+    pub(super) fn new(
+        directory: Directory,
+        tls: Option<ClientTls>,
+        origin: Option<Origin>,
+    ) -> Self {
         let config = directory.config();
-        let logins = [Limit::new(config.limits.clients.max(LOGINS_MIN))].into();
+        let logins = [Limit::new(logins_max(&config))].into();
         let random = SystemRandom::new();
         let mut mock_secret = [0; 32];
         // Without a working source of randomness nobody gets in: see below.
         let _ = random.fill(&mut mock_secret);
         let keys = ClientKeys::default();
-        let rules = ClientRules::new(Arc::clone(config), mock_secret, keys.clone());
-        let rules = Arc::new(rules.with_owner(rustix::process::geteuid().as_raw()));
-        let (tls, end_point_hash) = match tls {
-            Some(tls) => (Some(tls.config), tls.end_point_hash),
-            None => (None, None),
-        };
+        let rules = Arc::new(rules(config, mock_secret, keys.clone()));
         Self {
             directory,
-            tls,
+            doors: RwLock::new(Arc::new(Doors { rules, tls })),
             logins,
-            rules,
+            mock_secret,
             server_keys: keys,
-            end_point_hash,
             statements: Arc::default(),
             random,
             visitors: [Limit::new(VISITORS_MAX)].into(),
             history: Mutex::default(),
+            origin: Mutex::new(origin),
             is_over: AtomicBool::new(false),
         }
+    }
+
+    /// How clients come in now.
+    pub(super) fn doors(&self) -> Arc<Doors> {
+        Arc::clone(&self.doors.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has other settings hold. Workers are to be told.
+    pub(super) fn change(&self, config: Arc<Config>, server: ServerTls, tls: Option<ClientTls>) {
+        self.logins.iter().for_each(|limit| limit.set_max(logins_max(&config)));
+        self.directory.change(Arc::clone(&config), server);
+        let rules = Arc::new(rules(config, self.mock_secret, self.server_keys.clone()));
+        let doors = Arc::new(Doors { rules, tls });
+        *self.doors.write().unwrap_or_else(PoisonError::into_inner) = doors;
     }
 
     /// Whether the pooler has ended.
@@ -92,19 +120,30 @@ impl Front {
         entropy
     }
 
-    /// What a TLS handshake with a client has come to.
-    pub(super) fn tls_facts(&self, stream: &Stream) -> TlsFacts {
-        TlsFacts {
-            alpn: stream.alpn_protocol().map(<[u8]>::to_vec),
-            end_point_hash: self.end_point_hash.clone(),
-            has_certificate: stream.peer_certificate().is_some(),
-            common_name: stream.peer_certificate().and_then(common_name),
-        }
-    }
-
     /// Random bytes for a client's cancel key; `None` if the system has none.
     pub(super) fn cancel_secret(&self) -> Option<CancelSecret> {
         let mut secret = [0; 32];
         self.random.fill(&mut secret).ok().map(|()| CancelSecret(secret))
     }
+}
+
+impl Doors {
+    /// What a TLS handshake with a client has come to.
+    pub(super) fn tls_facts(&self, stream: &Stream) -> TlsFacts {
+        TlsFacts {
+            alpn: stream.alpn_protocol().map(<[u8]>::to_vec),
+            end_point_hash: self.tls.as_ref().and_then(|tls| tls.end_point_hash.clone()),
+            has_certificate: stream.peer_certificate().is_some(),
+            common_name: stream.peer_certificate().and_then(common_name),
+        }
+    }
+}
+
+fn rules(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> ClientRules {
+    let owner = rustix::process::geteuid().as_raw();
+    ClientRules::new(config, mock_secret, keys).with_owner(owner)
+}
+
+fn logins_max(config: &Config) -> u32 {
+    config.limits.clients.max(LOGINS_MIN)
 }

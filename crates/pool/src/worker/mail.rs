@@ -33,6 +33,8 @@ pub(super) enum Mail {
     Report { with_peers: bool, to: Sender<WorkerReport> },
     /// An operator has turned a [`crate::Gate`].
     GatesTurned,
+    /// Settings have changed; say when they are followed.
+    Settings(Sender<()>),
     /// End all clients and servers of these pools.
     Kill(Arc<[PoolId]>),
     /// End this client, and say whether it was there.

@@ -110,11 +110,7 @@ impl Worker {
             now: Time::default(),
             stage: Stage::Open,
         };
-        let longest = worker.front.directory.config().limits.message_bytes;
-        // The longest there can be is no limit.
-        if longest < i32::MAX.cast_unsigned() {
-            worker.core.bound_messages(longest);
-        }
+        worker.bound_messages();
         worker.watch_listeners()?;
         Ok(worker)
     }
@@ -553,6 +549,11 @@ impl Worker {
                     let _ = to.send(self.report(with_peers));
                 }
                 Mail::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
+                Mail::Settings(done) => {
+                    self.follow_settings();
+                    // Who does not wait for it any more need not know.
+                    let _ = done.send(());
+                }
                 Mail::Kill(pools) => {
                     for pool in pools.iter() {
                         self.core.kill_pool(*pool, self.now, &mut self.sockets);
@@ -566,6 +567,25 @@ impl Worker {
                 Mail::Stop => self.stage = Stage::Over,
             }
         }
+    }
+
+    /// Has the core follow the directory's settings.
+    fn follow_settings(&mut self) {
+        self.bound_messages();
+        self.sockets.log = self.front.directory.config().log;
+        for entry in self.front.directory.pools() {
+            if self.core.has_pool(entry.id) {
+                self.core.set_pool(entry.id, Arc::clone(&entry.spec));
+            }
+        }
+        self.core.pools_changed(self.now, &mut self.sockets);
+    }
+
+    fn bound_messages(&mut self) {
+        let longest = self.front.directory.config().limits.message_bytes;
+        // The longest there can be is no limit.
+        let longest = if longest < i32::MAX.cast_unsigned() { longest } else { u32::MAX };
+        self.core.bound_messages(longest);
     }
 
     /// Takes no new clients from now on.

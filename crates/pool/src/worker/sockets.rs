@@ -127,7 +127,7 @@ impl Sockets {
     }
 
     pub(super) fn route(&mut self, server: ServerId) -> Option<Route> {
-        self.place(Peer::Server(server)).as_ref()?.route
+        self.place(Peer::Server(server)).as_ref()?.route.clone()
     }
 
     /// Where a peer is, and where its connection came in or goes out.

@@ -14,6 +14,7 @@ mod hba;
 mod limits;
 mod pgbouncer_ini;
 mod places;
+mod reload;
 mod server_login;
 mod sessions;
 mod startup;

@@ -16,9 +16,9 @@ impl Operator for Notes {
         }
     }
 
-    fn order(&mut self, command: &Command) -> Result<(), Failure> {
+    fn order(&mut self, command: &Command) -> Result<Vec<String>, Failure> {
         self.0.push(command.clone());
-        Ok(())
+        Ok(Vec::new())
     }
 }
 

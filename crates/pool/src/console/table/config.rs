@@ -68,7 +68,7 @@ const SETTINGS: &[Setting] = &[
     ("max_client_conn", |it| it.limits.clients.to_string(), true),
     ("max_db_client_connections", |it| limit(it.limits.clients_per_database), true),
     ("max_db_connections", |it| limit(it.limits.servers_per_database), true),
-    ("max_packet_size", |it| it.limits.message_bytes.to_string(), false),
+    ("max_packet_size", |it| it.limits.message_bytes.to_string(), true),
     ("max_prepared_statements", |it| it.max_prepared_statements.to_string(), true),
     ("max_user_client_connections", |it| limit(it.limits.clients_per_user), true),
     ("max_user_connections", |it| limit(it.limits.servers_per_user), true),

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::{ANY_DATABASE, HostOrder, PoolSettings},
-    core::{ClientPhase, ServerPhase},
+    core::{ClientPhase, Counts, ServerPhase},
     spec::Mode,
 };
 
@@ -67,7 +67,9 @@ pub(super) const USERS: &[(&str, Kind)] = &[
 ];
 
 pub(super) fn pools(view: &View) -> Vec<Vec<Value>> {
-    view.pools.iter().enumerate().map(|(number, pool)| pool_row(view, number, pool)).collect()
+    let is_used = |pool: &PoolView| !pool.is_retired || pool.counts != Counts::default();
+    let pools = view.pools.iter().enumerate().filter(|(_, pool)| is_used(pool));
+    pools.map(|(number, pool)| pool_row(view, number, pool)).collect()
 }
 
 fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {

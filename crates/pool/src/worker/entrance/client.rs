@@ -10,13 +10,18 @@ use crate::{
     auth::{Admitted, ClientHandshake, ClientStep, Known, Rejection, Replication, Work},
     config::{CONSOLE_DATABASES, Lookup},
     proxy,
-    worker::{desk::Visitor, directory::Key, front::Front},
+    worker::{
+        desk::Visitor,
+        directory::Key,
+        front::{Doors, Front},
+    },
 };
 
 /// A client that logs in.
 #[derive(Debug)]
 pub(in crate::worker) struct ClientEntrance {
     handshake: Box<ClientHandshake>,
+    doors: Arc<Doors>,
     next: Next,
     /// What of a PROXY header has come, if there has to be one.
     header: Option<Vec<u8>>,
@@ -36,16 +41,17 @@ enum Next {
 
 impl ClientEntrance {
     pub(super) fn new(front: &Front, stream: &Stream) -> Self {
-        let rules = Arc::clone(&front.rules);
+        let doors = front.doors();
+        let rules = Arc::clone(&doors.rules);
         let handshake = ClientHandshake::new(rules, origin(stream), front.entropy());
-        let known = &front.directory.config().listen.proxy_from;
+        let known = &doors.rules.config().listen.proxy_from;
         // Most have none: then nothing is asked of the kernel.
         let is_proxy = !known.is_empty() && {
             let from = stream.peer_address().map(|address| address.ip());
             (from.is_some() || stream.is_unix()) && known.iter().any(|source| source.is(from))
         };
         let header = is_proxy.then(Vec::new);
-        Self { handshake: Box::new(handshake), next: Next::Bytes, header }
+        Self { handshake: Box::new(handshake), doors, next: Next::Bytes, header }
     }
 
     /// Goes on; `drained` tells whether the socket is known to be empty. One who hung up is read to the
@@ -76,7 +82,7 @@ impl ClientEntrance {
                     Ok(true) => {
                         // What follows the handshake may have come, and been read, with its end.
                         *drained = false;
-                        self.handshake.tls_started(front.tls_facts(stream))
+                        self.handshake.tls_started(self.doors.tls_facts(stream))
                     }
                     Ok(false) => {
                         self.next = Next::Tls;
@@ -152,7 +158,7 @@ impl ClientEntrance {
             ClientStep::Work(work) => self.next = Next::Keys(work),
             ClientStep::LookUp(lookup) => self.next = Next::LookUp(lookup),
             ClientStep::StartTls { received } => {
-                let config = front.tls.as_ref()?;
+                let config = &self.doors.tls.as_ref()?.config;
                 if stream.begin_tls(Arc::clone(config), &received).is_err() {
                     return Some(Progress::Close);
                 }

@@ -16,7 +16,7 @@ use crate::{
 /// # Errors
 ///
 /// What stood in the way, in words.
-pub(super) fn dial(entry: &PoolEntry, route: Route) -> Result<Stream, String> {
+pub(super) fn dial(entry: &PoolEntry, route: &Route) -> Result<Stream, String> {
     let stream = entry.dialer(route)?.dial().map_err(|error| {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         format!("{error}: {}", source.unwrap_or_default())
@@ -56,11 +56,11 @@ impl CancelEntrance {
         let over = Progress::Cancelled(self.server);
         let stream = match stream {
             Some(stream) => stream,
-            none if self.entry.needs_lookup(self.route) && !heavy => {
+            none if self.route.needs_lookup() && !heavy => {
                 debug_assert!(none.is_none());
                 return Progress::Heavy;
             }
-            none => match dial(&self.entry, self.route) {
+            none => match dial(&self.entry, &self.route) {
                 Ok(dialled) => none.insert(dialled),
                 Err(_) => return over,
             },

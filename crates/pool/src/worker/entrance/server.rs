@@ -32,7 +32,7 @@ pub(in crate::worker) struct ServerEntrance {
     redialled: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Way {
     route: Route,
     newest: ProtocolVersion,
@@ -72,7 +72,7 @@ impl ServerEntrance {
     }
 
     fn place(&self) -> String {
-        self.way.map_or_else(String::new, |way| self.entry.place(way.route))
+        self.way.as_ref().map_or_else(String::new, |way| way.route.place())
     }
 
     pub(super) fn advance(
@@ -83,26 +83,26 @@ impl ServerEntrance {
     ) -> Progress {
         loop {
             if stream.is_none() {
-                let Some(way) = self.ways.last().copied() else {
+                let Some(way) = self.ways.last() else {
                     return Progress::NoServer(self.id, self.failure.clone());
                 };
-                if self.entry.needs_lookup(way.route) && !heavy {
+                if way.route.needs_lookup() && !heavy {
                     return Progress::Heavy;
                 }
-                self.ways.pop();
-                (self.way, self.redialled) = (Some(way), true);
+                let dialled = dial(&self.entry, &way.route);
+                (self.way, self.redialled) = (self.ways.pop(), true);
                 (self.handshake, self.keys) = (None, None);
-                match dial(&self.entry, way.route) {
+                match dialled {
                     Ok(dialled) => *stream = Some(dialled),
                     Err(text) => self.failure = unreachable(&text),
                 }
             }
-            let (Some(open), Some(way)) = (stream.as_mut(), self.way) else { continue };
+            let (Some(open), Some(way)) = (stream.as_mut(), self.way.clone()) else { continue };
             // Part of it is a TLS handshake, or the derivation of keys.
             if !heavy && (self.keys.is_some() || way.route.is_encrypted()) {
                 return Progress::Heavy;
             }
-            match self.talk(open, way, front, heavy) {
+            match self.talk(open, way.newest, front, heavy) {
                 Ok(Talked::Waiting) => return Progress::Waiting,
                 Ok(Talked::Heavy) => return Progress::Heavy,
                 Ok(Talked::Ready(ready)) => {
@@ -140,7 +140,7 @@ impl ServerEntrance {
     fn talk(
         &mut self,
         stream: &mut Stream,
-        way: Way,
+        newest: ProtocolVersion,
         front: &Front,
         heavy: bool,
     ) -> Result<Talked, Blocked> {
@@ -149,7 +149,7 @@ impl ServerEntrance {
             return Ok(Talked::Waiting);
         }
         if self.handshake.is_none() {
-            let intent = self.entry.intent(way.newest, stream);
+            let intent = self.entry.intent(newest, stream);
             let handshake =
                 ServerHandshake::new(intent, front.server_keys.clone(), front.entropy().nonce)?;
             self.handshake = Some(Box::new(handshake));

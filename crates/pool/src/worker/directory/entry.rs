@@ -1,0 +1,193 @@
+//! [`PoolEntry`]: a pool as workers need it, as its settings were at one time.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use howdah_connect::{
+    Endpoint, SslMode, TlsSettings,
+    tls::{self, Encryption},
+};
+use howdah_net::{Dialer, Stream, TcpOptions};
+use howdah_wire::{auth::scram::ScramKeys, startup::ProtocolVersion};
+use rustls::ClientConfig;
+
+use super::Key;
+use crate::{
+    Limit, Permits, PoolId, PoolSpec,
+    auth::{ServerIntent, ServerProtection},
+    config::{Config, HostOrder, PoolSettings, StoredSecret},
+    worker::StartError,
+};
+
+/// How many clients there may be: of all databases, of one, of one user.
+#[derive(Debug)]
+pub(in crate::worker) struct ClientLimits {
+    pub(in crate::worker) limits: Arc<[Arc<Limit>]>,
+    /// PgBouncer's name of each, for who is turned away.
+    pub(in crate::worker) names: [&'static str; 3],
+}
+
+impl ClientLimits {
+    /// Takes a client in.
+    ///
+    /// # Errors
+    ///
+    /// There are as many as there may be; by the name of the limit that says so.
+    pub(in crate::worker) fn try_take(&self) -> Result<Permits, &'static str> {
+        Permits::try_take(&self.limits).ok_or_else(|| {
+            let full = self.limits.iter().position(|limit| limit.taken() >= limit.max());
+            self.names[full.unwrap_or(0)]
+        })
+    }
+}
+
+/// A pool, as workers need it.
+#[derive(Debug)]
+pub(in crate::worker) struct PoolEntry {
+    pub(in crate::worker) id: PoolId,
+    pub(in crate::worker) key: Key,
+    pub(in crate::worker) spec: Arc<PoolSpec>,
+    pub(in crate::worker) settings: PoolSettings,
+    pub(in crate::worker) clients: ClientLimits,
+    /// Whether new clients of its key go elsewhere: to nowhere, or to a pool of another mode.
+    pub(in crate::worker) is_retired: bool,
+    /// What `settings.servers` says, for routes that outlive it.
+    pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,
+    pub(in crate::worker) tls: Arc<ServerTls>,
+    /// What the kernel is told about its connections.
+    pub(in crate::worker) tcp: TcpOptions,
+    /// Keys that a client's login by SCRAM has shown: they open servers that keep the same secret.
+    pub(in crate::worker) client_keys: Mutex<Option<ScramKeys>>,
+    /// The user's secret as it was looked up last, where none is written down.
+    pub(in crate::worker) found_secret: Mutex<Option<StoredSecret>>,
+    pub(in crate::worker) next_host: AtomicUsize,
+}
+
+/// The server leg's TLS, for all pools.
+#[derive(Debug)]
+pub(in crate::worker) struct ServerTls {
+    pub(in crate::worker) settings: TlsSettings,
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl ServerTls {
+    /// # Errors
+    ///
+    /// The files that it needs cannot be used.
+    pub(in crate::worker) fn new(config: &Config) -> Result<Self, StartError> {
+        let settings = config.tls.server_settings();
+        let wanted = settings.mode != SslMode::Disable;
+        let config = if wanted { Some(tls::client_config(&settings)?) } else { None };
+        Ok(Self { settings, config })
+    }
+}
+
+/// Where and how one server connection was made; a CancelRequest goes the same way.
+#[derive(Clone, Debug)]
+pub(in crate::worker) struct Route {
+    /// As it was then: settings may have changed since.
+    endpoint: Arc<Endpoint>,
+    encryption: Encryption,
+}
+
+impl Route {
+    /// Whether it may be encrypted.
+    pub(in crate::worker) fn is_encrypted(&self) -> bool {
+        self.encryption != Encryption::Plain
+    }
+
+    /// Whether to know the address takes a look-up, which blocks.
+    pub(in crate::worker) fn needs_lookup(&self) -> bool {
+        match &*self.endpoint {
+            Endpoint::Tcp { host, hostaddr: None, .. } => host.parse::<std::net::IpAddr>().is_err(),
+            _ => false,
+        }
+    }
+
+    /// Where it leads, for messages.
+    pub(in crate::worker) fn place(&self) -> String {
+        self.endpoint.to_string()
+    }
+}
+
+impl PoolEntry {
+    /// The ways to a server, in the order they are to be tried for one connection.
+    pub(in crate::worker) fn routes(&self) -> Vec<Route> {
+        let hosts = self.endpoints.len();
+        let first = match self.settings.host_order {
+            HostOrder::RoundRobin => self.next_host.fetch_add(1, Ordering::Relaxed) % hosts.max(1),
+            HostOrder::First => 0,
+        };
+        (0..hosts)
+            .map(|host| (host + first) % hosts)
+            .flat_map(|host| {
+                let endpoint = &self.endpoints[host];
+                let attempts = self.tls.settings.attempts(endpoint);
+                attempts.iter().map(move |encryption| Route {
+                    endpoint: Arc::clone(endpoint),
+                    encryption: *encryption,
+                })
+            })
+            .collect()
+    }
+
+    /// Looks the address up.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it cannot be what a certificate is for.
+    pub(in crate::worker) fn dialer(&self, route: &Route) -> Result<Dialer, String> {
+        let endpoint = &*route.endpoint;
+        let dialer = match endpoint {
+            Endpoint::Tcp { host, hostaddr, port } => {
+                let host = hostaddr.map_or_else(|| host.clone(), |address| address.to_string());
+                Dialer::tcp(&host, *port).map_err(|error| error.to_string())?
+            }
+            Endpoint::Unix { path } => Dialer::unix(path),
+        };
+        let (Some(config), true) = (&self.tls.config, route.encryption != Encryption::Plain) else {
+            return Ok(dialer);
+        };
+        let name = tls::server_name(endpoint).map_err(|error| error.to_string())?;
+        let direct = route.encryption == Encryption::Direct;
+        let dialer = dialer.with_tls(Arc::clone(config), name, direct);
+        Ok(match route.encryption {
+            Encryption::Optional => dialer.tls_optional(),
+            _ => dialer,
+        })
+    }
+
+    /// Keeps keys that a client's login has shown.
+    pub(in crate::worker) fn learn(&self, keys: ScramKeys) {
+        *self.client_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+    }
+
+    /// Keeps the user's secret as it was looked up.
+    pub(in crate::worker) fn learn_secret(&self, secret: StoredSecret) {
+        *self.found_secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret);
+    }
+
+    /// What we want at a server that this stream leads to.
+    pub(in crate::worker) fn intent(
+        &self,
+        newest: ProtocolVersion,
+        stream: &Stream,
+    ) -> ServerIntent {
+        let protection = match (stream.is_unix(), stream.is_encrypted()) {
+            (true, _) => ServerProtection::UnixSocket,
+            (false, true) => ServerProtection::Tls {
+                end_point_hash: self.tls.settings.binding(stream.peer_certificate()),
+            },
+            (false, false) => ServerProtection::None,
+        };
+        let client_keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut identity = self.settings.login.clone();
+        if identity.secret.is_none() && !identity.is_forced {
+            let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner);
+            identity.secret.clone_from(&found);
+        }
+        ServerIntent { identity, parameters: Vec::new(), newest, client_keys, protection }
+    }
+}

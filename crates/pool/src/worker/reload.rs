@@ -1,0 +1,151 @@
+//! Settings that change while clients are there: read again, or set one by one at the console.
+
+use std::{
+    num::NonZeroUsize,
+    path::PathBuf,
+    sync::{Arc, PoisonError, mpsc},
+    time::Instant,
+};
+
+use super::{
+    StartError,
+    control::{Control, PATIENCE},
+    directory::ServerTls,
+    mail::Mail,
+    tls,
+};
+use crate::config::{Change, Config, ReadError, Remark, SetError};
+
+/// Where settings came from, so that they can be read again.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The file.
+    pub path: PathBuf,
+    /// How many workers somebody asked for beside the file.
+    pub workers: Option<NonZeroUsize>,
+}
+
+/// Settings were not changed; those of before hold.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// They are not from a file.
+    #[error("the settings did not come from a file that could be read again")]
+    NoFile,
+    /// The file cannot be read, or says what cannot be.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// What they name cannot be used.
+    #[error(transparent)]
+    Use(#[from] StartError),
+}
+
+/// What came of reading settings again.
+#[derive(Clone, Debug, Default)]
+pub struct Reloaded {
+    /// Keys that have another value than before, those that need a restart among them.
+    pub changes: Vec<Change>,
+    /// What is understood and not acted upon.
+    pub warnings: Vec<Remark>,
+}
+
+impl Control {
+    /// Reads the settings again and has them followed, as a whole or not at all. Clients of pools that
+    /// stay notice nothing. Returns when all workers follow them. What comes of it is logged.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be had, or cannot be; nothing has changed.
+    pub fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let result = self.read_again();
+        match &result {
+            Ok(reloaded) => {
+                for warning in &reloaded.warnings {
+                    tracing::warn!("{warning}");
+                }
+                for change in &reloaded.changes {
+                    tracing::info!("settings: {change}");
+                }
+                tracing::info!(changes = reloaded.changes.len(), "settings read again");
+            }
+            Err(error) => tracing::error!("settings not changed: {}", chain(error)),
+        }
+        result
+    }
+
+    fn read_again(&self) -> Result<Reloaded, ReloadError> {
+        // Held to the end: what two at once are told would be wrong.
+        let origin = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Origin { path, workers }) = &*origin else { return Err(ReloadError::NoFile) };
+        let read = Config::read(path)?;
+        let mut config = read.config;
+        config.workers = workers.or(config.workers);
+        Ok(Reloaded { changes: self.change(config)?, warnings: read.warnings })
+    }
+
+    /// Changes one key, until settings are read again.
+    pub(super) fn set(&self, name: &str, value: &str) -> Result<Vec<Change>, SetFailure> {
+        let _alone = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = self.front.directory.config().with(name, value)?;
+        let changes = self.change(config)?;
+        for change in &changes {
+            tracing::info!("settings: {change}");
+        }
+        Ok(changes)
+    }
+
+    /// Has settings followed. What can fail comes before what cannot be taken back.
+    fn change(&self, mut config: Config) -> Result<Vec<Change>, StartError> {
+        let before = self.front.directory.config();
+        let server = ServerTls::new(&config)?;
+        let client = tls::server_config(&config.tls)?;
+        let mut changes = before.changes(&config);
+        let shown =
+            |tls: &Option<tls::ClientTls>| tls.as_ref().and_then(|tls| tls.end_point_hash.clone());
+        if before.tls.client.certificate == config.tls.client.certificate
+            && shown(&self.front.doors().tls) != shown(&client)
+        {
+            let word = || Some("a certificate".to_owned());
+            let key = "tls.client.certificate".to_owned();
+            changes.push(Change { key, before: word(), now: word(), needs_restart: false });
+        }
+        config.keep_fixed(&before);
+        self.front.change(Arc::new(config), server, client);
+        self.tell_of_settings();
+        Ok(changes)
+    }
+
+    /// Returns when every worker that is there has done what it is told.
+    fn tell_of_settings(&self) {
+        let (to, done) = mpsc::channel();
+        self.tell(|| Mail::Settings(to.clone()));
+        drop(to);
+        let deadline = Instant::now() + PATIENCE;
+        for _ in 0..self.mailboxes.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if done.recv_timeout(left).is_err() {
+                return; // One that has ended drops its letters, or leaves them.
+            }
+        }
+    }
+}
+
+/// A key was not changed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SetFailure {
+    #[error(transparent)]
+    Set(#[from] SetError),
+    #[error(transparent)]
+    Use(#[from] StartError),
+}
+
+/// An error with what caused it, in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
