@@ -115,7 +115,10 @@ fn a_smaller_cache_gets_the_hottest_pages_and_loses_none() {
     drop(client);
     small.restart().unwrap();
     let mut client = session(&there);
-    client.query("SELECT pg_prewarm('two', 'buffer', 'main', 0, 19)").unwrap();
+    // In use: looked at several times. Else a page of a catalogue that a session reads takes the place of one,
+    // when no buffer is free any more.
+    let uses = "SELECT pg_prewarm('two', 'buffer', 'main', 0, 19) FROM generate_series(1, 5)";
+    client.query(uses).unwrap();
     let loaded = load(&image, &there, &Options::default());
     check_sums(&loaded);
     let pages = loaded.pages();
@@ -123,9 +126,7 @@ fn a_smaller_cache_gets_the_hottest_pages_and_loses_none() {
     let hot = outcome(&loaded, "public.three").pages;
     assert!(hot.no_room == 0 && hot.loaded > 100, "{hot:?}");
     let kept = cached(&mut client, "two");
-    // A page of a catalogue that a session reads meanwhile may take the place of one.
-    let lost = (0..20).filter(|block| !kept.contains(block)).count();
-    assert!(lost <= 1, "{kept:?}");
+    assert!((0..20).all(|block| kept.contains(&block)), "{kept:?}");
     // Told to, it pushes others out.
     let evicting = load(&image, &there, &Options { evict: true, ..Options::default() });
     assert!(evicting.pages().loaded > pages.loaded / 2, "{:?}", evicting.pages());
