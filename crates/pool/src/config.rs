@@ -26,6 +26,7 @@ mod toml;
 mod unused;
 mod user;
 mod userlist;
+mod write;
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::hba::Hba;
 
@@ -59,7 +60,7 @@ pub(crate) use self::{changes::needs_restart, database::host_and_port, set::SetE
 pub use crate::proxy::ProxySource;
 
 /// All of it.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
     /// Where clients come in.
@@ -94,7 +95,7 @@ pub struct Config {
     pub max_prepared_statements: u32,
     /// What is run to see whether a server that was idle for `timeouts.server-check-delay` lives: an
     /// empty query unless told otherwise. `None` asks nothing.
-    #[serde(deserialize_with = "toml::check_query")]
+    #[serde(with = "toml::check_query")]
     pub check_query: Option<String>,
     /// Whether the least recently used server connection is taken, instead of the most recently
     /// used one.
@@ -149,6 +150,9 @@ impl Default for Config {
     }
 }
 
+/// A `howdah.toml` with every key, its default and what it means, and one database.
+pub const EXAMPLE: &str = include_str!("config/example.toml");
+
 /// Name of the database that takes all names which have no entry of their own.
 pub const ANY_DATABASE: &str = "*";
 
@@ -163,7 +167,7 @@ impl Config {
 }
 
 /// Where clients come in: `[pool.listen]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Listen {
     /// Host names or addresses, `*` for all of the machine's; `host:port` where the port differs
@@ -183,7 +187,7 @@ pub struct Listen {
     /// networks, and `unix` for unix sockets. They have to begin with one, and nobody else may.
     pub proxy_from: Vec<ProxySource>,
     /// How long the kernel keeps a TCP connection for us on which nothing was sent; 0 gives it at once.
-    #[serde(deserialize_with = "durations::duration")]
+    #[serde(with = "durations::whole")]
     pub defer_accept: Duration,
 }
 
@@ -203,7 +207,9 @@ impl Default for Listen {
 }
 
 /// When a server connection may go to another client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolMode {
     /// When its client leaves.
@@ -227,11 +233,11 @@ impl PoolMode {
 }
 
 /// Server connections of one user in one database: `[pool.sizes]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Sizes {
     /// Most of them; `None`, written 0, is without limit.
-    #[serde(deserialize_with = "toml::limit")]
+    #[serde(with = "toml::limit")]
     pub pool: Option<NonZeroU32>,
     /// How many are kept open as long as a client is there, or the database's user is forced.
     pub min: u32,
@@ -246,22 +252,22 @@ impl Default for Sizes {
 }
 
 /// How many connections there may be: `[pool.limits]`. `None`, written 0, is without limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limits {
     /// Clients of all databases, at least 1.
     pub clients: u32,
     /// Clients of one database.
-    #[serde(deserialize_with = "toml::limit")]
+    #[serde(with = "toml::limit")]
     pub clients_per_database: Option<NonZeroU32>,
     /// Clients of one user.
-    #[serde(deserialize_with = "toml::limit")]
+    #[serde(with = "toml::limit")]
     pub clients_per_user: Option<NonZeroU32>,
     /// Server connections of one database.
-    #[serde(deserialize_with = "toml::limit")]
+    #[serde(with = "toml::limit")]
     pub servers_per_database: Option<NonZeroU32>,
     /// Server connections of one user.
-    #[serde(deserialize_with = "toml::limit")]
+    #[serde(with = "toml::limit")]
     pub servers_per_user: Option<NonZeroU32>,
     /// Longest message that is let through.
     pub message_bytes: u32,
@@ -281,7 +287,7 @@ impl Default for Limits {
 }
 
 /// What clients must prove: `[pool.auth]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Auth {
     /// How.
@@ -324,7 +330,7 @@ impl Default for Auth {
 }
 
 /// How clients prove who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuthMethod {
     /// Not at all, and whatever name they give: for databases whose user is forced.

@@ -1,6 +1,9 @@
 //! `howdah pool`: the connection pooler.
 
+mod import;
+
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
@@ -10,7 +13,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use howdah_pool::{
     Control, Origin, Pooler,
-    config::{Config, Read, ReadError, Remark},
+    config::{Config, EXAMPLE, Read, ReadError, Remark},
 };
 use rustix::{
     process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
@@ -42,7 +45,10 @@ use crate::{
 /// SIGTERM and Ctrl-C take no new clients and let each go when its transaction is over; a second one
 /// stops.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The settings: howdah.toml or pgbouncer.ini; without it the howdah.toml that is found
     #[arg(short = 'c', long, value_name = "FILE")]
     settings: Option<PathBuf>,
@@ -52,11 +58,26 @@ pub(crate) struct Args {
     /// Say what is wrong with the settings, and do nothing else; exit 3 if anything is
     #[arg(long)]
     check: bool,
+    /// Print a howdah.toml with every key, its default and what it means, and do nothing else
+    #[arg(long)]
+    example: bool,
     #[command(flatten)]
     metrics: MetricsArgs,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Import(import::Args),
+}
+
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
+    if let Some(Command::Import(args)) = &args.command {
+        return import::run(args, ctx);
+    }
+    if args.example {
+        ctx.stdout().write_all(EXAMPLE.as_bytes())?;
+        return Ok(Outcome::Done);
+    }
     if args.check {
         return judge(read(&args, ctx).map(|(read, _)| read))?.conclude(ctx);
     }

@@ -297,7 +297,7 @@ fn what_is_wrong_or_without_effect_is_told_by_both_checks() {
     };
     let usable = "[pool]\nauth.ident-file = 'x'\n[pool.databases.a]\n";
     let warning =
-        "warning: howdah.toml: auth.ident-file: there is no auth.hba-file to name its maps";
+        "warning: howdah.toml: auth.ident-file: there is no auth.hba-file to name its maps\n";
     let [all, own] = check(usable, 0);
     assert_eq!(all, format!("{warning}howdah.toml: ok, 1 values\n"));
     assert_eq!(own, format!("{warning}ok\n"));
@@ -358,4 +358,44 @@ fn garbage_on_the_port_is_for_nobodys_log() {
     let (status, said) = pool.end();
     assert_eq!(status.code(), Some(0));
     assert!(!said.contains("Sesame"), "{said}");
+}
+
+/// What PgBouncer was told, in our words: it is written once, kept from others, and means the same.
+#[test]
+fn a_pgbouncer_ini_is_imported() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let ini = "[databases]\nshop = host=db1 user=app password=Sesame\n[pgbouncer]\n\
+               listen_addr = *\nauth_file = users\nserver_login_retry = 3\nlogfile = x\n";
+    fs::write(folder.path().join("pgbouncer.ini"), ini).unwrap();
+    fs::write(folder.path().join("users"), "\"u\" \"s\"\n").unwrap();
+    let run = |words: &[&str], code: i32| {
+        let output = howdah(folder.path()).args(words).assert().code(code);
+        let output = output.get_output();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (toml, _) = run(&["pool", "import", "pgbouncer.ini"], 0);
+    for part in [
+        "# server_login_retry: the longest pause",
+        "server-login-retry = 3\n",
+        "pgbouncer.ini:7: logfile: ",
+        "secret = \"Sesame\"\n",
+        "/users\"\n",
+    ] {
+        assert!(toml.contains(part), "{part} is not in:\n{toml}");
+    }
+    let to_file = ["pool", "import", "pgbouncer.ini", "-o", "pool.toml"];
+    run(&to_file, 0);
+    let written = folder.path().join("pool.toml");
+    assert_eq!(fs::read_to_string(&written).unwrap(), toml);
+    assert_eq!(fs::metadata(&written).unwrap().permissions().mode() & 0o777, 0o600);
+    let (_, said) = run(&to_file, 1);
+    assert!(said.contains("cannot write pool.toml") && said.contains("not written over"), "{said}");
+    assert_eq!(run(&["pool", "--check", "-c", "pool.toml"], 0).0, "ok\n");
+    fs::write(folder.path().join("pgbouncer.ini"), "[pgbouncer]\nlisten_prt = 1\n").unwrap();
+    let (_, said) = run(&["pool", "import", "pgbouncer.ini"], 1);
+    assert!(said.contains(":2: listen_prt: no such key"), "{said}");
+    let (example, _) = run(&["pool", "--example"], 0);
+    fs::write(folder.path().join("howdah.toml"), example).unwrap();
+    assert_eq!(run(&["pool", "--check", "-c", "howdah.toml"], 0).0, "ok\n");
 }

@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use howdah_connect::Endpoint;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Config, PoolMode, StoredSecret, toml};
+use super::{Config, PoolMode, StoredSecret, secret, toml};
 
 /// The port of a server that was given none.
 pub(super) const DEFAULT_PORT: u16 = 5432;
 
 /// One database that clients may ask for: `[pool.databases.NAME]`. `None` is whatever all have.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Database {
     /// Servers that have it: names, addresses or directories of unix sockets, with `:port` where it
@@ -25,6 +25,7 @@ pub struct Database {
     /// The user that we are at servers, whoever the client is.
     pub user: Option<String>,
     /// Its secret; the user list's if none is given.
+    #[serde(serialize_with = "secret::written")]
     pub secret: Option<StoredSecret>,
     /// Pool mode.
     pub mode: Option<PoolMode>,
@@ -39,10 +40,10 @@ pub struct Database {
     /// Clients of all users; 0 is without limit.
     pub max_clients: Option<u32>,
     /// Age at which an unused server connection is closed.
-    #[serde(deserialize_with = "toml::given_duration")]
+    #[serde(with = "toml::given_duration")]
     pub server_lifetime: Option<Duration>,
     /// A client's wait for a server.
-    #[serde(deserialize_with = "toml::given_timeout")]
+    #[serde(with = "toml::given_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
     /// In which order `hosts` are used.
     pub host_order: HostOrder,
@@ -59,7 +60,7 @@ pub struct Database {
 }
 
 /// In which order several hosts are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostOrder {
     /// Each new connection goes to the next one.

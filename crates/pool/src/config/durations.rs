@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serializer};
 
 /// Longest duration that makes sense; a longer one is a slip of the pen, and would overflow when
 /// added to a time.
@@ -15,7 +15,7 @@ pub(super) fn seconds(text: &str) -> Option<Duration> {
 }
 
 /// Reads seconds or a number with a unit: `15`, `"250ms"`, `"15s"`, `"1m"`, `"1h"`, `"1d"`.
-pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Written {
@@ -35,9 +35,39 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D
     })
 }
 
-/// Like [`duration`], with 0 for never.
-pub(super) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    duration(from).map(|found| (!found.is_zero()).then_some(found))
+/// A duration of settings.
+pub(super) mod whole {
+    use super::{Deserializer, Duration, Serializer};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        super::duration(from)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(it: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        match it.subsec_nanos() {
+            0 => to.serialize_u64(it.as_secs()),
+            _ => to.serialize_f64(it.as_secs_f64()),
+        }
+    }
+}
+
+/// A duration of settings, with 0 for never.
+pub(super) mod optional {
+    use super::{Deserializer, Duration, Serializer};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<Duration>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        super::duration(from).map(|found| (!found.is_zero()).then_some(found))
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        it: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        super::whole::serialize(&it.unwrap_or_default(), to)
+    }
 }
 
 /// A duration with its unit; seconds without one.

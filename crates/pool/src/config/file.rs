@@ -157,7 +157,7 @@ impl Config {
     }
 
     /// Makes relative names of files stand beside the settings.
-    fn find_files(&mut self, folder: &Path) {
+    pub(super) fn find_files(&mut self, folder: &Path) {
         let (client, server) = (&mut self.tls.client, &mut self.tls.server);
         let auth = &mut self.auth;
         let files = [&mut auth.file, &mut auth.hba_file, &mut auth.ident_file].into_iter();

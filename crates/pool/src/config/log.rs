@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::durations;
 
 /// What is told in the log beside what goes wrong: `[pool.log]`. Where the log goes, and in which form,
 /// is said for the whole process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Log {
     /// Each client that is in: user, database, address, and how it is encrypted.
@@ -20,7 +20,7 @@ pub struct Log {
     /// Averages of all pools, once in a period.
     pub stats: bool,
     /// How long such a period is; the console's averages are of one, too. At least a second.
-    #[serde(deserialize_with = "durations::duration")]
+    #[serde(with = "durations::whole")]
     pub stats_period: Duration,
 }
 

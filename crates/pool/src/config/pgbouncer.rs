@@ -5,8 +5,8 @@
 //! the manual of PgBouncer 1.25, config(5).
 
 mod entries;
+mod import;
 mod keys;
-#[cfg(test)]
 mod notes;
 #[cfg(test)]
 mod page;
@@ -36,13 +36,8 @@ pub(super) fn is_section(name: &str) -> bool {
 
 /// Reads a file and what it includes. Gives the settings and what is not done about them.
 pub(super) fn read(text: &str, file: &Path) -> Result<(Config, Vec<Remark>), Wrong> {
-    let mut reader =
-        Reader { config: defaults(), section: None, warnings: Vec::new(), wrong: Vec::new() };
-    reader.file(text, file, 0);
-    match reader.wrong.is_empty() {
-        true => Ok((reader.config, reader.warnings)),
-        false => Err(Wrong(reader.wrong)),
-    }
+    let reader = Reader::read(text, file)?;
+    Ok((reader.config, reader.warnings))
 }
 
 /// What PgBouncer does where `howdah.toml` has another default.
@@ -60,11 +55,21 @@ type Outcome = Result<Option<&'static str>, String>;
 struct Reader {
     config: Config,
     section: Option<&'static str>,
+    /// Keys of section `[pgbouncer]` that were there.
+    keys: Vec<&'static str>,
     warnings: Vec<Remark>,
     wrong: Vec<Remark>,
 }
 
 impl Reader {
+    fn read(text: &str, file: &Path) -> Result<Self, Wrong> {
+        let (warnings, wrong) = (Vec::new(), Vec::new());
+        let mut reader =
+            Self { config: defaults(), section: None, keys: Vec::new(), warnings, wrong };
+        reader.file(text, file, 0);
+        if reader.wrong.is_empty() { Ok(reader) } else { Err(Wrong(reader.wrong)) }
+    }
+
     fn file(&mut self, text: &str, file: &Path, depth: usize) {
         for (number, line) in ini::lines(text) {
             let at = |key: &str, text: &str| Remark::new(file, number, key, text);
@@ -112,7 +117,10 @@ impl Reader {
             Some("peers") => {
                 Ok(Some("peers are not there: cancel requests reach their process only"))
             }
-            Some(_) => keys::apply(config, key, value),
+            Some(_) => {
+                self.keys.extend(KEYS.iter().map(|known| known.name).find(|name| *name == key));
+                keys::apply(config, key, value)
+            }
             None => Err("stands in no section, or in one that is unknown".to_owned()),
         }
     }

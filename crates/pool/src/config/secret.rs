@@ -4,7 +4,7 @@ use std::fmt;
 
 use howdah_wire::{Secret, auth::scram::Verifier};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize as _, Serializer,
     de::{Error as _, IgnoredAny},
 };
 use subtle::ConstantTimeEq;
@@ -55,6 +55,20 @@ impl fmt::Debug for StoredSecret {
             Self::Scram(_) => "StoredSecret(scram)",
         })
     }
+}
+
+/// Writes a secret into settings: nobody does so by accident, since it has to be named.
+pub(super) fn written<S: Serializer>(
+    secret: &Option<StoredSecret>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    let text = secret.as_ref().map(|secret| match secret {
+        StoredSecret::Plain(text) | StoredSecret::Md5(text) => {
+            String::from_utf8_lossy(text.expose()).into_owned()
+        }
+        StoredSecret::Scram(verifier) => verifier.to_text().to_string(),
+    });
+    text.serialize(to)
 }
 
 impl PartialEq for StoredSecret {

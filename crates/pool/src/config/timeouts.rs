@@ -2,59 +2,59 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::durations;
 
 /// How long things may take: `[pool.timeouts]`. `None`, written 0, is for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Timeouts {
     /// From a client's connection to the end of its login.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub client_login: Option<Duration>,
     /// A client that asks for nothing and is in no transaction.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub client_idle: Option<Duration>,
     /// A client's wait for a server.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub query_wait: Option<Duration>,
     /// A wait after which the client gets a notice that it waits.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub query_wait_notify: Option<Duration>,
     /// A query.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub query: Option<Duration>,
     /// A transaction.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub transaction: Option<Duration>,
     /// A client in a transaction that does nothing.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub idle_transaction: Option<Duration>,
     /// A request to cancel that waits for a connection.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub cancel_wait: Option<Duration>,
     /// A client's wait after which the pool may grow into its reserve.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub reserve_wait: Option<Duration>,
     /// Connecting to a server, login included.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub server_connect: Option<Duration>,
     /// How long after a failed login to a server the next one is tried.
-    #[serde(deserialize_with = "durations::duration")]
+    #[serde(with = "durations::whole")]
     pub server_login_retry: Duration,
     /// A server connection that nobody uses.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub server_idle: Option<Duration>,
     /// Age at which an unused server connection is closed. Zero: it is used once.
-    #[serde(deserialize_with = "durations::duration")]
+    #[serde(with = "durations::whole")]
     pub server_lifetime: Duration,
     /// Idle time after which a server connection is asked `check-query` before it is used. Zero:
     /// always.
-    #[serde(deserialize_with = "durations::duration")]
+    #[serde(with = "durations::whole")]
     pub server_check_delay: Duration,
     /// How long clients may go on after SIGTERM.
-    #[serde(deserialize_with = "durations::optional")]
+    #[serde(with = "durations::optional")]
     pub shutdown: Option<Duration>,
 }
 

@@ -6,10 +6,10 @@ use howdah_connect::{
     TlsSettings,
     tls::{RootCertificates, SslMode, TlsVersion},
 };
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Encryption of both legs: `[pool.tls]`. Unix sockets carry none, whatever the mode.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Tls {
     /// Between clients and us.
@@ -19,12 +19,12 @@ pub struct Tls {
 }
 
 /// Encryption of one leg: `[pool.tls.client]`, `[pool.tls.server]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TlsLeg {
     /// How much there must be; the leg's own default if none is given. [`Tls::client_mode`] and
     /// [`Tls::server_mode`] tell.
-    #[serde(deserialize_with = "mode")]
+    #[serde(with = "mode")]
     pub mode: Option<SslMode>,
     /// Our certificate and those between it and its authority, in PEM.
     pub certificate: Option<PathBuf>,
@@ -33,10 +33,10 @@ pub struct TlsLeg {
     /// Whom we believe, in PEM.
     pub authorities: Option<PathBuf>,
     /// Oldest version.
-    #[serde(deserialize_with = "version")]
+    #[serde(with = "version")]
     pub min_version: TlsVersion,
     /// Newest version.
-    #[serde(deserialize_with = "version")]
+    #[serde(with = "version")]
     pub max_version: TlsVersion,
 }
 
@@ -83,14 +83,40 @@ impl Tls {
     }
 }
 
-fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SslMode>, D::Error> {
-    let word = String::deserialize(from)?;
-    let wrong = || D::Error::custom(format!("{word:?} is not {}", SslMode::EXPECTED));
-    SslMode::parse(&word).ok_or_else(wrong).map(Some)
+mod mode {
+    use serde::de::Error as _;
+
+    use super::{Deserialize as _, Deserializer, Serializer, SslMode};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<SslMode>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let word = String::deserialize(from)?;
+        let wrong = || D::Error::custom(format!("{word:?} is not {}", SslMode::EXPECTED));
+        SslMode::parse(&word).ok_or_else(wrong).map(Some)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(it: &Option<SslMode>, to: S) -> Result<S::Ok, S::Error> {
+        match it {
+            Some(mode) => to.serialize_str(mode.as_str()),
+            None => to.serialize_none(),
+        }
+    }
 }
 
-fn version<'de, D: Deserializer<'de>>(from: D) -> Result<TlsVersion, D::Error> {
-    let word = String::deserialize(from)?;
-    let wrong = || D::Error::custom(format!("{word:?} is neither TLSv1.2 nor TLSv1.3"));
-    TlsVersion::parse(&word).ok_or_else(wrong)
+mod version {
+    use serde::de::Error as _;
+
+    use super::{Deserialize as _, Deserializer, Serializer, TlsVersion};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TlsVersion, D::Error> {
+        let word = String::deserialize(from)?;
+        let wrong = || D::Error::custom(format!("{word:?} is neither TLSv1.2 nor TLSv1.3"));
+        TlsVersion::parse(&word).ok_or_else(wrong)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(it: &TlsVersion, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(it.as_str())
+    }
 }

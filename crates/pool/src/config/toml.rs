@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::Path, time::Duration};
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serializer};
 
 use super::{
     Config, durations,
@@ -41,35 +41,93 @@ fn key_on(text: &str, at: usize) -> String {
 }
 
 /// A limit whose absence is written 0.
-pub(super) fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NonZeroU32>, D::Error> {
-    u32::deserialize(from).map(NonZeroU32::new)
+pub(super) mod limit {
+    use super::{Deserialize as _, Deserializer, NonZeroU32, Serializer};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<NonZeroU32>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        u32::deserialize(from).map(NonZeroU32::new)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        it: &Option<NonZeroU32>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_u32(it.map_or(0, NonZeroU32::get))
+    }
 }
 
-/// A duration that was given.
-pub(super) fn given_duration<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<Duration>, D::Error> {
-    durations::duration(from).map(Some)
+/// A duration that may be given.
+pub(super) mod given_duration {
+    use super::{Deserializer, Duration, Serializer, durations::whole};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<Duration>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        whole::deserialize(from).map(Some)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        it: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match it {
+            Some(it) => whole::serialize(it, to),
+            None => to.serialize_none(),
+        }
+    }
 }
 
-/// A timeout that was given; it may be for ever.
-pub(super) fn given_timeout<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<Option<Duration>>, D::Error> {
-    durations::optional(from).map(Some)
+/// A timeout that may be given, and then be for ever.
+pub(super) mod given_timeout {
+    use super::{Deserializer, Duration, Serializer, durations::optional};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<Option<Duration>>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        optional::deserialize(from).map(Some)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        it: &Option<Option<Duration>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match it {
+            Some(it) => optional::serialize(it, to),
+            None => to.serialize_none(),
+        }
+    }
 }
 
 /// A query, or `false` for none.
-pub(super) fn check_query<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a query, or false for none")]
-    enum Written {
-        Is(bool),
-        Query(String),
+pub(super) mod check_query {
+    use super::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<String>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a query, or false for none")]
+        enum Written {
+            Is(bool),
+            Query(String),
+        }
+        match Written::deserialize(from)? {
+            Written::Is(false) => Ok(None),
+            Written::Is(true) => Ok(Some(String::new())),
+            Written::Query(query) => Ok(Some(query)),
+        }
     }
-    match Written::deserialize(from)? {
-        Written::Is(false) => Ok(None),
-        Written::Is(true) => Ok(Some(String::new())),
-        Written::Query(query) => Ok(Some(query)),
+
+    pub(crate) fn serialize<S: Serializer>(it: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
+        match it {
+            Some(query) => to.serialize_str(query),
+            None => to.serialize_bool(false),
+        }
     }
 }

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{PoolMode, StoredSecret, toml};
+use super::{PoolMode, StoredSecret, secret, toml};
 
 /// What is known of one user: `[pool.users.NAME]`. `None` is whatever the database or everybody has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct User {
     /// Password, md5 hash or SCRAM secret. Without one, and without one in the user list, the user
     /// gets in only where nothing is asked for or by certificate.
+    #[serde(serialize_with = "secret::written")]
     pub secret: Option<StoredSecret>,
     /// Pool mode.
     pub mode: Option<PoolMode>,
@@ -24,18 +25,18 @@ pub struct User {
     /// Clients of this user; 0 is without limit.
     pub max_clients: Option<u32>,
     /// A query of this user.
-    #[serde(deserialize_with = "toml::given_timeout")]
+    #[serde(with = "toml::given_timeout")]
     pub query_timeout: Option<Option<Duration>>,
     /// A wait of this user for a server.
-    #[serde(deserialize_with = "toml::given_timeout")]
+    #[serde(with = "toml::given_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
     /// A transaction of this user.
-    #[serde(deserialize_with = "toml::given_timeout")]
+    #[serde(with = "toml::given_timeout")]
     pub transaction_timeout: Option<Option<Duration>>,
     /// A transaction of this user in which nothing is done.
-    #[serde(deserialize_with = "toml::given_timeout")]
+    #[serde(with = "toml::given_timeout")]
     pub idle_transaction_timeout: Option<Option<Duration>>,
     /// This user's doing nothing.
-    #[serde(deserialize_with = "toml::given_timeout")]
+    #[serde(with = "toml::given_timeout")]
     pub client_idle_timeout: Option<Option<Duration>>,
 }
