@@ -112,6 +112,38 @@ def traced(pooler, clients, protocol, each):
         return {row[-1]: int(row[3]) for row in rows if row[-1] != "total"}
 
 
+def instructions(bench):
+    """User instructions per warm transaction, by callgrind: what a longer run has more of than a shorter one."""
+    if not shutil.which("valgrind"):
+        return print("valgrind is not installed: no instructions are counted")
+    ini, clients, short, long = settings(bench.server), 16, 20, 100
+    binaries = {"howdah": bench.words.howdah, **({"beside": bench.words.beside} if bench.words.beside else {})}
+    print("| protocol | clients | pooler | instructions/tx | to the one beside |\n|" + "---|" * 5)
+    for protocol in ["simple", "extended", "prepared"]:
+        per = {}
+        for name, binary in binaries.items():
+            few, many = (simulated([binary, "pool", "-c", ini, "--workers", 1], clients, protocol, each) for each in (short, long))
+            per[name] = (many - few) / ((long - short) * clients)
+        for name, count in per.items():
+            ratio = f"{count / per['beside']:.3f}" if "beside" in per else ""
+            print(f"| {protocol} | {clients} | {name} | {count:.0f} | {ratio} |", flush=True)
+
+
+def simulated(command, clients, protocol, each):
+    """Instructions of a pooler's whole life with one run of pgbench in it."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", f"--log-file={log.name}"]
+        with Pooler([*valgrind, *command], patience=60) as pooler:
+            if not pooler.pgbench("-c", clients, "-j", 2, "-t", each, "-M", protocol):
+                raise SystemExit(pooler.report)
+            pooler.process.terminate()
+            pooler.process.wait()
+        found = re.search(r"Collected : (\d+)", log.read())
+        if not found:
+            raise SystemExit("callgrind said nothing")
+        return int(found[1])
+
+
 def connections(bench):
     """Processor time per new connection: SCRAM on both sides, secrets stored, one query each."""
     ini = settings(bench.server, auth="scram-sha-256")
@@ -205,4 +237,4 @@ def until_ready(client):
         received += some
 
 
-SECTIONS = {it.__name__: it for it in [transactions, latency, syscalls, connections, idle, stalled]}
+SECTIONS = {it.__name__: it for it in [transactions, latency, syscalls, instructions, connections, idle, stalled]}

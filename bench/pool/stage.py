@@ -78,15 +78,15 @@ def settings(server, auth="trust"):
 class Pooler:
     """A process on POOL_PORT for the length of a `with`; with no command, nothing, and the server's port."""
 
-    def __init__(self, command, user="postgres"):
-        self.command, self.user, self.process = command, user, None
+    def __init__(self, command, user="postgres", patience=5):
+        self.command, self.user, self.process, self.patience = command, user, None, patience
         self.port = POOL_PORT if command else PORT
 
     def __enter__(self):
         if self.command:
             self.process = subprocess.Popen([str(word) for word in self.command],
                                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(100):
+        for _ in range(self.patience * 20):
             done = run(BIN / "psql", *self.place(), "-Atc", "select 1", "postgres", env=self.env())
             if done.returncode == 0:
                 return self
