@@ -11,7 +11,7 @@
 
 use howdah_traffic::{Parameters, Slot};
 
-use crate::pieces::find_soon;
+use crate::pieces::{find_soon, first_of};
 
 /// What one log has shown about the limit of its values.
 #[derive(Debug, Default)]
@@ -84,7 +84,11 @@ impl Values {
             if number != self.slots.len() + 1 {
                 return None;
             }
-            rest = match self.one(text, value, limit)? {
+            let after = match self.plain(text, value, limit) {
+                Some(after) => after,
+                None => self.one(text, value, limit)?,
+            };
+            rest = match after {
                 [] => return Some(self.flat(text)),
                 [b',', b' ', next @ ..] => next,
                 _ => return None,
@@ -114,8 +118,26 @@ impl Values {
         Parameters::Flat { bytes, slots: &self.slots }
     }
 
-    /// Reads the value at the front of `rest`, which is an end of `text`, and gives what follows it.
+    /// Reads a value as most are: with few bytes, no quotes and no dots at its end, in a list without quotes.
+    /// Otherwise, nothing is done.
     #[inline]
+    fn plain<'a>(&mut self, text: &[u8], rest: &'a [u8], limit: &mut Limit) -> Option<&'a [u8]> {
+        let quoted = rest.strip_prefix(b"'")?;
+        let word = u64::from_le_bytes(*quoted.first_chunk()?);
+        let len = first_of(b'\'', word)?;
+        let after = &quoted[len + 1..];
+        if after.first() == Some(&b'\'') || !self.copy.is_empty() || len > limit.longest_whole {
+            return None;
+        }
+        if len > 0 && quoted[len - 1] == b'.' {
+            return None;
+        }
+        let start = (text.len() - quoted.len()) as u32;
+        self.slots.push(Slot::Value(start, start + len as u32));
+        Some(after)
+    }
+
+    /// Reads the value at the front of `rest`, which is an end of `text`, and gives what follows it.
     fn one<'a>(&mut self, text: &[u8], rest: &'a [u8], limit: &mut Limit) -> Option<&'a [u8]> {
         let Some(quoted) = rest.strip_prefix(b"'") else {
             self.slots.push(Slot::Null);

@@ -115,17 +115,12 @@ impl Span {
 /// begin than to do.
 #[inline]
 pub(crate) fn find_soon(byte: u8, text: &[u8]) -> Option<usize> {
-    const ONES: u64 = u64::MAX / 255;
-    let wanted = ONES * u64::from(byte);
     let mut at = 0;
     while at < SOON_BYTES
         && let Some(word) = text.get(at..).and_then(<[u8]>::first_chunk)
     {
-        // The lowest byte that is zero borrows from the one above it: it is the first.
-        let other = u64::from_le_bytes(*word) ^ wanted;
-        let found = other.wrapping_sub(ONES) & !other & (ONES << 7);
-        if found != 0 {
-            return Some(at + found.trailing_zeros() as usize / 8);
+        if let Some(found) = first_of(byte, u64::from_le_bytes(*word)) {
+            return Some(at + found);
         }
         at += 8;
     }
@@ -135,6 +130,16 @@ pub(crate) fn find_soon(byte: u8, text: &[u8]) -> Option<usize> {
         _ => rest.iter().position(|other| *other == byte),
     };
     found.map(|found| at + found)
+}
+
+/// The first of eight bytes, the lowest first, that is `byte`.
+#[inline]
+pub(crate) fn first_of(byte: u8, word: u64) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 255;
+    // The lowest byte that is zero borrows from the one above it: it is the first.
+    let other = word ^ (ONES * u64::from(byte));
+    let found = other.wrapping_sub(ONES) & !other & (ONES << 7);
+    (found != 0).then(|| found.trailing_zeros() as usize / 8)
 }
 
 /// How far it is looked for eight bytes at a time.

@@ -99,7 +99,7 @@ impl Tracker {
 
     /// Takes the next record of the log, unless it is `doubtful` whose it is and the names differ. `memo` is
     /// the same for all records that say the same of whose they are.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         record: &Record<'_>,
@@ -122,7 +122,7 @@ impl Tracker {
     }
 
     /// Takes a record of a session that was [recalled](Table::recall).
-    #[inline]
+    #[inline(always)]
     fn take_recalled(&mut self, record: &Record<'_>, memo: Memo, output: &mut Output<'_>) {
         let slot = Some(memo.slot);
         if record.severity() != Severity::Log {
