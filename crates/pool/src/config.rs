@@ -269,6 +269,10 @@ pub struct Limits {
     /// Server connections of one user.
     #[serde(with = "toml::limit")]
     pub servers_per_user: Option<NonZeroU32>,
+    /// Server connections at one host and port, of all databases and users. Where a database has
+    /// several hosts, as many for each are counted for all of them together.
+    #[serde(with = "toml::limit")]
+    pub servers_per_host: Option<NonZeroU32>,
     /// Longest message that is let through.
     pub message_bytes: u32,
 }
@@ -281,6 +285,7 @@ impl Default for Limits {
             clients_per_user: None,
             servers_per_database: None,
             servers_per_user: None,
+            servers_per_host: None,
             message_bytes: i32::MAX.cast_unsigned(),
         }
     }

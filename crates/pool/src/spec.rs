@@ -23,8 +23,11 @@ pub struct PoolSpec {
     /// For how long a client has a server to itself.
     pub mode: Mode,
     /// Every server connection takes a permit of each: the pool's size, and whatever else is to
-    /// bound it (its database, its user, its host, all). Shared with other pools and workers.
+    /// bound it (its database, its user, its host, all). Shared with other pools and workers. The
+    /// pool's own comes first.
     pub server_limits: Arc<[Arc<Limit>]>,
+    /// Its part, beside that of others, of limits that it shares with them; at least 1.
+    pub weight: u32,
     /// How many servers this worker opens without a client that waits.
     pub servers_min: u32,
     /// How many prepared statements are kept on a server for its clients; 0 leaves the names of
@@ -106,6 +109,7 @@ impl PoolSpec {
         Self {
             mode: Mode::default(),
             server_limits: [Limit::new(servers_max)].into(),
+            weight: 1,
             servers_min: 0,
             statements_per_server: 200,
             logins_max: 4,

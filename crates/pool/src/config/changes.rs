@@ -125,6 +125,7 @@ by_fields! {
     Sizes => Sizes { pool, min, reserve }
     Limits => Limits {
         clients, clients_per_database, clients_per_user, servers_per_database, servers_per_user,
+        servers_per_host,
         message_bytes,
     }
     Timeouts => Timeouts {
@@ -143,7 +144,7 @@ by_fields! {
     TlsLeg => TlsLeg { mode, certificate, key, authorities, min_version, max_version }
     Database => Database {
         hosts, port, dbname, user, secret, mode, pool_size, min_size, reserve_size, max_servers,
-        max_clients, server_lifetime, query_wait_timeout, host_order, connect_query,
+        max_clients, weight, server_lifetime, query_wait_timeout, host_order, connect_query,
         auth_user, auth_dbname, auth_query, parameters,
     }
     User => User {

@@ -1,6 +1,6 @@
 //! One database that clients may ask for.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
 
 use howdah_connect::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,9 @@ pub struct Database {
     pub max_servers: Option<u32>,
     /// Clients of all users; 0 is without limit.
     pub max_clients: Option<u32>,
+    /// The part of each of its pools, beside that of others, of a limit on server connections that they
+    /// share; 1 if none is given.
+    pub weight: Option<NonZeroU32>,
     /// Age at which an unused server connection is closed.
     #[serde(with = "toml::given_duration")]
     pub server_lifetime: Option<Duration>,
@@ -84,6 +87,7 @@ impl Default for Database {
             reserve_size: None,
             max_servers: None,
             max_clients: None,
+            weight: None,
             server_lifetime: None,
             query_wait_timeout: None,
             host_order: HostOrder::default(),

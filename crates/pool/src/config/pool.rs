@@ -32,6 +32,10 @@ pub struct PoolSettings {
     pub database_clients: Option<NonZeroU32>,
     /// Server connections of the user in all databases.
     pub user_servers: Option<NonZeroU32>,
+    /// Server connections of all pools at the same host.
+    pub host_servers: Option<NonZeroU32>,
+    /// Its part, beside that of others, of limits that it shares with them.
+    pub weight: NonZeroU32,
     /// Clients of the user in all databases.
     pub user_clients: Option<NonZeroU32>,
     /// How long things may take.
@@ -77,6 +81,8 @@ impl Config {
             database_servers: cap(entry.max_servers, limits.servers_per_database),
             database_clients: cap(entry.max_clients, limits.clients_per_database),
             user_servers: cap(own.max_servers, limits.servers_per_user),
+            host_servers: limits.servers_per_host,
+            weight: entry.weight.unwrap_or(NonZeroU32::MIN),
             user_clients: cap(
                 self.users.get(user).and_then(|user| user.max_clients),
                 limits.clients_per_user,

@@ -3,9 +3,12 @@
 //!
 //! A pool that gets no server because a limit that it shares with others is reached first takes the
 //! place of an idle server of theirs. If theirs are all at work, it *starves*, and a server that gets
-//! free is closed for it, if its first client has waited longer than the first of the pool that has the
-//! server, if that has more servers, and if the server has worked for [`TENURE`]. So servers move
-//! towards an even share, and not faster than once a tenure.
+//! free is closed for it, if that brings both nearer to their shares, which are as their weights are, or
+//! if its first client has waited longer than the first of the pool that has the server; and only once
+//! the server has worked for [`TENURE`]. So servers move towards the shares, and not faster than once a
+//! tenure. What a pool has within its share it keeps while it is idle, for as long: else a pool whose
+//! clients always wait would take each server of a pool that is used now and then, which would have to
+//! log in anew for each query.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,6 +21,7 @@ use crate::{
     login::ServerFailure,
     refusal::Refusal,
     server::{Server, ServerState},
+    spec::PoolSpec,
     time::Time,
 };
 
@@ -115,10 +119,15 @@ impl Core {
         let limits = Arc::clone(&self.pool(pool_id).spec.server_limits);
         let mut others =
             self.pools.iter().enumerate().filter(|(index, _)| *index != pool_id.index());
+        let Some(claimant) = self.pools[pool_id.index()].as_ref() else { return false };
+        let claimant = &claimant.spec;
         let idle = others.find_map(|(_, pool)| {
             let pool =
                 pool.as_ref().filter(|pool| is_in_the_way(&pool.spec.server_limits, &limits))?;
-            pool.idle.front().copied()
+            let first = *pool.idle.front()?;
+            let since = self.servers.get(first)?.since;
+            let may = is_short(claimant, &pool.spec) || self.now.since(since) >= TENURE;
+            may.then_some(first)
         });
         if let Some(server) = idle {
             self.close_server(server, io);
@@ -136,10 +145,11 @@ impl Core {
             let (limits, since) = (&pool.spec.server_limits, self.waits_since(*starving));
             let is_first = match (since, own_since) {
                 (None, _) => return false,
-                (Some(_), None) => true,
+                // Nobody there waits, but its clients may come back: see `evict_for`.
+                (Some(_), None) => is_short(&pool.spec, &own.spec),
                 (Some(since), Some(own_since)) => {
-                    since < own_since
-                        && pool.servers < own.servers
+                    let is_next = since < own_since && is_short(&pool.spec, &own.spec);
+                    (is_next || evens(&pool.spec, &own.spec))
                         && self.now.since(server.opened) >= TENURE
                 }
             };
@@ -189,6 +199,23 @@ impl Core {
             self.refuse(client, refusal, io);
         }
     }
+}
+
+/// Servers of a pool in all workers: the first limit is the pool's own.
+fn servers_of(spec: &PoolSpec) -> u64 {
+    spec.server_limits.first().map_or(0, |own| own.taken().into())
+}
+
+/// Whether the first pool has less than the second, for its weight.
+fn is_short(first: &PoolSpec, second: &PoolSpec) -> bool {
+    servers_of(first) * u64::from(second.weight) < servers_of(second) * u64::from(first.weight)
+}
+
+/// Whether both are nearer to their shares if the second gives a server to the first; one that has none
+/// is far from any.
+fn evens(first: &PoolSpec, second: &PoolSpec) -> bool {
+    let (gains, loses) = (servers_of(first) + 1, servers_of(second).saturating_sub(1));
+    servers_of(first) == 0 || gains * u64::from(second.weight) <= loses * u64::from(first.weight)
 }
 
 /// Whether a server under the first limits is what keeps one under the second from being opened.

@@ -73,6 +73,8 @@ enum LimitOf {
     PoolServers(Key),
     PoolReserve(Key),
     DatabaseServers(String),
+    /// By where they are; pools with several have them together.
+    HostServers(String),
     UserServers(String),
     DatabaseClients(String),
     UserClients(String),
@@ -268,9 +270,16 @@ fn settings(config: &Config, key: &Key) -> Option<PoolSettings> {
 fn spec(inner: &mut Inner, config: &Config, key: &Key, settings: &PoolSettings) -> PoolSpec {
     let of_database = LimitOf::DatabaseServers(key.database.clone());
     let of_user = LimitOf::UserServers(settings.login.user.clone());
+    let hosts = settings.servers.iter().map(ToString::to_string).collect::<Vec<_>>();
+    // As many for each host of a list: which of them a server will be at is known too late to wait.
+    let of_hosts = settings.host_servers.map(|most| {
+        let hosts = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        most.saturating_mul(NonZeroU32::new(hosts).unwrap_or(NonZeroU32::MIN))
+    });
     let shared = [
         inner.limit(of_database, max(settings.database_servers)),
         inner.limit(of_user, max(settings.user_servers)),
+        inner.limit(LimitOf::HostServers(hosts.join(",")), max(of_hosts)),
     ];
     let own = inner.limit(LimitOf::PoolServers(key.clone()), max(settings.size));
     let reserve = inner.limit(LimitOf::PoolReserve(key.clone()), settings.reserve_size);
@@ -296,6 +305,7 @@ fn spec(inner: &mut Inner, config: &Config, key: &Key, settings: &PoolSettings) 
             .check_query
             .as_ref()
             .map(|query| Check { query: query.as_bytes().into(), idle: times.server_check_delay }),
+        weight: settings.weight.get(),
         servers_min: settings.min_size,
         statements_per_server: config.max_prepared_statements,
         gate: inner.gate(&key.database),

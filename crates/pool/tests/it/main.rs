@@ -9,6 +9,7 @@ mod clients;
 mod console;
 mod dialogues;
 mod entrance;
+mod fairness;
 mod faults;
 mod hba;
 mod limits;
