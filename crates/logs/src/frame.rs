@@ -17,7 +17,7 @@
 
 use howdah_traffic::{SqlState, Timestamp};
 
-use crate::{clock::Assumption, pieces::Span, record::Severity};
+use crate::{clock::Assumption, message::Said, pieces::Span, record::Severity};
 
 /// One record: its numbers read, its texts found. See [`Record`](crate::record::Record) for the fields.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,8 @@ pub(crate) struct Frame {
     pub(crate) lines: Option<(u64, u64)>,
     pub(crate) assumption: Option<Assumption>,
     pub(crate) severity: Severity,
+    /// What the message says, as far as that needs nothing but its text.
+    pub(crate) said: Said,
     pub(crate) sqlstate: Option<SqlState>,
     pub(crate) vxid: Span,
     pub(crate) tag: Span,
@@ -56,6 +58,7 @@ impl Frame {
         lines: None,
         assumption: None,
         severity: Severity::Log,
+        said: Said::Unread,
         sqlstate: None,
         vxid: Span::ABSENT,
         tag: Span::ABSENT,

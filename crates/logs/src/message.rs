@@ -4,9 +4,13 @@
 //! and `check_log_duration` in `postgres.c`; `log_fastpath_function_call` in `fastpath.c`;
 //! `PerformAuthentication` in `postinit.c`.
 
+use howdah_traffic::Hashed;
 use memchr::memmem;
 
-use crate::language::Language;
+use crate::{
+    language::Language,
+    record::{Record, Severity},
+};
 
 /// A message, sorted by what it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +46,7 @@ pub(crate) enum Message<'a> {
 /// A step of a query protocol. The texts after parse, bind and execute still hold name and SQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
-    Statement(&'a [u8]),
+    Statement(Hashed<'a>),
     Parse(&'a [u8]),
     Bind(&'a [u8]),
     Execute(&'a [u8]),
@@ -58,7 +62,57 @@ pub(crate) struct Authorized<'a> {
     pub(crate) application: &'a [u8],
 }
 
+/// What is read of a message when it is framed: on all processors, where records are taken on one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Nothing, or nothing was looked for.
+    Unread,
+    /// A duration without a text, in microseconds.
+    Bare(u64),
+    /// A statement that begins, by the hash of its text.
+    Statement(u64),
+}
+
+impl Said {
+    /// Reads a message.
+    #[inline]
+    pub(crate) fn by(severity: Severity, text: &[u8]) -> Self {
+        if severity != Severity::Log {
+            return Self::Unread;
+        }
+        let Some((word, rest)) = text.split_first_chunk() else { return Self::Unread };
+        match u64::from_le_bytes(*word) {
+            DURATION if rest.len() < BARE_BYTES_MAX && rest.starts_with(b": ") => {
+                match millis(&rest[2..]) {
+                    Some((micros, b"")) => Self::Bare(micros),
+                    _ => Self::Unread,
+                }
+            }
+            STATEMENT if rest.starts_with(b"t: ") => {
+                Self::Statement(Hashed::new(&rest[3..]).hash())
+            }
+            _ => Self::Unread,
+        }
+    }
+}
+
+/// More than the longest duration has behind its word.
+const BARE_BYTES_MAX: usize = 32;
+
 impl<'a> Message<'a> {
+    /// The message of a record of the log.
+    #[inline(always)]
+    pub(crate) fn of(record: &Record<'a>) -> Self {
+        match record.said() {
+            Said::Bare(micros) => Self::End { micros, step: None },
+            Said::Statement(hash) => {
+                let sql = record.message().get(b"statement: ".len()..).unwrap_or_default();
+                Self::Begin(Step::Statement(Hashed::with_hash(sql, hash)))
+            }
+            Said::Unread => Self::parse(record.message()),
+        }
+    }
+
     #[inline]
     pub(crate) fn parse(text: &'a [u8]) -> Self {
         // Nearly all are one of three.
@@ -66,7 +120,7 @@ impl<'a> Message<'a> {
             match u64::from_le_bytes(*word) {
                 DURATION if rest.starts_with(b": ") => return duration(&rest[2..]),
                 STATEMENT if rest.starts_with(b"t: ") => {
-                    return Self::Begin(Step::Statement(&rest[3..]));
+                    return Self::Begin(Step::Statement(Hashed::new(&rest[3..])));
                 }
                 EXECUTE => return Self::Begin(execution(rest)),
                 _ => {}
@@ -197,7 +251,7 @@ fn execution(rest: &[u8]) -> Step<'_> {
 
 fn step(text: &[u8]) -> Option<Step<'_>> {
     if let Some(sql) = text.strip_prefix(b"statement: ") {
-        return Some(Step::Statement(sql));
+        return Some(Step::Statement(Hashed::new(sql)));
     }
     if let Some(rest) = text.strip_prefix(b"execute ") {
         return Some(execution(rest));
@@ -300,13 +354,41 @@ mod tests {
         assert_eq!(Message::parse(b"duration: 1.065 ms"), bare);
         let full = Message::End { micros: 70, step: Some(Step::Parse(b"S_1: select 1")) };
         assert_eq!(Message::parse(b"duration: 0.070 ms  parse S_1: select 1"), full);
-        let empty = Message::End { micros: 6, step: Some(Step::Statement(b"")) };
+        let empty = Message::End { micros: 6, step: Some(Step::Statement(Hashed::new(b""))) };
         assert_eq!(Message::parse(b"duration: 0.006 ms  statement: "), empty);
         let call = Message::End { micros: 75, step: Some(Step::Call(b"random")) };
         assert_eq!(
             Message::parse(b"duration: 0.075 ms  fastpath function call: \"random\" (OID 1598)"),
             call
         );
+    }
+
+    #[test]
+    fn what_is_said_when_framed_is_what_is_parsed() {
+        for (text, said) in [
+            ("duration: 1.065 ms", Said::Bare(1065)),
+            ("duration: 12345678.000 ms", Said::Bare(12_345_678_000)),
+            ("statement: select 1", Said::Statement(Hashed::new(b"select 1").hash())),
+            ("statement: ", Said::Statement(Hashed::new(b"").hash())),
+            ("duration: 1.065 ms  bind S_1: select 1", Said::Unread),
+            ("duration: 1.0 ms", Said::Unread),
+            ("duration: 1234567890123456.000 ms", Said::Unread),
+            ("statement", Said::Unread),
+            ("execute S_1: select 1", Said::Unread),
+        ] {
+            assert_eq!(Said::by(Severity::Log, text.as_bytes()), said, "{text}");
+            let parsed = Message::parse(text.as_bytes());
+            let is_same = match (said, parsed) {
+                (Said::Bare(one), Message::End { micros, step: None }) => one == micros,
+                (Said::Statement(hash), Message::Begin(Step::Statement(sql))) => hash == sql.hash(),
+                (Said::Unread, other) => !matches!(
+                    other,
+                    Message::End { step: None, .. } | Message::Begin(Step::Statement(_))
+                ),
+                _ => false,
+            };
+            assert!(is_same, "{text}: {parsed:?}");
+        }
     }
 
     #[test]
@@ -330,7 +412,10 @@ mod tests {
 
     #[test]
     fn steps_that_begin() {
-        assert_eq!(Message::parse(b"statement: a"), Message::Begin(Step::Statement(b"a")));
+        assert_eq!(
+            Message::parse(b"statement: a"),
+            Message::Begin(Step::Statement(Hashed::new(b"a")))
+        );
         assert_eq!(Message::parse(b"execute S/C: a"), Message::Begin(Step::Execute(b"S/C: a")));
         assert_eq!(
             Message::parse(b"execute fetch from S/C: a"),

@@ -3,7 +3,10 @@
 use howdah_traffic::{SqlState, Timestamp};
 use serde::Serialize;
 
-use crate::frame::{Frame, Owner};
+use crate::{
+    frame::{Frame, Owner},
+    message::Said,
+};
 
 /// A message: a [`Frame`] and its [`Owner`] with the bytes that they were found in. What is asked for is looked up then,
 /// because most records are asked for little. Empty bytes stand for what the log does not say.
@@ -49,6 +52,8 @@ impl<'a> Record<'a> {
         /// Number of the message's first line within its session, and of its last.
         lines: Option<(u64, u64)>;
         severity: Severity;
+        /// What was read of the message when it was framed.
+        said: Said;
         sqlstate: Option<SqlState>;
     }
 

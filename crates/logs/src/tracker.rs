@@ -129,7 +129,7 @@ impl Tracker {
             self.table.see(memo, record, output);
             return self.take_severe(slot, record, output);
         }
-        let message = Message::parse(record.message());
+        let message = Message::of(record);
         let Self { table, texts, known_messages, .. } = self;
         let Some(session) = table.see(memo, record, output) else { return };
         // As what acts nearly always: a session that is there, and known to be a client's.
@@ -194,7 +194,7 @@ impl Tracker {
         let slot = self.table.look_at(found, is_named, record, memo, &mut output);
         match record.severity() {
             Severity::Log => {
-                self.take_message(slot, Message::parse(record.message()), record, &mut output);
+                self.take_message(slot, Message::of(record), record, &mut output);
             }
             _ => self.take_severe(slot, record, &mut output),
         }

@@ -7,6 +7,7 @@ use crate::{
     clock::Clock,
     frame::{Frame, Frames},
     masks::Masks,
+    message::Said,
     pieces::Span,
     seen::Seen,
 };
@@ -69,13 +70,14 @@ impl JsonFramer {
         }
         match found.map(|()| decode_frame(&keys, line, &mut self.clock, &out.scratch)) {
             Some(Ok(frame)) => {
+                let said = Said::by(frame.severity, frame.message.text(line, &out.scratch));
                 let tail =
                     [Key::Application, Key::BackendType, Key::Leader].map(|key| keys[key as usize]);
                 let owner = self.seen.owner(head(&keys), tail, line, out, |out| {
                     out.owner(&owner_of(&keys, line, &out.scratch), line)
                 });
                 let (start, end) = (start as u32, end as u32 + 1);
-                out.frames.push(Frame { start, end, newlines, owner, ..frame });
+                out.frames.push(Frame { start, end, newlines, owner, said, ..frame });
             }
             // The reader will find the same and say so.
             _ => {

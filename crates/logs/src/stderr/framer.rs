@@ -13,6 +13,7 @@ use crate::{
     clock::{Assumption, Clock, read_epoch},
     frame::{Frame, Frames, Owner},
     marks::{Mark, Marks},
+    message::Said,
     pieces::{Span, number, process, session_id, session_id_at, signed},
     prefix::{Field, Prefix, first_length},
     record::{Label, Part, Severity},
@@ -125,7 +126,7 @@ impl StderrFramer {
                     self.finish(&open, piece, marks, line.start, out);
                 }
                 let is_simple = !line.is_folded && !self.with_returns;
-                open.begin_quickly(&line, &quick, is_simple, out);
+                open.begin_quickly(piece, &line, &quick, is_simple, out);
                 continue;
             }
             open.take_back(out);
@@ -319,7 +320,8 @@ impl StderrFramer {
             Frame { start, end, newlines, owner, time, assumption, severity, ..Frame::EMPTY };
         if !record.is_folded && !record.has_parts && !record.is_cold {
             let message = without_line_end(piece, record.main, with_returns);
-            return out.frames.push(Frame { message, ..frame });
+            let said = Said::by(severity, message.text(piece, &[]));
+            return out.frames.push(Frame { message, said, ..frame });
         }
         self.finish_rest(record, frame, piece, marks, out);
     }
@@ -351,6 +353,7 @@ impl StderrFramer {
                 |text, scratch: &mut _| unfold_by(marks, record.mark, piece, text, scratch);
             texts(&mut frame, *main, parts, piece, scratch, unfold);
         }
+        frame.said = Said::by(frame.severity, frame.message.text(piece, scratch));
         out.frames.push(frame);
     }
 

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     clock::Assumption,
     frame::{Frame, Frames},
+    message::Said,
     pieces::{Span, is_same},
     record::{Label, Part, Severity},
 };
@@ -58,6 +59,7 @@ impl Open {
     #[inline]
     pub(super) fn begin_quickly(
         &mut self,
+        piece: &[u8],
         line: &Line,
         quick: &Quick,
         is_simple: bool,
@@ -73,14 +75,16 @@ impl Open {
         }
         (self.is_open, self.label_at) = (false, label_at);
         (self.start, self.newlines, self.mark) = (line.start as u32, line.newlines, line.mark);
+        let message = Span::input(line.start + text, line.end - 1);
         out.frames.push(Frame {
+            said: Said::by(Severity::Log, message.text(piece, &[])),
             start: line.start as u32,
             end: line.end as u32,
             newlines: line.newlines,
             owner,
             time,
             assumption,
-            message: Span::input(line.start + text, line.end - 1),
+            message,
             ..Frame::EMPTY
         });
     }

@@ -148,7 +148,7 @@ fn action<'a>(
     output: &mut Output<'_>,
 ) -> Option<ActionRef<'a>> {
     let text = match step {
-        Step::Statement(sql) => return Some(simple(Hashed::new(sql))),
+        Step::Statement(sql) => return Some(simple(sql)),
         Step::Call(function) => return Some(ActionRef::Call { function }),
         Step::Parse(text) | Step::Bind(text) | Step::Execute(text) | Step::Fetch(text) => text,
     };
