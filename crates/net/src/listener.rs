@@ -1,11 +1,15 @@
 //! Where clients come in: TCP ports and unix sockets, accepted without waiting.
 
 use std::{
+    ffi::OsString,
     fs, io,
     net::{SocketAddr, TcpListener},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::{PermissionsExt as _, chown},
+        unix::{
+            ffi::OsStringExt as _,
+            fs::{PermissionsExt as _, chown},
+        },
     },
     path::{Path, PathBuf},
     time::Duration,
@@ -13,10 +17,14 @@ use std::{
 
 use rustix::{
     fs::{AtFlags, unlinkat},
-    io::Errno,
+    io::{Errno, ioctl_fionbio},
     net::{
-        AddressFamily, SocketFlags, SocketType, accept_with, bind, ipproto, listen, socket_with,
-        sockopt::{set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport, set_tcp_nodelay},
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, getsockname,
+        ipproto, listen, socket_with,
+        sockopt::{
+            set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport, set_tcp_nodelay,
+            socket_acceptconn, socket_type,
+        },
     },
 };
 
@@ -152,6 +160,40 @@ impl Listener {
         }
         listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(Self { socket, place: Place::Unix(path.to_owned()) })
+    }
+
+    /// A socket that listens already, from another process.
+    ///
+    /// # Errors
+    ///
+    /// It is no stream socket that listens at a TCP address or a unix path.
+    pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
+        let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
+        if !socket_acceptconn(&socket)? || socket_type(&socket)? != SocketType::STREAM {
+            return Err(wrong());
+        }
+        ioctl_fionbio(&socket, true)?;
+        let address = getsockname(&socket)?;
+        let place = if let Ok(address) = SocketAddr::try_from(address.clone()) {
+            Place::Tcp(address)
+        } else {
+            let unix = SocketAddrUnix::try_from(address)?;
+            let name = match (unix.path_bytes(), unix.abstract_name()) {
+                (Some(path), _) => path.to_vec(),
+                (None, Some(name)) => [b"@", name].concat(),
+                (None, None) => return Err(wrong()),
+            };
+            Place::Unix(PathBuf::from(OsString::from_vec(name)))
+        };
+        Ok(Self { socket, place })
+    }
+
+    /// The path of a unix socket, with `@` in front of an abstract name.
+    pub fn unix_path(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Tcp(_) => None,
+            Place::Unix(path) => Some(path),
+        }
     }
 
     /// Another handle to the same socket, for another event loop.

@@ -4,14 +4,17 @@ use std::{
     io::{self, IoSlice, Read, Write},
     net::{SocketAddr, TcpStream},
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     sync::Arc,
 };
 
 use howdah_wire::startup::SSL_REQUEST_PACKET;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::{
+    io::ioctl_fionbio,
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, getsockname, sendmsg},
+};
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_types::ServerName};
 
 /// A connection that carries PostgreSQL's messages once it is open.
@@ -94,6 +97,25 @@ impl Stream {
     pub fn from_unix(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self::accepted(Transport::Unix(socket)))
+    }
+
+    /// A connection that is open and plain, from another process.
+    ///
+    /// # Errors
+    ///
+    /// It is no socket, or cannot be kept from blocking.
+    pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
+        ioctl_fionbio(&socket, true)?;
+        let is_tcp = SocketAddr::try_from(getsockname(&socket)?).is_ok();
+        Ok(Self::accepted(match is_tcp {
+            true => Transport::Tcp(socket.into()),
+            false => Transport::Unix(socket.into()),
+        }))
+    }
+
+    /// Whom this connection is on behalf of, if that is another than who made it.
+    pub fn proxied_address(&self) -> Option<SocketAddr> {
+        self.on_behalf_of.as_ref().map(|address| **address)
     }
 
     /// Begins TLS as its server, on an accepted connection; go on with [`Stream::open`].

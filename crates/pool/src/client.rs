@@ -68,6 +68,8 @@ pub(crate) struct Client {
     pub(crate) statements: ClientStatements,
     pub(crate) version: ProtocolVersion,
     secret: CancelSecret,
+    /// The key that another process gave it.
+    pub(crate) foreign_key: Option<Box<CancelKey>>,
     /// It was told that it waits.
     pub(crate) notified: bool,
     /// It has not taken all that was sent to it.
@@ -92,6 +94,7 @@ impl Client {
             statements: ClientStatements::default(),
             version: login.version,
             secret: login.secret,
+            foreign_key: None,
             notified: false,
             backlogged: false,
             paused: false,
@@ -113,6 +116,9 @@ impl Client {
     /// What it has to send to have its statement cancelled. The process id says worker and slot; its
     /// sign bit is clear, because some clients take a negative one for an error.
     pub(crate) fn cancel_key(&self, worker: WorkerId, id: ClientId) -> CancelKey {
+        if let Some(key) = &self.foreign_key {
+            return CancelKey::clone(key);
+        }
         let bytes = if self.version >= ProtocolVersion::V3_2 { 32 } else { 4 };
         let slot = u32::try_from(id.index()).expect("it was made of a u32") & SLOT_MASK;
         let process_id = u32::from(worker.0) << SLOT_BITS | slot;

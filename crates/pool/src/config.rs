@@ -183,6 +183,9 @@ pub struct Listen {
     pub unix_group: Option<String>,
     /// Connections that the kernel keeps for us until we accept them.
     pub backlog: u32,
+    /// The unix socket by which a new process takes over from this one; beside the first unix socket if
+    /// none is given.
+    pub takeover: Option<PathBuf>,
     /// Who brings connections of others and says so by a header of the PROXY protocol, version 1 or 2:
     /// networks, and `unix` for unix sockets. They have to begin with one, and nobody else may.
     pub proxy_from: Vec<ProxySource>,
@@ -200,6 +203,7 @@ impl Default for Listen {
             unix_mode: 0o777,
             unix_group: None,
             backlog: 128,
+            takeover: None,
             proxy_from: Vec::new(),
             defer_accept: Duration::from_secs(1),
         }

@@ -8,6 +8,7 @@ mod drain;
 mod leave;
 mod link;
 mod mend;
+mod migrate;
 mod mutant;
 mod open;
 mod operate;
@@ -18,7 +19,7 @@ mod rewrite;
 mod settle;
 mod upstream;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use howdah_wire::{Header, startup::CancelKey};
 
@@ -38,6 +39,7 @@ use crate::{
 };
 
 pub use link::Transfer;
+pub use migrate::Migrant;
 pub(crate) use mutant::Mutant;
 pub use report::{
     ClientPhase, ClientReport, Counts, PoolReport, Report, ServerPhase, ServerReport,
@@ -80,6 +82,10 @@ pub struct Core {
     /// Longest body of a message that is let through, either way.
     body_bytes_max: u32,
     next_sweep: Time,
+    /// Clients with keys that another process gave them.
+    foreign_keys: HashMap<CancelKey, ClientId>,
+    /// Servers that nobody waits for are closed.
+    keeps_no_servers: bool,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
     /// A mistake to make, so that the simulator can show that it would find it.
@@ -108,6 +114,8 @@ impl Core {
             statements,
             body_bytes_max: u32::MAX,
             next_sweep: Time::default(),
+            foreign_keys: HashMap::new(),
+            keeps_no_servers: false,
             starving: Vec::new(),
             #[cfg(test)]
             mutant: None,

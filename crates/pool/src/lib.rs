@@ -50,8 +50,8 @@ mod worker;
 pub use client::worker_of_key;
 pub use console::{ClientView, DatabaseView, Place, PoolView, ServerView, View};
 pub use core::{
-    ClientPhase, ClientReport, Core, Counts, PoolReport, Report, ServerPhase, ServerReport,
-    Transfer,
+    ClientPhase, ClientReport, Core, Counts, Migrant, PoolReport, Report, ServerPhase,
+    ServerReport, Transfer,
 };
 pub use gate::Gate;
 pub use ids::{ClientId, Peer, PoolId, ServerId, WorkerId};

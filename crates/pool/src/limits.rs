@@ -67,6 +67,14 @@ impl Permits {
         Self(Arc::new([]))
     }
 
+    /// Takes one of each, however many there may be: for one that is there already.
+    pub fn take(limits: &Arc<[Arc<Limit>]>) -> Self {
+        for limit in limits.iter() {
+            limit.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        Self(Arc::clone(limits))
+    }
+
     /// Takes one of each, or nothing. Between workers that race for the last one, each may see the
     /// other's permit that is about to be given back: then both get nothing, and both ask again at
     /// their next occasion.

@@ -27,11 +27,13 @@ mod reload;
 mod run;
 mod seats;
 mod sockets;
+mod takeover;
 mod tls;
 
 use std::{
     io,
     net::{SocketAddr, ToSocketAddrs as _},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::{self, JoinHandle},
 };
@@ -49,6 +51,7 @@ use self::{
     helpers::Helpers,
     mail::{Mail, Mailbox},
     run::{Parts, Worker},
+    takeover::{Giver, Heir},
 };
 use crate::{WorkerId, config::Config};
 
@@ -78,6 +81,8 @@ pub struct Pooler {
     addresses: Vec<SocketAddr>,
     /// Kept to be removed from their directories.
     unix: Vec<Listener>,
+    /// Where another process may knock to take over.
+    door: Option<PathBuf>,
 }
 
 /// A pooler could not start.
@@ -118,6 +123,12 @@ pub enum StartError {
         /// How many.
         workers: usize,
     },
+    /// There is no process to take over from, or it does not hand over.
+    #[error("cannot take over: {text}")]
+    Takeover {
+        /// Why.
+        text: String,
+    },
     /// The system gives no threads, or no descriptors.
     #[error("cannot start a worker")]
     System(#[from] io::Error),
@@ -139,6 +150,31 @@ impl Pooler {
     ///
     /// [`StartError`]; nothing is left behind.
     pub fn start_from(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
+        Self::begin(config, origin, None)
+    }
+
+    /// Takes over from the process that serves now, by `listen.takeover`: its listeners, and its clients
+    /// with their connections, each as soon as it is in no transaction. Returns when new clients are
+    /// served here; those of the other process come one by one, and then it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; the other process serves on.
+    pub fn take_over(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
+        let heir = Heir::knock(&config)?;
+        Self::begin(config, origin, Some(heir))
+    }
+
+    /// Whether another process has taken over, or is about to.
+    pub fn was_taken_over(&self) -> bool {
+        self.front.was_taken_over()
+    }
+
+    fn begin(
+        config: Config,
+        origin: Option<Origin>,
+        mut heir: Option<Heir>,
+    ) -> Result<Self, StartError> {
         let workers = match config.workers {
             Some(workers) => workers.get(),
             None => thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
@@ -150,8 +186,15 @@ impl Pooler {
         let workers = workers.min(most);
         let (mut addresses, mut listeners) = (Vec::new(), Vec::new());
         listeners.resize_with(workers, Vec::new);
-        listen_tcp(&config, &mut listeners, &mut addresses)?;
-        let unix = listen_unix(&config, &addresses, &mut listeners)?;
+        let mut inherited =
+            heir.as_mut().map(|it| std::mem::take(&mut it.listeners)).unwrap_or_default();
+        listen_tcp(&config, &mut inherited, &mut listeners, &mut addresses)?;
+        let unix = listen_unix(&config, &mut inherited, &addresses, &mut listeners)?;
+        drop(inherited);
+        let door = takeover::place(&config);
+        let tcp = listeners.iter().flatten().filter(|it| it.tcp_address().is_some());
+        let shown = tcp.chain(&unix).filter(|_| door.is_some());
+        let shown = shown.map(Listener::try_clone).collect::<io::Result<Vec<_>>>()?;
 
         let tls = tls::server_config(&config.tls)?;
         let front = Arc::new(Front::new(Directory::new(config)?, tls, origin));
@@ -170,6 +213,7 @@ impl Pooler {
             threads: Vec::new(),
             addresses,
             unix,
+            door: door.clone(),
         };
         for (number, (poller, listeners)) in (0_u8..).zip(pollers.into_iter().zip(listeners)) {
             let worker = Worker::new(Parts {
@@ -193,6 +237,15 @@ impl Pooler {
         let historian = thread::Builder::new().name("statistics".to_owned());
         let historian = historian.spawn(move || control.keep_history(&is_over))?;
         pooler.historian = Some((over, historian));
+        if let Some(heir) = heir {
+            let taker = heir.ready(pooler.control())?;
+            thread::Builder::new().name("takeover".to_owned()).spawn(move || taker.run())?;
+        }
+        if let Some(path) = door {
+            let giver = Giver { control: pooler.control(), listeners: shown, path };
+            let watch = move || takeover::watch(&giver);
+            thread::Builder::new().name("handover".to_owned()).spawn(watch)?;
+        }
         Ok(pooler)
     }
 
@@ -251,7 +304,12 @@ impl Drop for Pooler {
     fn drop(&mut self) {
         self.stop();
         self.front.set_over();
-        self.unix.iter().for_each(Listener::remove);
+        if !self.front.was_taken_over() {
+            self.unix.iter().for_each(Listener::remove);
+            if let Some(door) = &self.door {
+                let _ = std::fs::remove_file(door);
+            }
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -277,6 +335,7 @@ impl End {
 /// One listener per address and worker.
 fn listen_tcp(
     config: &Config,
+    inherited: &mut Vec<Listener>,
     listeners: &mut [Vec<Listener>],
     addresses: &mut Vec<SocketAddr>,
 ) -> Result<(), StartError> {
@@ -284,15 +343,32 @@ fn listen_tcp(
     for text in &listen.addresses {
         for address in resolve(text, listen.port)? {
             let mut found = address;
-            if found.port() != 0 {
+            let is_it = |listener: &mut Listener| {
+                let there = listener.tcp_address();
+                there.is_some_and(|it| {
+                    it.ip() == address.ip() && [0, it.port()].contains(&address.port())
+                })
+            };
+            let mut ready = inherited.extract_if(.., is_it).collect::<Vec<_>>().into_iter();
+            if let Some(first) = ready.as_slice().first() {
+                found = first.tcp_address().unwrap_or(found);
+            } else if found.port() != 0 {
                 Listener::check_free(found)?;
             }
             for own in &mut *listeners {
+                if let Some(listener) = ready.next() {
+                    own.push(listener);
+                    continue;
+                }
                 let listener = Listener::tcp(found, listen.backlog, listen.defer_accept)?;
                 config.tcp.options().apply(&listener)?;
                 found = listener.tcp_address().unwrap_or(found);
                 own.push(listener);
             }
+            // Connections wait at each of them.
+            ready
+                .zip((0..listeners.len()).cycle())
+                .for_each(|(it, worker)| listeners[worker].push(it));
             addresses.push(found);
         }
     }
@@ -312,6 +388,7 @@ fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>, StartError> {
 /// One listener per directory, which all workers watch.
 fn listen_unix(
     config: &Config,
+    inherited: &mut Vec<Listener>,
     addresses: &[SocketAddr],
     listeners: &mut [Vec<Listener>],
 ) -> Result<Vec<Listener>, StartError> {
@@ -324,7 +401,11 @@ fn listen_unix(
     let mut unix = Vec::new();
     for directory in &listen.unix_directories {
         let path = directory.join(format!(".s.PGSQL.{port}"));
-        let listener = Listener::unix(&path, listen.unix_mode, group, listen.backlog)?;
+        let is_it = |listener: &Listener| listener.unix_path() == Some(&path);
+        let listener = match inherited.iter().position(is_it) {
+            Some(at) => inherited.swap_remove(at),
+            None => Listener::unix(&path, listen.unix_mode, group, listen.backlog)?,
+        };
         for own in &mut *listeners {
             own.push(listener.try_clone()?);
         }

@@ -61,6 +61,10 @@ pub(crate) struct Args {
     /// Print a howdah.toml with every key, its default and what it means, and do nothing else
     #[arg(long)]
     example: bool,
+    /// Take over from the process that serves now, with its clients' connections; it ends when it has
+    /// none left
+    #[arg(long)]
+    takeover: bool,
     #[command(flatten)]
     metrics: MetricsArgs,
 }
@@ -94,9 +98,14 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let flag = ctx.interrupted();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let origin = Origin { path, workers: args.workers };
-    let pooler = Pooler::start_from(config, Some(origin))
-        .context("cannot start the pooler")
-        .hint("is another pooler running there? Places are set by [pool.listen]")?;
+    let pooler = match args.takeover {
+        true => Pooler::take_over(config, Some(origin))
+            .context("cannot start the pooler")
+            .hint("the other process has to run, as the same user, with the same listen.takeover"),
+        false => Pooler::start_from(config, Some(origin))
+            .context("cannot start the pooler")
+            .hint("is another pooler running there? Places are set by [pool.listen]"),
+    }?;
     for address in pooler.addresses() {
         ctx.say(format_args!("listening: {address}"));
         tracing::info!(%address, "listening");
@@ -116,7 +125,10 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         let keep = move || control.keep_metrics(&registry, &stopped);
         thread::Builder::new().name("counts".to_owned()).spawn(keep)?;
     }
-    service_state("READY=1");
+    // systemd knows the other process as the service's until it is told.
+    let main =
+        if args.takeover { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
+    service_state(&format!("READY=1{main}"));
     let control = pooler.control();
     let signal = signals.forever().find(|signal| match *signal {
         SIGHUP => {
@@ -125,7 +137,10 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
         _ => true,
     });
-    service_state("STOPPING=1");
+    // The service goes on in another process.
+    if !pooler.was_taken_over() {
+        service_state("STOPPING=1");
+    }
     if signal.is_some() {
         pooler.drain();
     }

@@ -154,6 +154,35 @@ fn the_deadline_and_a_second_signal_end_transactions() {
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "{said}");
 }
 
+#[test]
+fn a_new_process_takes_over_and_the_old_one_ends() {
+    let Some(server) = cluster("takeover") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let settings = trusting(&server, "").replace("port = 0", "port = 0\ntakeover = 'takeover'");
+    let old = Server::start(folder.path(), "howdah.toml", &settings);
+    let mut client = old.connect("user=postgres").unwrap();
+    client.query("set application_name = 'mover'").unwrap();
+    while !folder.path().join("takeover").exists() {}
+    let new = Server::start_with(folder.path(), "howdah.toml", &settings, |command| {
+        command.arg("--takeover")
+    });
+    assert_eq!(new.port, old.port);
+    let (status, said) = old.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("another process has taken over"), "{said}");
+    let name = client.one_value("select current_setting('application_name')").unwrap();
+    assert_eq!(name.as_deref(), Some("mover"));
+    new.connect("user=postgres").unwrap().query("select 1").unwrap();
+    new.signal();
+    let (status, said) = new.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("taken over clients=1"), "{said}");
+    let output =
+        howdah(folder.path()).args(["pool", "-c", "howdah.toml", "--takeover"]).assert().code(1);
+    let said = text(&output.get_output().stderr);
+    assert!(said.contains("cannot take over: ") && said.contains("hint: "), "{said}");
+}
+
 /// A service manager of `Type=notify-reload` is told when a reload begins and when it is over.
 #[test]
 fn sighup_reads_the_settings_again() {

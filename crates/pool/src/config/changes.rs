@@ -120,7 +120,8 @@ by_fields! {
         stats_users,
     }
     Listen => Listen {
-        addresses, port, unix_directories, unix_mode, unix_group, backlog, defer_accept, proxy_from,
+        addresses, port, unix_directories, unix_mode, unix_group, backlog, defer_accept, takeover,
+        proxy_from,
     }
     Sizes => Sizes { pool, min, reserve }
     Limits => Limits {

@@ -14,6 +14,7 @@ use crate::{
     ids::{ClientId, Peer, ServerId},
     owed::Audience,
     server::ServerState,
+    time::Time,
 };
 
 /// What PostgreSQL says.
@@ -27,6 +28,19 @@ impl Core {
         if client.cancel_key(self.worker, id) != *key {
             return;
         }
+        self.cancel_of(id, io);
+    }
+
+    /// The same for a key that another process gave to a client that came from there.
+    pub fn cancel_foreign(&mut self, key: &CancelKey, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        if let Some(id) = self.foreign_keys.get(key).copied() {
+            self.cancel_of(id, io);
+        }
+    }
+
+    fn cancel_of(&mut self, id: ClientId, io: &mut dyn Io) {
+        let Some(client) = self.clients.get(id) else { return };
         if client.state == ClientState::Waiting {
             return self.cancel_waiting(id, io);
         }

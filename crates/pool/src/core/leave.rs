@@ -25,7 +25,7 @@ use crate::{
 impl Core {
     /// A client is gone: what it leaves behind on its server is ended.
     pub(super) fn client_left(&mut self, id: ClientId, io: &mut dyn Io) {
-        let Some(client) = self.clients.remove(id) else { return };
+        let Some(client) = self.remove_client(id) else { return };
         if let Some(id) = client.server() {
             let runs = self.servers.get(id).is_some_and(|server| server.owed.is_for_client());
             if runs && client.inlet.at_boundary() {
@@ -37,7 +37,7 @@ impl Core {
 
     /// A client says goodbye. What it asked for before that is done, as a server would do it.
     pub(super) fn say_goodbye(&mut self, id: ClientId, io: &mut dyn Io) {
-        let Some(client) = self.clients.remove(id) else { return };
+        let Some(client) = self.remove_client(id) else { return };
         io.close(Peer::Client(id));
         if let Some(server) = client.server() {
             self.clean_up(server, client.inlet.padding(), io);

@@ -105,7 +105,7 @@ impl Core {
         let is_barred = |pool: &Pool| {
             pool.spec.gate.is_paused()
                 || pool.shrinks && server.permits.are_over()
-                || pool.spec.closes && pool.waiting.is_empty()
+                || (pool.spec.closes || self.keeps_no_servers) && pool.waiting.is_empty()
         };
         pool.is_some_and(is_barred) || self.is_outdated(server)
     }

@@ -10,10 +10,13 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use howdah_wire::startup::CancelKey;
+
 use super::{
     directory::PoolEntry,
     front::Front,
     mail::{Mail, Mailbox},
+    takeover,
 };
 use crate::{
     ClientId, ClientReport, ClientView, Counts, DatabaseView, Gate, Peer, Place, PoolId, PoolView,
@@ -117,6 +120,19 @@ impl Control {
             }
         }
         found
+    }
+
+    /// How many clients all workers have; `None` if one of them does not say.
+    pub(super) fn counts_clients(&self) -> Option<usize> {
+        let reports = self.reports(true);
+        let are_all = reports.len() == self.mailboxes.len();
+        are_all.then(|| reports.iter().map(|it| it.report.clients.len()).sum())
+    }
+
+    /// Has a CancelRequest followed whose key another process gave.
+    pub(super) fn cancel_foreign(&self, key: &CancelKey) {
+        self.tell(|| Mail::CancelForeign(key.clone()));
+        takeover::pass_cancel_on(key, &self.front);
     }
 
     pub(super) fn tell(&self, mail: impl Fn() -> Mail) {

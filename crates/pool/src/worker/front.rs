@@ -1,8 +1,11 @@
 //! [`Front`]: what all workers and their helpers share.
 
-use std::sync::{
-    Arc, Mutex, PoisonError, RwLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use howdah_connect::tls::common_name;
@@ -55,6 +58,12 @@ pub(super) struct Front {
     /// Where settings are read from again; held by the one who changes settings.
     pub(super) origin: Mutex<Option<Origin>>,
     is_over: AtomicBool,
+    /// Another process has what we had, or is about to.
+    taken_over: AtomicBool,
+    /// There may be clients that came from another process.
+    pub(super) has_foreigners: AtomicBool,
+    /// That process, while it has clients left. Whoever writes to it holds the lock.
+    pub(super) old: Mutex<Option<UnixStream>>,
 }
 
 impl Front {
@@ -83,6 +92,9 @@ impl Front {
             history: Mutex::default(),
             origin: Mutex::new(origin),
             is_over: AtomicBool::new(false),
+            taken_over: AtomicBool::new(false),
+            has_foreigners: AtomicBool::new(false),
+            old: Mutex::default(),
         }
     }
 
@@ -103,6 +115,14 @@ impl Front {
     /// Whether the pooler has ended.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn was_taken_over(&self) -> bool {
+        self.taken_over.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_taken_over(&self, taken_over: bool) {
+        self.taken_over.store(taken_over, Ordering::Relaxed);
     }
 
     pub(super) fn set_over(&self) {

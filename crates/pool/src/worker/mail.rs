@@ -13,8 +13,9 @@ use super::{
     control::WorkerReport,
     directory::Route,
     entrance::{Arrival, Entrance, Progress},
+    takeover::Leaver,
 };
-use crate::{ClientId, PoolId, Transfer, WorkerId};
+use crate::{ClientId, Migrant, Permits, PoolId, Transfer, WorkerId};
 
 /// Something for a worker to do, from another thread.
 #[derive(Debug)]
@@ -35,6 +36,19 @@ pub(super) enum Mail {
     GatesTurned,
     /// Settings have changed; say when they are followed.
     Settings(Sender<()>),
+    /// Let clients go to another process, each as soon as it can; accept nobody.
+    Move(Sender<Leaver>),
+    /// The other process is gone: serve as before.
+    Stay,
+    /// A client that comes from another process, or back from one.
+    Settle(Box<Settler>),
+    /// Those that could not go have had their time.
+    Evict,
+    /// A CancelRequest came to another process, or for a client that came from one: its key says nothing
+    /// about workers of ours.
+    CancelForeign(CancelKey),
+    /// A CancelRequest that another process has been sent.
+    CancelAnywhere(CancelKey),
     /// End all clients and servers of these pools.
     Kill(Arc<[PoolId]>),
     /// End this client, and say whether it was there.
@@ -45,6 +59,16 @@ pub(super) enum Mail {
     Drain,
     /// End now.
     Stop,
+}
+
+/// A client that comes with its socket and its state.
+#[derive(Debug)]
+pub(super) struct Settler {
+    pub(super) pool: PoolId,
+    pub(super) migrant: Migrant,
+    pub(super) stream: Stream,
+    /// Its share of the limits on clients.
+    pub(super) permits: Permits,
 }
 
 /// A worker's letter box.

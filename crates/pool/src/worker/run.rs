@@ -7,7 +7,7 @@
 //! wait, and no read is made to learn that a socket is empty.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering, mpsc::Sender},
     time::{Duration, Instant},
 };
 
@@ -20,9 +20,10 @@ use super::{
     entrance::{Arrival, CancelEntrance, Entrance, Progress, ServerEntrance},
     front::Front,
     helpers::{Errand, Helpers, Job},
-    mail::{Mail, Mailbox},
+    mail::{Mail, Mailbox, Settler},
     seats::{Before, Seat},
     sockets::{Order, Sockets},
+    takeover::Leaver,
 };
 use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
 
@@ -64,11 +65,15 @@ pub(super) struct Worker {
     began: Instant,
     now: Time,
     stage: Stage,
+    /// Where clients go that another process is to serve.
+    exit: Option<Sender<Leaver>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
+    /// Accepts nobody, and lets clients go to another process. Ends when it is told to.
+    Moving,
     /// No new clients; ends when the last has left.
     Leaving,
     /// No new clients; ends with the last one.
@@ -109,6 +114,7 @@ impl Worker {
             began: Instant::now(),
             now: Time::default(),
             stage: Stage::Open,
+            exit: None,
         };
         worker.bound_messages();
         worker.watch_listeners()?;
@@ -134,6 +140,7 @@ impl Worker {
             self.read_mail();
             self.on_time();
             self.follow_orders();
+            self.let_clients_go();
             if self.stage == Stage::Draining {
                 self.core.drain(self.now, &mut self.sockets);
             }
@@ -407,7 +414,8 @@ impl Worker {
         let Arrival { login, permits, owed, received, is_told } = arrival;
         let pool = login.pool;
         self.know(pool);
-        let added = if self.stage == Stage::Open { self.core.add_client(login) } else { None };
+        let may_stay = matches!(self.stage, Stage::Open | Stage::Moving);
+        let added = if may_stay { self.core.add_client(login) } else { None };
         let Some(id) = added else {
             return drop(self.sockets.seats.remove(seat));
         };
@@ -456,6 +464,10 @@ impl Worker {
     }
 
     fn cancel(&mut self, key: CancelKey) {
+        if self.front.has_foreigners.load(Ordering::Relaxed) {
+            let mailboxes = Arc::clone(&self.sockets.mailboxes);
+            Control { mailboxes, front: Arc::clone(&self.front) }.cancel_foreign(&key);
+        }
         let Some(owner) = worker_of_key(&key) else { return };
         if owner == self.number {
             self.core.cancel(&key, self.now, &mut self.sockets);
@@ -543,7 +555,7 @@ impl Worker {
                     let seat = self.sockets.seats.insert(away);
                     self.take_in(seat, *arrival, stream, Before::default());
                 }
-                Mail::Cancel(key) => self.cancel(key),
+                Mail::Cancel(key) => self.core.cancel(&key, self.now, &mut self.sockets),
                 Mail::Report { with_peers, to } => {
                     // Who does not wait for it any more needs none.
                     let _ = to.send(self.report(with_peers));
@@ -554,6 +566,35 @@ impl Worker {
                     // Who does not wait for it any more need not know.
                     let _ = done.send(());
                 }
+                Mail::Move(exit) => {
+                    if self.stage == Stage::Open {
+                        self.forget_listeners();
+                        self.accept_again = None;
+                        self.stage = Stage::Moving;
+                        self.core.keep_no_servers(true, self.now, &mut self.sockets);
+                        self.exit = Some(exit);
+                    }
+                }
+                Mail::Stay => {
+                    if self.stage == Stage::Moving {
+                        self.stage = Stage::Open;
+                        self.core.keep_no_servers(false, self.now, &mut self.sockets);
+                        if let Err(error) = self.watch_listeners() {
+                            tracing::error!(%error, "cannot accept clients any more");
+                        }
+                    }
+                    self.exit = None;
+                }
+                Mail::Settle(settler) => self.settle(*settler),
+                Mail::Evict => {
+                    for entry in self.front.directory.pools() {
+                        self.core.kill_pool(entry.id, self.now, &mut self.sockets);
+                    }
+                }
+                Mail::CancelForeign(key) => {
+                    self.core.cancel_foreign(&key, self.now, &mut self.sockets);
+                }
+                Mail::CancelAnywhere(key) => self.cancel(key),
                 Mail::Kill(pools) => {
                     for pool in pools.iter() {
                         self.core.kill_pool(*pool, self.now, &mut self.sockets);
@@ -566,6 +607,35 @@ impl Worker {
                 Mail::Drain => self.close_doors(Stage::Draining),
                 Mail::Stop => self.stage = Stage::Over,
             }
+        }
+    }
+
+    /// Hands over clients that can go now, if another process takes them.
+    fn let_clients_go(&mut self) {
+        let Some(exit) = &self.exit else { return };
+        for client in self.core.migrants() {
+            if !self.sockets.may_leave(client) {
+                continue;
+            }
+            let Some((pool, migrant)) = self.core.emigrate(client, self.now) else { continue };
+            let Some(stream) = self.sockets.take_client(client) else { continue };
+            let worker = self.number;
+            // Who listens takes back what it cannot pass on, and goes last.
+            let _ = exit.send(Leaver { worker, pool, migrant, stream });
+        }
+    }
+
+    /// Takes in a client with its state.
+    fn settle(&mut self, settler: Settler) {
+        let Settler { pool, migrant, stream, permits } = settler;
+        self.know(pool);
+        let Some(id) = self.core.immigrate(pool, migrant, self.now) else { return };
+        let peer = Peer::Client(id);
+        let seat = self.sockets.seats.insert(Seat::Away { ready: false, hung_up: false });
+        self.sockets.seat(peer, seat, None, Some(permits));
+        self.sockets.sit(seat, stream, peer, Before::default());
+        if let Some(entry) = self.front.directory.by_id(pool) {
+            self.sockets.announce(peer, &entry);
         }
     }
 
@@ -593,7 +663,8 @@ impl Worker {
         self.forget_listeners();
         self.listeners.clear();
         self.accept_again = None;
-        if matches!(self.stage, Stage::Open | Stage::Leaving) {
+        self.exit = None;
+        if matches!(self.stage, Stage::Open | Stage::Moving | Stage::Leaving) {
             self.stage = stage;
         }
     }

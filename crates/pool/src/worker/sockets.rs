@@ -141,6 +141,29 @@ impl Sockets {
         })
     }
 
+    /// Takes out a client's connection that is to live on elsewhere: one whose bytes are as they are on
+    /// the wire, and that has taken all that was sent to it.
+    pub(super) fn take_client(&mut self, id: ClientId) -> Option<Stream> {
+        let peer = Peer::Client(id);
+        let (seat, _) = self.link(peer)?;
+        self.poller.remove(&self.seats.link(seat)?.stream).ok()?;
+        if let Some(guest) = self.place(peer).as_mut().and_then(|place| place.guest.as_mut()) {
+            guest.why = Some("another process serves it".to_owned());
+        }
+        self.unseat(peer);
+        match self.seats.remove(seat)? {
+            Seat::Link(link) => Some(link.stream),
+            _ => None,
+        }
+    }
+
+    /// Whether a client's connection could be taken out.
+    pub(super) fn may_leave(&mut self, id: ClientId) -> bool {
+        self.link(Peer::Client(id)).is_some_and(|(_, link)| {
+            !link.stream.is_encrypted() && !link.broken && link.backlog() == Backlog::Empty
+        })
+    }
+
     fn link(&mut self, peer: Peer) -> Option<(usize, &mut Link)> {
         let seat = self.place(peer).as_ref()?.seat;
         self.seats.link(seat).map(|link| (seat, link))

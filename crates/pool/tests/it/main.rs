@@ -20,4 +20,5 @@ mod server_login;
 mod sessions;
 mod startup;
 mod support;
+mod takeover;
 mod tls;

@@ -30,6 +30,11 @@ pub(in crate::worker) struct ClientLimits {
 }
 
 impl ClientLimits {
+    /// Takes a client in that is there already, however many there may be.
+    pub(in crate::worker) fn take(&self) -> Permits {
+        Permits::take(&self.limits)
+    }
+
     /// Takes a client in.
     ///
     /// # Errors

@@ -1,0 +1,121 @@
+//! Clients that go to another process, with their sockets, and those that come from one.
+
+use std::{sync::Arc, time::Duration};
+
+use howdah_wire::startup::{CancelKey, ProtocolVersion};
+
+use super::Core;
+use crate::{
+    Io,
+    client::{Client, ClientState},
+    ids::{ClientId, PoolId},
+    login::{CancelSecret, ClientLogin},
+    settings::Setting,
+    statements::{is_plain, sql_of},
+    time::Time,
+};
+
+/// What a client is, apart from its socket and the name of its pool. It has no server, asks for nothing,
+/// and has been sent all that it is owed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migrant {
+    /// The protocol version agreed on.
+    pub version: ProtocolVersion,
+    /// The key that it was given for cancels. It stays good.
+    pub key: CancelKey,
+    /// How long ago it logged in.
+    pub age: Duration,
+    /// What it is to find on its server.
+    pub wishes: Vec<Setting>,
+    /// What of that it asked for at its start.
+    pub startup: Vec<Setting>,
+    /// Its prepared statements: name, and what a Parse has behind the name.
+    pub statements: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The same of its unnamed statement; empty for none.
+    pub unnamed: Vec<u8>,
+}
+
+/// One whose statements have more bytes than this stays where it is.
+const STATEMENT_BYTES_MAX: usize = 16 << 20;
+
+impl Core {
+    /// Clients that could go: they have no server, ask for nothing, and have taken all that was sent to
+    /// them.
+    pub fn migrants(&self) -> Vec<ClientId> {
+        let clients = (0..self.clients.slots()).filter_map(|index| self.clients.at(index));
+        clients.filter(|(_, client)| may_go(client)).map(|(id, _)| id).collect()
+    }
+
+    /// Lets a client go without closing its connection; the id is free. `None` if it cannot go now.
+    pub fn emigrate(&mut self, id: ClientId, now: Time) -> Option<(PoolId, Migrant)> {
+        self.now = now;
+        self.clients.get(id).filter(|client| may_go(client))?;
+        let worker = self.worker;
+        let client = self.remove_client(id)?;
+        let statements = client.statements.named.iter();
+        let migrant = Migrant {
+            version: client.version,
+            key: client.cancel_key(worker, id),
+            age: now.since(client.came),
+            wishes: client.wishes.list().to_vec(),
+            startup: client.startup.list().to_vec(),
+            statements: statements.map(|(name, it)| (name.to_vec(), it.text.to_vec())).collect(),
+            unnamed: client.statements.unnamed,
+        };
+        Some((client.pool, migrant))
+    }
+
+    /// Closes servers as soon as nobody waits for one, or keeps them again: those who go have others.
+    pub fn keep_no_servers(&mut self, keeps_none: bool, now: Time, io: &mut dyn Io) {
+        self.keeps_no_servers = keeps_none;
+        self.gates_turned(now, io);
+    }
+
+    /// Takes a client in that another process let go. `None` if its pool is not known.
+    pub fn immigrate(&mut self, pool: PoolId, migrant: Migrant, now: Time) -> Option<ClientId> {
+        self.now = now;
+        if !self.has_pool(pool) {
+            return None;
+        }
+        let Migrant { version, key, age, wishes, startup, statements, unnamed } = migrant;
+        // It has a key already, so nothing random is needed for one.
+        let login =
+            ClientLogin { pool, version, secret: CancelSecret([0; 32]), settings: Vec::new() };
+        let wishes = self.wishes.intern(wishes);
+        let mut client = Client::new(&login, wishes);
+        client.startup = self.wishes.intern(startup);
+        client.state = ClientState::Idle;
+        client.since = now;
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        client.came = Time(now.0.saturating_sub(age));
+        for (name, text) in statements {
+            let statement = self.statements.intern(&text);
+            client.statements.named.insert(name.into(), Arc::clone(&statement));
+        }
+        client.statements.set_unnamed(&unnamed, is_plain(sql_of(&unnamed)));
+        client.foreign_key = Some(Box::new(key.clone()));
+        let id = self.clients.insert(client);
+        self.foreign_keys.insert(key, id);
+        Some(id)
+    }
+
+    /// Takes a client out of the tables.
+    pub(super) fn remove_client(&mut self, id: ClientId) -> Option<Client> {
+        let client = self.clients.remove(id)?;
+        if let Some(key) = &client.foreign_key {
+            self.foreign_keys.remove(&**key);
+        }
+        Some(client)
+    }
+}
+
+fn may_go(client: &Client) -> bool {
+    let named = &client.statements.named;
+    client.state == ClientState::Idle
+        && !client.asks()
+        && !client.backlogged
+        && !client.cut_off
+        && named.iter().map(|(name, it)| name.len() + it.text.len()).sum::<usize>()
+            + client.statements.unnamed.len()
+            <= STATEMENT_BYTES_MAX
+}

@@ -1,0 +1,215 @@
+//! What is said between two processes: kinds of frames, and a client's state as bytes.
+//!
+//! Numbers are big-endian. A text is its length, four bytes, and its bytes; a list is the number of its
+//! entries, four bytes, and the entries. A client is
+//!
+//! ```text
+//! id: u64, database: text, user: text, from: text (address of whom a proxy brought; else empty),
+//! version: u32, process id: i32, secret: text, age in microseconds: u64,
+//! wishes: list of (name: text, value: text), startup: the same,
+//! statements: list of (name: text, what follows it in a Parse: text), unnamed statement: text
+//! ```
+
+use std::{net::SocketAddr, time::Duration};
+
+use howdah_wire::startup::{CancelKey, ProtocolVersion};
+
+use crate::{Migrant, Setting};
+
+/// Version of all this. Processes of different versions do not take over from one another.
+pub(super) const VERSION: u16 = 1;
+
+/// What a new process begins with; behind it comes the version.
+pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
+
+/// New to old: magic and version.
+pub(super) const HELLO: u8 = 1;
+/// Old to new: a listener's descriptor.
+pub(super) const LISTENER: u8 = 2;
+/// Old to new: these were all listeners; with what is paused and disabled.
+pub(super) const LISTENERS_END: u8 = 3;
+/// New to old: it accepts clients, and takes those that there are.
+pub(super) const READY: u8 = 4;
+/// Old to new: a client, and its descriptor.
+pub(super) const CLIENT: u8 = 5;
+/// New to old: the client of this id, a u64, is served.
+pub(super) const TAKEN: u8 = 6;
+/// New to old: a CancelRequest, process id and secret, for one who may still be there.
+pub(super) const CANCEL: u8 = 7;
+/// Old to new: nobody is left.
+pub(super) const DONE: u8 = 8;
+/// Old to new: it does not hand over, for this reason.
+pub(super) const REFUSED: u8 = 9;
+
+/// A client on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Traveller {
+    pub(super) id: u64,
+    pub(super) database: String,
+    pub(super) user: String,
+    pub(super) from: Option<SocketAddr>,
+    pub(super) migrant: Migrant,
+}
+
+impl Traveller {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let Self { id, database, user, from, migrant } = self;
+        let mut out = Vec::new();
+        out.extend_from_slice(&id.to_be_bytes());
+        text(&mut out, database.as_bytes());
+        text(&mut out, user.as_bytes());
+        text(&mut out, from.map(|from| from.to_string()).unwrap_or_default().as_bytes());
+        out.extend_from_slice(&migrant.version.code().to_be_bytes());
+        out.extend_from_slice(&encode_key(&migrant.key));
+        let age = u64::try_from(migrant.age.as_micros()).unwrap_or(u64::MAX);
+        out.extend_from_slice(&age.to_be_bytes());
+        for settings in [&migrant.wishes, &migrant.startup] {
+            count(&mut out, settings.len());
+            for Setting { name, value } in settings {
+                text(&mut out, name);
+                text(&mut out, value);
+            }
+        }
+        count(&mut out, migrant.statements.len());
+        for (name, rest) in &migrant.statements {
+            text(&mut out, name);
+            text(&mut out, rest);
+        }
+        text(&mut out, &migrant.unnamed);
+        out
+    }
+
+    /// `None` if the bytes are anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        let id = u64::from_be_bytes(from.array()?);
+        let (database, user) = (from.string()?, from.string()?);
+        let address = from.string()?;
+        let address = if address.is_empty() { None } else { Some(address.parse().ok()?) };
+        let version = ProtocolVersion::from_code(u32::from_be_bytes(from.array()?));
+        let key = from.key()?;
+        let age = Duration::from_micros(u64::from_be_bytes(from.array()?));
+        let setting = |from: &mut Reader<'_>| Some(Setting::new(from.text()?, from.text()?));
+        let (wishes, startup) = (from.list(setting)?, from.list(setting)?);
+        let statements = from.list(|from| Some((from.text()?.to_vec(), from.text()?.to_vec())))?;
+        let unnamed = from.text()?.to_vec();
+        let migrant = Migrant { version, key, age, wishes, startup, statements, unnamed };
+        from.0.is_empty().then_some(Self { id, database, user, from: address, migrant })
+    }
+}
+
+/// A cancel key: process id and secret.
+pub(super) fn encode_key(key: &CancelKey) -> Vec<u8> {
+    let mut out = key.process_id().to_be_bytes().to_vec();
+    text(&mut out, key.secret());
+    out
+}
+
+/// What an operator has ordered about databases: a list of name, paused, disabled.
+pub(super) fn encode_gates(gates: impl Iterator<Item = (String, bool, bool)>) -> Vec<u8> {
+    let gates: Vec<_> = gates.collect();
+    let mut out = Vec::new();
+    count(&mut out, gates.len());
+    for (name, is_paused, is_disabled) in gates {
+        text(&mut out, name.as_bytes());
+        out.extend_from_slice(&[u8::from(is_paused), u8::from(is_disabled)]);
+    }
+    out
+}
+
+/// `None` if the bytes are anything else.
+pub(super) fn decode_gates(bytes: &[u8]) -> Option<Vec<(String, bool, bool)>> {
+    let gate = |from: &mut Reader<'_>| {
+        let name = from.string()?;
+        let [is_paused, is_disabled] = from.array()?;
+        Some((name, is_paused != 0, is_disabled != 0))
+    };
+    Reader(bytes).list(gate)
+}
+
+/// `None` if the bytes are anything else.
+pub(super) fn decode_key(bytes: &[u8]) -> Option<CancelKey> {
+    let mut from = Reader(bytes);
+    from.key().filter(|_| from.0.is_empty())
+}
+
+fn text(out: &mut Vec<u8>, bytes: &[u8]) {
+    count(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// A length. One that does not fit belongs to a frame that is too long to be sent.
+fn count(out: &mut Vec<u8>, count: usize) {
+    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*array)
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        usize::try_from(u32::from_be_bytes(self.array()?)).ok()
+    }
+
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let count = self.count()?;
+        let (text, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(text)
+    }
+
+    fn string(&mut self) -> Option<String> {
+        String::from_utf8(self.text()?.to_vec()).ok()
+    }
+
+    fn key(&mut self) -> Option<CancelKey> {
+        let process_id = i32::from_be_bytes(self.array()?);
+        CancelKey::new(process_id, self.text()?)
+    }
+
+    /// Room is made for entries as they are found, not as they are promised.
+    fn list<T>(&mut self, entry: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.count()?;
+        let mut list = Vec::new();
+        for _ in 0..count {
+            list.push(entry(self)?);
+        }
+        Some(list)
+    }
+}
+
+#[test]
+fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
+    let migrant = Migrant {
+        version: ProtocolVersion::V3_2,
+        key: CancelKey::new(77, &[7; 32]).unwrap(),
+        age: Duration::from_millis(1234),
+        wishes: vec![Setting::new("TimeZone", "UTC"), Setting::new("a", "")],
+        startup: vec![Setting::new("TimeZone", "UTC")],
+        statements: vec![(b"s1".to_vec(), b"select $1\0\0\x01\0\0\0\x17".to_vec())],
+        unnamed: b"select 2\0\0\0".to_vec(),
+    };
+    let traveller = Traveller {
+        id: 9,
+        database: "shop".to_owned(),
+        user: "ann".to_owned(),
+        from: Some(([10, 0, 0, 1], 4711).into()),
+        migrant,
+    };
+    let bytes = traveller.encode();
+    assert_eq!(Traveller::decode(&bytes), Some(traveller));
+    for end in 0..bytes.len() {
+        assert_eq!(Traveller::decode(&bytes[..end]), None);
+    }
+    assert_eq!(Traveller::decode(&[&bytes[..], b"x"].concat()), None);
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0xff;
+        let _ = Traveller::decode(&damaged);
+    }
+}

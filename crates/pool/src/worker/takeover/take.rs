@@ -1,0 +1,161 @@
+//! The new process's side.
+
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use howdah_net::{Listener, Stream};
+
+use super::{format::*, is_one_of_us, line, place, unexpected};
+use crate::{
+    auth::Rejection,
+    config::Config,
+    worker::{
+        StartError,
+        control::Control,
+        directory::Key,
+        mail::{Mail, Settler},
+    },
+};
+
+/// For each step of the old process before this one is ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A new process that has been given listeners, and is not ready yet.
+#[derive(Debug)]
+pub(in crate::worker) struct Heir {
+    line: UnixStream,
+    pub(in crate::worker) listeners: Vec<Listener>,
+    gates: Vec<(String, bool, bool)>,
+}
+
+impl Heir {
+    /// Knocks at the process that serves now.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Takeover`]: there is none, or it does not hand over.
+    pub(in crate::worker) fn knock(config: &Config) -> Result<Self, StartError> {
+        let nowhere = || "listen.takeover does not say where to knock".to_owned();
+        let path = place(config).ok_or_else(|| StartError::Takeover { text: nowhere() })?;
+        let failed = |error: io::Error| StartError::Takeover {
+            text: format!("{}: {error}", path.display()),
+        };
+        let line = UnixStream::connect(&path).map_err(failed)?;
+        Self::ask(line).map_err(failed)
+    }
+
+    fn ask(line: UnixStream) -> io::Result<Self> {
+        if !is_one_of_us(&line) {
+            return Err(io::Error::other("the process there is of another user"));
+        }
+        line.set_read_timeout(Some(PATIENCE))?;
+        let hello = [MAGIC, &VERSION.to_be_bytes()].concat();
+        line::send(&line, HELLO, &hello, None)?;
+        let mut listeners = Vec::new();
+        loop {
+            let frame = line::receive(&line)?.ok_or_else(unexpected)?;
+            match (frame.kind, frame.socket) {
+                (LISTENER, Some(socket)) => listeners.push(Listener::inherited(socket)?),
+                (LISTENERS_END, _) => {
+                    let gates = decode_gates(&frame.body).ok_or_else(unexpected)?;
+                    return Ok(Self { line, listeners, gates });
+                }
+                (REFUSED, _) => {
+                    let why = String::from_utf8_lossy(&frame.body).into_owned();
+                    return Err(io::Error::other(why));
+                }
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    /// Says that clients may come.
+    ///
+    /// # Errors
+    ///
+    /// The old process is gone, or waits no more.
+    pub(in crate::worker) fn ready(self, control: Control) -> io::Result<Taker> {
+        for (name, is_paused, is_disabled) in &self.gates {
+            if let Some(gate) = control.front.directory.gate(name) {
+                gate.set_paused(*is_paused);
+                gate.set_disabled(*is_disabled);
+            }
+        }
+        self.line.set_read_timeout(None)?;
+        let cancels = self.line.try_clone()?;
+        control.front.has_foreigners.store(true, Ordering::Relaxed);
+        *control.front.old.lock().unwrap_or_else(PoisonError::into_inner) = Some(cancels);
+        line::send(&self.line, READY, b"", None)?;
+        Ok(Taker { line: self.line, control })
+    }
+}
+
+/// Takes clients in as they come.
+#[derive(Debug)]
+pub(in crate::worker) struct Taker {
+    line: UnixStream,
+    control: Control,
+}
+
+impl Taker {
+    /// Does so until the old process has none left, or is gone.
+    pub(in crate::worker) fn run(self) {
+        let front = Arc::clone(&self.control.front);
+        let mut taken = 0_usize;
+        let end = loop {
+            match line::receive(&self.line) {
+                Ok(Some(line::Frame { kind: CLIENT, body, socket: Some(socket) })) => {
+                    let (Some(traveller), Ok(stream)) =
+                        (Traveller::decode(&body), Stream::inherited(socket))
+                    else {
+                        break Err(unexpected());
+                    };
+                    let id = traveller.id;
+                    self.settle(traveller, stream, taken);
+                    taken += 1;
+                    if let Err(error) = self.tell(TAKEN, &id.to_be_bytes()) {
+                        break Err(error);
+                    }
+                }
+                Ok(Some(line::Frame { kind: DONE, .. })) => break Ok(()),
+                Ok(Some(_)) => break Err(unexpected()),
+                Ok(None) => break Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => break Err(error),
+            }
+        };
+        *front.old.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        match end {
+            Ok(()) => tracing::info!(clients = taken, "taken over"),
+            Err(error) => tracing::warn!(%error, clients = taken, "the old process has gone early"),
+        }
+    }
+
+    /// One line for two threads: whoever writes holds the lock that cancels hold.
+    fn tell(&self, kind: u8, body: &[u8]) -> io::Result<()> {
+        let _alone = self.control.front.old.lock().unwrap_or_else(PoisonError::into_inner);
+        line::send(&self.line, kind, body, None)
+    }
+
+    /// Gives a client to a worker, one after the other.
+    fn settle(&self, traveller: Traveller, mut stream: Stream, number: usize) {
+        let Traveller { database, user, from, migrant, .. } = traveller;
+        if let Some(from) = from {
+            stream.set_peer_address(from);
+        }
+        let key = Key { database, user, replication: None };
+        let Some(entry) = self.control.front.directory.pool(&key) else {
+            let mut farewell = Vec::new();
+            Rejection::UnknownDatabase(key.database).write(&mut farewell);
+            let _ = stream.send(&farewell);
+            return;
+        };
+        let permits = entry.clients.take();
+        let settler = Settler { pool: entry.id, migrant, stream, permits };
+        let mailboxes = &self.control.mailboxes;
+        mailboxes[number % mailboxes.len()].send(Mail::Settle(Box::new(settler)));
+    }
+}
