@@ -6,6 +6,7 @@ pub mod grammar;
 pub mod log_input;
 pub mod log_text;
 pub mod logs;
+pub mod pool_access;
 pub mod pool_core;
 pub mod pool_login;
 pub mod pool_settings;
@@ -365,6 +366,32 @@ pub static TARGETS: &[Target] = &[
         words: pool_settings::WORDS,
         memory: (1 << 20, 4096),
         smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-rules",
+        about: "hba and ident files: rules that judge in one way, or complaints about lines that are there",
+        run: pool_access::rules,
+        seeds: Seeds::Made(pool_access::rules_seeds),
+        words: pool_access::RULE_WORDS,
+        memory: (8 << 20, 4096),
+        smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-proxy",
+        about: "headers of the PROXY protocol: what is behind changes nothing, and less is not enough",
+        run: pool_access::header,
+        seeds: Seeds::Made(pool_access::header_seeds),
+        words: &[],
+        ..Target::PLAIN
+    },
+    Target {
+        name: "pool-console",
+        about: "commands at the pooler's console: blanks and semicolons around them change nothing",
+        run: pool_access::console,
+        seeds: Seeds::Made(pool_access::console_seeds),
+        words: pool_access::CONSOLE_WORDS,
         ..Target::PLAIN
     },
     Target {

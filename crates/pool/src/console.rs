@@ -12,3 +12,10 @@ pub(crate) use command::{Command, Databases, Shutdown};
 pub(crate) use session::{Failure, Goodbye, Operator, Session};
 pub(crate) use table::{Show, Value};
 pub use view::{ClientView, DatabaseView, Place, PoolView, ServerView, View};
+
+/// The word that tells that a command is done; `None` if there is no such command. For tests of damaged
+/// input.
+#[doc(hidden)]
+pub fn console_tag(text: &str) -> Option<&'static str> {
+    Command::parse(text).ok().map(|command| command.tag())
+}

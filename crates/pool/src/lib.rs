@@ -48,6 +48,8 @@ mod time;
 mod worker;
 
 pub use client::worker_of_key;
+#[doc(hidden)]
+pub use console::console_tag;
 pub use console::{ClientView, DatabaseView, Place, PoolView, ServerView, View};
 pub use core::{
     ClientPhase, ClientReport, Core, Counts, Migrant, PoolReport, Report, ServerPhase,

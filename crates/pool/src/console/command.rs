@@ -147,7 +147,7 @@ fn is_of_session(setting: &str) -> bool {
 /// Name and value of `SET name = value` or `SET name TO value`. A value may stand in single quotes, one
 /// within them is doubled.
 fn setting(text: &str) -> Option<(String, String)> {
-    let text = text.trim().trim_end_matches(';').trim_end();
+    let text = without_end(text);
     let rest = text.get(3..)?.trim_start();
     let (name, rest) = rest.split_at(rest.find(|c: char| c == '=' || c.is_whitespace())?);
     let rest = rest.trim_start();
@@ -170,9 +170,14 @@ fn setting(text: &str) -> Option<(String, String)> {
     Some((name.to_ascii_lowercase(), value))
 }
 
+/// A text without the blanks and semicolons at its end.
+fn without_end(text: &str) -> &str {
+    text.trim_start().trim_end_matches(|letter: char| letter == ';' || letter.is_whitespace())
+}
+
 /// The words of a text, without the semicolon at its end; `None` if a quote is never closed.
 fn words(text: &str) -> Option<Vec<String>> {
-    let text = text.trim().trim_end_matches(';');
+    let text = without_end(text);
     let (mut words, mut word, mut quoted, mut any) = (Vec::new(), String::new(), false, false);
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
@@ -204,6 +209,7 @@ fn commands_are_read_as_people_write_them() {
     for (text, command) in [
         ("", Command::Empty),
         (" ; ", Command::Empty),
+        ("; ;", Command::Empty),
         ("show version;", Command::Show(Show::Version)),
         ("SHOW  STATS_TOTALS ;", Command::Show(Show::StatsTotals)),
         ("show stats totals", Command::Show(Show::StatsTotals)),
