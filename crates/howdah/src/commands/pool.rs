@@ -207,6 +207,9 @@ pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Verdict>
     file.has_section("pool").then(|| judge(read()))
 }
 
+/// Descriptors beside those of clients: logins under way, servers, listeners.
+const SPARE_DESCRIPTORS: u64 = 512;
+
 /// Every client is a descriptor. The soft limit, 1024 on most systems, is for programs that use
 /// `select`, so the hard one is taken; and if that is not enough, it is said now and not when clients
 /// are turned away.
@@ -216,8 +219,18 @@ fn raise_descriptor_limit(config: &Config) {
     if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
         tracing::warn!("cannot raise the limit of open files");
     }
-    let wanted = u64::from(config.limits.clients);
-    if getrlimit(Resource::Nofile).current.is_some_and(|most| most < wanted) {
-        tracing::warn!(clients = wanted, "fewer files may be open than there may be clients");
+    // Each client that is in; those on their way in, a hundred and some at least; servers and our own.
+    let clients = u64::from(config.limits.clients);
+    let wanted = clients + SPARE_DESCRIPTORS;
+    if let Some(most) = getrlimit(Resource::Nofile).current
+        && most < wanted
+    {
+        tracing::warn!(
+            may_be_open = most,
+            clients,
+            wanted,
+            "too few files may be open for as many clients and their servers: raise the hard limit \
+             (LimitNOFILE= in systemd) or lower limits.clients"
+        );
     }
 }

@@ -124,9 +124,11 @@ impl Control {
 
     /// How many clients all workers have; `None` if one of them does not say.
     pub(super) fn counts_clients(&self) -> Option<usize> {
-        let reports = self.reports(true);
+        let reports = self.reports(false);
+        let pools = reports.iter().flat_map(|it| &it.report.pools);
+        let count = |counts: &Counts| (counts.clients_active + counts.clients_waiting) as usize;
         let are_all = reports.len() == self.mailboxes.len();
-        are_all.then(|| reports.iter().map(|it| it.report.clients.len()).sum())
+        are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
     }
 
     /// Has a CancelRequest followed whose key another process gave.

@@ -35,10 +35,15 @@ struct Line {
 
 impl Line {
     fn start(test: &str) -> Option<Self> {
+        Self::start_with(test, "")
+    }
+
+    /// The same with more settings.
+    fn start_with(test: &str, more: &str) -> Option<Self> {
         let server = Cluster::builder().setting("max_connections", "60").start();
         let server = or_say_why_not(test, server)?;
         let folder = tempfile::tempdir().unwrap();
-        let pooler = Pooler::start(settings(&server, folder.path(), 0, "")).unwrap();
+        let pooler = Pooler::start(settings(&server, folder.path(), 0, more)).unwrap();
         let line = Self { stage: Stage { server, pooler }, folder };
         line.until_reachable();
         Some(line)
@@ -238,6 +243,24 @@ fn a_new_process_that_dies_leaves_the_old_one_serving() {
         assert_eq!(row(client), "served");
     }
     thread::yield_now();
+}
+
+#[test]
+fn who_cannot_go_has_until_the_deadline() {
+    let more = "timeouts = { shutdown = '200ms' }";
+    let Some(mut line) = Line::start_with("deadline", more) else { return };
+    let (mut idle, mut busy) =
+        (Raw::log_in(line.stage.address()), Raw::log_in(line.stage.address()));
+    busy.query("begin");
+    busy.until(b'Z');
+    let old = line.hand_over();
+    let told = busy.until(b'E').pop().unwrap().1;
+    assert!(memchr::memmem::find(&told, b"C57P01\0").is_some(), "{}", told.escape_ascii());
+    assert!(busy.is_hung_up_on());
+    old.end().unwrap().wait();
+    old.join().unwrap();
+    idle.query("select 'served'");
+    assert_eq!(row(&mut idle), "served");
 }
 
 #[test]

@@ -48,8 +48,10 @@ pub(in crate::worker) struct Giver {
 /// For a step of the new process before it is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks at who is left.
+/// Between two looks at who is left: at first, and when those who are left stay for long. Each costs
+/// workers a walk over their clients.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 
 /// Between two looks at whether the pooler is still there.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -178,12 +180,14 @@ impl Giver {
         let (mut last_id, mut asked_to_leave) = (0_u64, false);
         let patience = self.control.front.directory.config().timeouts.shutdown;
         let began = Instant::now();
+        let mut look_every = LOOK_EVERY;
         loop {
             if waiting.is_broken.load(Ordering::Acquire) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            match leavers.recv_timeout(LOOK_EVERY) {
+            match leavers.recv_timeout(look_every) {
                 Ok(leaver) => {
+                    look_every = LOOK_EVERY;
                     if entries.len() <= leaver.pool.index() {
                         entries = self.control.front.directory.pools();
                     }
@@ -210,6 +214,7 @@ impl Giver {
                             Err(_) => return line::send(line, DONE, b"", None),
                         }
                     }
+                    look_every = LOOK_EVERY_MAX.min(look_every * 2);
                     let is_late = patience.is_some_and(|patience| began.elapsed() >= patience);
                     if is_late && !asked_to_leave {
                         asked_to_leave = true;
