@@ -12,7 +12,10 @@ use std::{
 use howdah_lab::{Cluster, or_say_why_not};
 use howdah_pool::{Pooler, config::Config};
 
-use crate::support::{Raw, Stage, said};
+use crate::{
+    certificates::Certificates,
+    support::{Raw, Stage, connect, said},
+};
 
 /// Settings of a pooler at this port; 0 takes one.
 fn settings(server: &Cluster, folder: &Path, port: u16, more: &str) -> Config {
@@ -261,6 +264,32 @@ fn who_cannot_go_has_until_the_deadline() {
     old.join().unwrap();
     idle.query("select 'served'");
     assert_eq!(row(&mut idle), "served");
+}
+
+#[test]
+fn a_client_with_tls_stays_until_it_leaves() {
+    let Some(certificates) = Certificates::new("tls stays") else { return };
+    certificates.self_signed("own", "localhost", &[]);
+    let path = |file: &str| certificates.path(file).display().to_string();
+    let (certificate, key) = (path("own.crt"), path("own.key"));
+    let leg = format!("mode = 'allow', certificate = '{certificate}', key = '{key}'");
+    let more = format!("tls = {{ client = {{ {leg} }} }}");
+    let Some(mut line) = Line::start_with("tls stays", &more) else { return };
+    let port = line.stage.address().port();
+    let words = format!("host=127.0.0.1 port={port} dbname=postgres user=postgres sslmode=require");
+    let mut encrypted = connect(&words).unwrap();
+    let mut plain = Raw::log_in(line.stage.address());
+    let old = line.hand_over();
+    until("the other has moved", || line.ports().len() == 1);
+    for _ in 0..3 {
+        assert_eq!(encrypted.one_value("select 'served'").unwrap().as_deref(), Some("served"));
+    }
+    assert!(!old.is_over());
+    encrypted.close();
+    old.end().unwrap().wait();
+    old.join().unwrap();
+    plain.query("select 'served'");
+    assert_eq!(row(&mut plain), "served");
 }
 
 #[test]
