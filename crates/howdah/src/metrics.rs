@@ -7,11 +7,19 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
 };
 
 use anyhow::Context as _;
-use axum::{Router, http::header::CONTENT_TYPE, routing::get};
+use axum::{
+    Router,
+    http::{StatusCode, header::CONTENT_TYPE},
+    routing::get,
+};
 use howdah_stats::Registry;
 use tokio::sync::oneshot;
 
@@ -39,6 +47,18 @@ pub(crate) struct MetricsArgs {
 pub(crate) struct Running {
     _server: Option<MetricsServer>,
     _sender: Option<StatsdSender>,
+    is_ready: Ready,
+}
+
+/// Whether a command takes work: what `/readyz` answers.
+type Ready = Arc<AtomicBool>;
+
+impl Running {
+    /// Says that the command takes no more work, though it still has some: `/readyz` answers 503 from
+    /// now on, so that a load balancer sends nobody new, and `/healthz` as before.
+    pub(crate) fn takes_no_more(&self) {
+        self.is_ready.store(false, Ordering::Relaxed);
+    }
 }
 
 impl MetricsArgs {
@@ -54,9 +74,10 @@ impl MetricsArgs {
     ///
     /// See [`serve`] and [`StatsdSender::start`].
     pub(crate) fn serve(&self, ctx: &Context) -> anyhow::Result<Running> {
+        let is_ready = Arc::new(AtomicBool::new(true));
         let server = match &self.metrics {
             Some(address) => {
-                let server = serve(address, ctx.registry().clone())?;
+                let server = serve(address, ctx.registry().clone(), Arc::clone(&is_ready))?;
                 ctx.say(format_args!("metrics: http://{}/metrics", server.address()));
                 Some(server)
             }
@@ -64,7 +85,7 @@ impl MetricsArgs {
         };
         let start = |address: &String| StatsdSender::start(address, ctx.registry().clone());
         let sender = self.metrics_statsd.as_ref().map(start).transpose()?;
-        Ok(Running { _server: server, _sender: sender })
+        Ok(Running { _server: server, _sender: sender, is_ready })
     }
 }
 
@@ -93,12 +114,16 @@ impl Drop for MetricsServer {
     }
 }
 
-/// Listens at `address` and answers `/metrics` and `/healthz`.
+/// Listens at `address` and answers `/metrics`, `/healthz` and, by `is_ready`, `/readyz`.
 ///
 /// # Errors
 ///
 /// The address is not `HOST:PORT`, or it cannot be listened at, say because somebody else does.
-pub(crate) fn serve(address: &str, registry: Registry) -> anyhow::Result<MetricsServer> {
+pub(crate) fn serve(
+    address: &str,
+    registry: Registry,
+    is_ready: Ready,
+) -> anyhow::Result<MetricsServer> {
     let listener = listen(address)
         .with_context(|| format!("cannot serve metrics at {address}"))
         .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9187; port 0 takes a free one")?;
@@ -109,7 +134,7 @@ pub(crate) fn serve(address: &str, registry: Registry) -> anyhow::Result<Metrics
     let thread = thread::Builder::new().name("metrics".into()).spawn(move || {
         runtime.block_on(async {
             let serving = tokio::spawn(async {
-                if let Err(error) = answer(listener, registry).await {
+                if let Err(error) = answer(listener, registry, is_ready).await {
                     tracing::error!(%error, "metrics are no longer served");
                 }
             });
@@ -127,15 +152,20 @@ fn listen(address: &str) -> io::Result<TcpListener> {
     TcpListener::bind(&addresses[..])
 }
 
-async fn answer(listener: TcpListener, registry: Registry) -> io::Result<()> {
+async fn answer(listener: TcpListener, registry: Registry, is_ready: Ready) -> io::Result<()> {
     let listener = Impatient::new(tokio::net::TcpListener::from_std(listener)?);
     let metrics = async move || {
         ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.prometheus())
     };
+    let ready = async move || match is_ready.load(Ordering::Relaxed) {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "takes no more\n"),
+    };
     let app = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
-        .fallback(async || (axum::http::StatusCode::NOT_FOUND, "try /metrics or /healthz\n"));
+        .route("/readyz", get(ready))
+        .fallback(async || (StatusCode::NOT_FOUND, "try /metrics, /healthz or /readyz\n"));
     axum::serve(listener, app).await
 }
 
@@ -160,29 +190,34 @@ mod tests {
         answer
     }
 
+    fn ready() -> Ready {
+        Arc::new(AtomicBool::new(true))
+    }
+
     #[test]
     fn numbers_are_those_of_the_moment() {
         let registry = Registry::new();
-        let server = serve("127.0.0.1:0", registry.clone()).unwrap();
+        let server = serve("127.0.0.1:0", registry.clone(), ready()).unwrap();
         registry.counter(&SEEN).add(3);
         let answer = ask(&server, "/metrics");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
         assert!(answer.ends_with("\nt_seen_total 3\n"), "{answer}");
         assert!(ask(&server, "/healthz").ends_with("\r\n\r\nok\n"));
+        assert!(ask(&server, "/readyz").ends_with("\r\n\r\nready\n"));
         assert!(ask(&server, "/").starts_with("HTTP/1.1 404"));
     }
 
     #[test]
     fn a_taken_address_is_said_and_a_dropped_one_is_free() {
-        let server = serve("127.0.0.1:0", Registry::new()).unwrap();
+        let server = serve("127.0.0.1:0", Registry::new(), ready()).unwrap();
         let address = server.address().to_string();
-        let error = serve(&address, Registry::new()).unwrap_err();
+        let error = serve(&address, Registry::new(), ready()).unwrap_err();
         let text = format!("{error:#}");
         assert!(text.starts_with(&format!("cannot serve metrics at {address}: ")), "{text}");
         assert!(text.contains("in use"), "{text}");
         drop(server);
-        serve(&address, Registry::new()).unwrap();
+        serve(&address, Registry::new(), ready()).unwrap();
     }
 
     #[test]
@@ -211,6 +246,6 @@ mod tests {
 
     #[test]
     fn an_address_without_a_port_is_refused() {
-        assert!(serve("127.0.0.1", Registry::new()).is_err());
+        assert!(serve("127.0.0.1", Registry::new(), ready()).is_err());
     }
 }

@@ -118,7 +118,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
             signals.close();
         })?;
     }
-    let _metrics = args.metrics.serve(ctx)?;
+    let metrics = args.metrics.serve(ctx)?;
     let (_stop, stopped) = mpsc::channel();
     if args.metrics.is_wanted() {
         let (control, registry) = (pooler.control(), ctx.registry().clone());
@@ -137,6 +137,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
         _ => true,
     });
+    metrics.takes_no_more();
     // The service goes on in another process.
     if !pooler.was_taken_over() {
         service_state("STOPPING=1");

@@ -428,3 +428,32 @@ fn a_pgbouncer_ini_is_imported() {
     fs::write(folder.path().join("howdah.toml"), example).unwrap();
     assert_eq!(run(&["pool", "--check", "-c", "howdah.toml"], 0).0, "ok\n");
 }
+
+/// A load balancer is told that nobody new is taken while those who are there end their work.
+#[test]
+fn who_drains_is_alive_and_not_ready() {
+    let Some(server) = cluster("readiness") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let settings = trusting(&server, "");
+    let mut pool = Server::start_with(folder.path(), "howdah.toml", &settings, |command| {
+        command.args(["--metrics", "127.0.0.1:0"])
+    });
+    let place = pool.line("metrics: http://");
+    let address = place.strip_suffix("/metrics").unwrap().to_owned();
+    let ask = |path: &str| {
+        let mut socket = TcpStream::connect(&address).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(ask("/readyz").starts_with("HTTP/1.1 200"));
+    let mut busy = pool.connect("user=postgres").unwrap();
+    busy.query("begin").unwrap();
+    pool.signal();
+    while !ask("/readyz").starts_with("HTTP/1.1 503") {}
+    assert!(ask("/healthz").starts_with("HTTP/1.1 200"));
+    busy.query("commit").unwrap();
+    let (status, said) = pool.end();
+    assert_eq!(status.code(), Some(0), "{said}");
+}
