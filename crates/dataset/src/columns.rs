@@ -10,6 +10,7 @@ mod encode;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use parquet::schema::types::ColumnPath;
 
 pub(crate) use decode::{Numbers, ParameterLists, Strings, Texts, Times};
 pub(crate) use encode::{
@@ -55,6 +56,25 @@ impl Column {
     /// A column that may be null.
     pub(crate) const fn optional(name: &'static str, shape: Shape) -> Self {
         Self { name, shape, nullable: true, since: 1 }
+    }
+
+    /// Whether readers look for rows by the least and the greatest of its values.
+    pub(crate) fn is_searched(&self) -> bool {
+        match self.shape {
+            Shape::Int64 | Shape::Time => true,
+            Shape::Text => !matches!(self.name, "sql" | "error"),
+            Shape::Bytes | Shape::TextList | Shape::BytesList | Shape::Int32List => false,
+        }
+    }
+
+    /// Where its values are in a file.
+    pub(crate) fn path(&self) -> ColumnPath {
+        let entries = match self.shape {
+            Shape::TextList | Shape::BytesList | Shape::Int32List => &["list", ENTRY][..],
+            Shape::Int64 | Shape::Time | Shape::Text | Shape::Bytes => &[],
+        };
+        let parts = [self.name].into_iter().chain(entries.iter().copied());
+        ColumnPath::new(parts.map(str::to_owned).collect())
     }
 
     /// The same, in files of `version` and later.

@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, BinaryBuilder, Int32Builder, Int64Array, ListBuilder, StringArray, StringBuilder,
-    TimestampMicrosecondArray,
+use arrow::{
+    array::{
+        ArrayRef, BinaryBuilder, Int32Builder, Int64Array, ListBuilder, StringArray, StringBuilder,
+        TimestampMicrosecondArray, new_null_array,
+    },
+    datatypes::DataType,
 };
 use howdah_traffic::{Parameter, Parameters, Text, Timestamp};
 
@@ -43,24 +46,33 @@ pub(crate) fn known(text: &Arc<str>) -> Option<&str> {
 
 /// A text's two columns: readable, and exact where that differs.
 pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>>) -> [ArrayRef; 2] {
-    let (mut readable, mut exact) = (StringBuilder::new(), BinaryBuilder::new());
+    let mut readable = StringBuilder::new();
+    // Nearly all texts are UTF-8, so the other column is begun with the first that is not.
+    let mut exact: Option<BinaryBuilder> = None;
+    let mut rows = 0;
     for value in values {
-        match value.map(|text| (text, text.to_str())) {
-            None => {
-                readable.append_null();
-                exact.append_null();
-            }
-            Some((_, Some(utf8))) => {
-                readable.append_value(utf8);
-                exact.append_null();
-            }
-            Some((text, None)) => {
-                readable.append_value(text.to_str_lossy());
-                exact.append_value(text.as_bytes());
-            }
+        let utf8 = value.and_then(Text::to_str);
+        let bytes = value.filter(|_| utf8.is_none()).map(Text::as_bytes);
+        match (utf8, bytes) {
+            (Some(utf8), _) => readable.append_value(utf8),
+            (None, Some(bytes)) => readable.append_value(String::from_utf8_lossy(bytes)),
+            (None, None) => readable.append_null(),
         }
+        if exact.is_some() || bytes.is_some() {
+            let exact = exact.get_or_insert_with(|| {
+                let mut exact = BinaryBuilder::new();
+                exact.append_nulls(rows);
+                exact
+            });
+            exact.append_option(bytes);
+        }
+        rows += 1;
     }
-    [Arc::new(readable.finish()), Arc::new(exact.finish())]
+    let exact = match exact {
+        Some(mut exact) => Arc::new(exact.finish()),
+        None => new_null_array(&DataType::Binary, rows),
+    };
+    [Arc::new(readable.finish()), exact]
 }
 
 /// A parameter list's three columns: readable values, exact values where any differs, and the
@@ -71,12 +83,19 @@ pub(crate) fn parameters<'a>(rows: impl Iterator<Item = Option<&'a [Parameter]>>
     let mut truncated = ListBuilder::new(Int32Builder::new()).with_field(number_entry());
     for row in rows {
         let values = row.unwrap_or_default();
+        let mut any_inexact = false;
         for value in values {
-            readable.values().append_option(parameter_text(value).map(Text::to_str_lossy));
+            match parameter_text(value).map(|text| (text, text.to_str())) {
+                None => readable.values().append_null(),
+                Some((_, Some(utf8))) => readable.values().append_value(utf8),
+                Some((text, None)) => {
+                    any_inexact = true;
+                    readable.values().append_value(text.to_str_lossy());
+                }
+            }
         }
         readable.append(row.is_some());
 
-        let any_inexact = values.iter().any(|value| inexact_bytes(value).is_some());
         if any_inexact {
             exact.values().extend(values.iter().map(inexact_bytes));
         }

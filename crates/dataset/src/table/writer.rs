@@ -145,7 +145,8 @@ impl Write for Sink<'_> {
 ///
 /// zstd at its fastest level costs less time than the bytes it saves. A dictionary helps texts,
 /// which repeat, and not numbers, which are near their neighbours. Statistics per row group are
-/// what `events_between` and other readers prune by; pages are too small here to prune.
+/// what `events_between` and other readers prune by; pages are too small here to prune, and nobody looks for
+/// statements or values by their order, while each would be compared twice.
 fn properties<R: Record>(kind: DatasetKind) -> WriterProperties {
     let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
     let sorted_by = R::SORTED_BY.iter().filter_map(|name| {
@@ -171,6 +172,10 @@ fn properties<R: Record>(kind: DatasetKind) -> WriterProperties {
             properties = properties
                 .set_column_dictionary_enabled(path(), false)
                 .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
+        }
+        if !column.is_searched() {
+            let none = EnabledStatistics::None;
+            properties = properties.set_column_statistics_enabled(column.path(), none);
         }
     }
     properties.build()
