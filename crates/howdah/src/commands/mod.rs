@@ -28,6 +28,7 @@ mod completions;
 mod config;
 mod demo;
 mod lab;
+mod man;
 mod pool;
 mod probe;
 mod replay;
@@ -72,11 +73,12 @@ commands! {
     Demo in demo,
     Config in config,
     Completions in completions,
+    Man in man,
 }
 
 impl Command {
     /// Whether it works without a valid configuration file.
     pub(crate) fn ignores_config(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::Completions(_))
+        matches!(self, Self::Config(_) | Self::Completions(_) | Self::Man(_))
     }
 }

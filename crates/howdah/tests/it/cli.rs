@@ -70,6 +70,21 @@ fn completions_know_the_commands_in_every_shell() {
 }
 
 #[test]
+fn pages_of_the_manual_have_what_the_help_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = |words: &[&str]| {
+        let output = howdah(folder.path()).arg("man").args(words).assert().success();
+        text(&output.get_output().stdout).to_owned()
+    };
+    assert!(page(&[]).contains("howdah\\-pool(1)"));
+    let pool = page(&["pool"]);
+    assert!(pool.contains(".TH howdah-pool 1") && pool.contains("\\-\\-check"), "{pool}");
+    assert!(page(&["warm", "load"]).contains("\\-\\-jobs"));
+    let wrong = howdah(folder.path()).args(["man", "warm", "lod"]).assert().code(2);
+    assert!(text(&wrong.get_output().stderr).contains("howdah warm has no command lod"));
+}
+
+#[test]
 fn log_lines_are_json_when_nobody_watches_and_text_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let said = |format: &str| {

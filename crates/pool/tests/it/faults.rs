@@ -211,6 +211,12 @@ fn clients_wait_for_a_server_that_refuses_and_is_restarted() {
             })
         })
         .collect();
+    // All of them wait before the server ends.
+    let all_wait = || {
+        let pools = stage.pooler.control().view(false).pools;
+        pools.iter().map(|pool| pool.counts.clients_waiting).sum::<u32>() == 5
+    };
+    while !all_wait() {}
     old.close();
     while stage.server.is_running() {}
     stage.server.start().unwrap();

@@ -155,7 +155,12 @@ fn a_client_that_vanishes_costs_no_server() {
             raw.query("begin; insert into rows values (1)");
             raw.until(b'Z');
         },
-        &|raw| raw.query("select pg_sleep(600)"),
+        &|raw| {
+            raw.query("select pg_sleep(600)");
+            // A cancel that comes before its query finds nothing to cancel.
+            let running = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
+            while stage.direct(running) != "1" {}
+        },
         &|raw| {
             raw.query("copy rows from stdin");
             raw.until(b'G');
