@@ -93,7 +93,8 @@ impl Cut {
         self.columns = columns;
         let end = *self.ends.get(columns.checked_sub(1)?)? as usize;
         // A carriage return there may be part of the line's end.
-        let is_well_formed = self.doubled.len().is_multiple_of(2) && piece[end - 1] != b'\r';
+        let has_return = end > start && piece[end - 1] == b'\r';
+        let is_well_formed = self.doubled.len().is_multiple_of(2) && !has_return;
         is_well_formed.then_some(end + 1)
     }
 
@@ -242,6 +243,13 @@ mod tests {
                 _ => return None,
             }
         }
+    }
+
+    #[test]
+    fn a_blank_line_at_the_very_beginning_is_a_row() {
+        let mut masks = Masks::default();
+        masks.find(b"\n", *b"\",\n");
+        assert_eq!(Cut::default().row(b"\n", &masks, 0, 0), Some(1));
     }
 
     proptest! {
