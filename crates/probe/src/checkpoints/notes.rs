@@ -12,7 +12,10 @@
 //!
 //! Source: `CheckpointStatsData` in `xlog.h`.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use howdah_inspect::{Memory, Server};
 
@@ -121,12 +124,25 @@ impl FromNotes {
     }
 }
 
+/// How long a server that has just started may take to name its processes: each bears the first one's title
+/// until it runs.
+const NAMING: Duration = Duration::from_secs(2);
+
 fn checkpointer(server: &Server) -> Result<u32, Error> {
-    let children = server.postmaster().children()?;
-    let found = children.into_iter().find(|child| {
-        child.title().is_ok_and(|title| title.trim_end().ends_with(": checkpointer"))
-    });
-    Ok(found.ok_or(Error::NoProcess { kind: "checkpointer" })?.pid())
+    let end = Instant::now() + NAMING;
+    loop {
+        let children = server.postmaster().children()?;
+        let found = children.into_iter().find(|child| {
+            child.title().is_ok_and(|title| title.trim_end().ends_with(": checkpointer"))
+        });
+        match found {
+            Some(process) => return Ok(process.pid()),
+            None if Instant::now() >= end => {
+                return Err(Error::NoProcess { kind: "checkpointer" });
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    }
 }
 
 impl Notes {
