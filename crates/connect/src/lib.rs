@@ -11,6 +11,7 @@
 mod choice;
 pub mod client;
 mod conninfo;
+pub mod deadline;
 mod endpoint;
 mod environment;
 mod guard;

@@ -3,8 +3,10 @@
 use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs as _},
-    time::{Duration, Instant},
+    time::Instant,
 };
+
+use howdah_connect::deadline::{remaining, retry};
 
 /// A connected socket whose every call ends by its deadline, then with an error of the kind `TimedOut`.
 #[derive(Debug)]
@@ -80,38 +82,17 @@ impl Connection {
 impl Read for Connection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(remaining(self.deadline)?))?;
-        named(|| self.stream.read(buffer))
+        retry(|| self.stream.read(buffer))
     }
 }
 
 impl Write for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(remaining(self.deadline)?))?;
-        named(|| self.stream.write(bytes))
+        retry(|| self.stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// A call again that a signal has interrupted; a timeout by its name.
-fn named(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            other => return other,
-        }
-    }
-}
-
-fn remaining(deadline: Instant) -> io::Result<Duration> {
-    match deadline.saturating_duration_since(Instant::now()) {
-        // A timeout of zero would mean none.
-        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-        remaining => Ok(remaining),
     }
 }

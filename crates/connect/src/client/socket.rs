@@ -12,7 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use rustix::net::sockopt;
@@ -22,6 +22,7 @@ use rustls_pki_types::ServerName;
 use super::error::ConnectFailure;
 use crate::{
     Keepalive,
+    deadline::{remaining, retry},
     tls::{Encryption, Negotiation, Opening},
 };
 
@@ -207,27 +208,6 @@ impl Write for Transport {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// Makes a call again that a signal has interrupted, and gives a timeout its name.
-fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            other => return other,
-        }
-    }
-}
-
-fn remaining(deadline: Instant) -> io::Result<Duration> {
-    match deadline.saturating_duration_since(Instant::now()) {
-        // A timeout of zero would mean none.
-        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-        remaining => Ok(remaining),
     }
 }
 
