@@ -5,6 +5,7 @@ mod check;
 mod clock;
 mod downstream;
 mod drain;
+mod forget;
 mod leave;
 mod link;
 mod mend;
@@ -17,6 +18,7 @@ mod report;
 mod request;
 mod rewrite;
 mod settle;
+mod suspend;
 mod upstream;
 
 use std::{collections::HashMap, sync::Arc};
@@ -86,6 +88,8 @@ pub struct Core {
     foreign_keys: HashMap<CancelKey, ClientId>,
     /// Servers that nobody waits for are closed.
     keeps_no_servers: bool,
+    /// Everything stands still, see [`Core::suspend`].
+    is_suspended: bool,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
     /// A mistake to make, so that the simulator can show that it would find it.
@@ -116,6 +120,7 @@ impl Core {
             next_sweep: Time::default(),
             foreign_keys: HashMap::new(),
             keeps_no_servers: false,
+            is_suspended: false,
             starving: Vec::new(),
             #[cfg(test)]
             mutant: None,
@@ -305,7 +310,9 @@ impl Core {
     }
 
     fn pool(&mut self, id: PoolId) -> &mut Pool {
-        self.pools[id.index()].as_mut().expect("pools of clients and servers are never removed")
+        self.pools[id.index()]
+            .as_mut()
+            .expect("pools that have clients or servers are never removed")
     }
 }
 

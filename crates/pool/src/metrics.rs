@@ -1,7 +1,7 @@
 //! What a pooler shows to Prometheus: the table, and what brings a registry up to date.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::Duration,
 };
@@ -9,7 +9,7 @@ use std::{
 use howdah_stats::{Description, Histogram, Registry, Unit};
 
 use crate::{
-    Control, PoolView,
+    Control, Counts,
     tally::{Spans, Tally, micros},
 };
 
@@ -84,13 +84,21 @@ const WAIT_SECONDS: Description = Description::histogram(
 .bounds_us(&Spans::BOUNDS_US)
 .labels(POOL);
 
+/// What a registry was told.
+#[derive(Default)]
+struct Known {
+    databases: BTreeSet<String>,
+    /// By database and user: what was counted up to then.
+    pools: HashMap<(String, String), Tally>,
+}
+
 /// How old the numbers may be.
 const EVERY: Duration = Duration::from_secs(2);
 
 impl Control {
     /// Keeps a registry up to date, until `stop` says something or is gone.
     pub fn keep_metrics(&self, registry: &Registry, stop: &Receiver<()>) {
-        let mut known = HashMap::new();
+        let mut known = Known::default();
         loop {
             self.show_metrics(registry, &mut known);
             if stop.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
@@ -99,26 +107,47 @@ impl Control {
         }
     }
 
-    /// Brings a registry up to date; `known` is what it was told of each pool before.
-    fn show_metrics(&self, registry: &Registry, known: &mut HashMap<(String, String), Tally>) {
+    /// Brings a registry up to date; `known` is what it was told before.
+    fn show_metrics(&self, registry: &Registry, known: &mut Known) {
         let view = self.view(false);
+        let named = |name: &String| view.databases.iter().any(|database| database.name == *name);
+        known.databases.retain(|name| {
+            let is_there = named(name);
+            if !is_there {
+                registry.forget(&[PAUSED], &[("database", name)]);
+            }
+            is_there
+        });
         for database in &view.databases {
             let labels = [("database", database.name.as_str())];
             registry.gauge_with(&PAUSED, &labels).set(f64::from(u8::from(database.is_paused)));
+            known.databases.insert(database.name.clone());
         }
+        // There may be several of one name: for replication, or of a mode that is no more.
+        let mut sums: BTreeMap<(&str, &str), (Tally, Counts)> = BTreeMap::new();
         for pool in &view.pools {
-            let before = known.entry((pool.database.clone(), pool.user.clone())).or_default();
-            show(registry, pool, &pool.tally.since(before));
-            *before = pool.tally.clone();
+            let (tally, counts) = sums.entry((&pool.database, &pool.user)).or_default();
+            *tally += &pool.tally;
+            *counts += &pool.counts;
+        }
+        known.pools.retain(|(database, user), _| {
+            let is_there = sums.contains_key(&(database, user));
+            if !is_there {
+                registry.forget(METRICS, &[("database", database), ("user", user)]);
+            }
+            is_there
+        });
+        for ((database, user), (tally, counts)) in sums {
+            let before = known.pools.entry((database.to_owned(), user.to_owned())).or_default();
+            show(registry, [("database", database), ("user", user)], &counts, &tally.since(before));
+            *before = tally;
         }
     }
 }
 
 /// Shows how a pool is, and adds what was counted since the last time.
-fn show(registry: &Registry, pool: &PoolView, more: &Tally) {
-    let (database, user) = (("database", &*pool.database), ("user", &*pool.user));
-    let labels = [database, user];
-    let counts = &pool.counts;
+fn show(registry: &Registry, labels: [(&str, &str); 2], counts: &Counts, more: &Tally) {
+    let [database, user] = labels;
     let gauge = |description, state, value: u32| {
         let labels = [database, user, ("state", state)];
         registry.gauge_with(description, &labels).set(f64::from(value));

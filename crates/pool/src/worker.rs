@@ -27,8 +27,10 @@ mod reload;
 mod run;
 mod seats;
 mod sockets;
+mod stillness;
 mod takeover;
 mod tls;
+mod upkeep;
 
 use std::{
     io,
@@ -76,7 +78,8 @@ pub struct Pooler {
     front: Arc<Front>,
     /// Nothing is said here: its end is the news.
     ended: Mutex<Option<mpsc::Receiver<()>>>,
-    historian: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
+    /// Threads beside the workers; the end of a sender is theirs.
+    beside: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     addresses: Vec<SocketAddr>,
     /// Kept to be removed from their directories.
@@ -209,7 +212,7 @@ impl Pooler {
             mailboxes,
             front: Arc::clone(&front),
             ended: Mutex::new(Some(ended)),
-            historian: None,
+            beside: Vec::new(),
             threads: Vec::new(),
             addresses,
             unix,
@@ -232,11 +235,8 @@ impl Pooler {
                 result
             })?);
         }
-        let (over, is_over) = mpsc::channel();
-        let control = pooler.control();
-        let historian = thread::Builder::new().name("statistics".to_owned());
-        let historian = historian.spawn(move || control.keep_history(&is_over))?;
-        pooler.historian = Some((over, historian));
+        pooler.put_beside("statistics", Control::keep_history)?;
+        pooler.put_beside("upkeep", Control::keep_up)?;
         if let Some(heir) = heir {
             let taker = heir.ready(pooler.control())?;
             thread::Builder::new().name("takeover".to_owned()).spawn(move || taker.run())?;
@@ -247,6 +247,19 @@ impl Pooler {
             thread::Builder::new().name("handover".to_owned()).spawn(watch)?;
         }
         Ok(pooler)
+    }
+
+    /// Starts a thread that looks after something until its channel ends.
+    fn put_beside(
+        &mut self,
+        name: &str,
+        look_after: fn(&Control, &mpsc::Receiver<()>),
+    ) -> io::Result<()> {
+        let (over, is_over) = mpsc::channel();
+        let control = self.control();
+        let thread = thread::Builder::new().name(name.to_owned());
+        self.beside.push((over, thread.spawn(move || look_after(&control, &is_over))?));
+        Ok(())
     }
 
     /// TCP addresses that are listened on, with the ports that were found for port 0.
@@ -313,9 +326,9 @@ impl Drop for Pooler {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        if let Some((over, historian)) = self.historian.take() {
+        for (over, thread) in self.beside.drain(..) {
             drop(over);
-            let _ = historian.join();
+            let _ = thread.join();
         }
     }
 }

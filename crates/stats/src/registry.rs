@@ -92,6 +92,23 @@ impl Registry {
         prometheus::render(&self.families())
     }
 
+    /// Takes out what these metrics have of these label values, whatever values other labels have.
+    /// Handles to it count on for nobody.
+    pub fn forget(&self, descriptions: &[Description], labels: &[(&str, &str)]) {
+        let mut families = self.families();
+        for description in descriptions {
+            let Some(family) = families.get_mut(description.name()) else { continue };
+            let names = family.description.label_names();
+            family.series.retain(|values, _| {
+                let has = |(name, value): &(&str, &str)| {
+                    let mut own = names.iter().zip(values);
+                    own.any(|(own, is)| own == name && **is == **value)
+                };
+                !labels.iter().all(has)
+            });
+        }
+    }
+
     fn handle(&self, description: &Description, labels: &[(&str, &str)]) -> Handle {
         let mut families = self.families();
         let family = families
@@ -201,6 +218,18 @@ mod tests {
         assert_eq!(series.len(), SERIES_MAX + 1);
         let others: Box<[Box<str>]> = [OVERFLOW.into(), OVERFLOW.into()].into();
         assert!(matches!(&series[&others], Handle::Counter(counter) if counter.value() == 10));
+    }
+
+    #[test]
+    fn what_is_forgotten_begins_anew() {
+        let registry = Registry::new();
+        for (a, b) in [("1", "x"), ("1", "y"), ("2", "x")] {
+            registry.counter_with(&LABELLED, &[("a", a), ("b", b)]).add(7);
+        }
+        registry.forget(&[PLAIN, LABELLED], &[("a", "1")]);
+        assert_eq!(registry.prometheus().matches("labelled_total{").count(), 1);
+        assert_eq!(registry.counter_with(&LABELLED, &[("a", "1"), ("b", "x")]).value(), 0);
+        assert_eq!(registry.counter_with(&LABELLED, &[("a", "2"), ("b", "x")]).value(), 7);
     }
 
     #[test]

@@ -57,6 +57,8 @@ impl Packets {
 
     fn lines(&mut self, registry: &Registry) -> Vec<String> {
         let mut lines = Vec::new();
+        // What is in the registry no more is not kept here.
+        let before = std::mem::take(&mut self.sent);
         let families = registry.families();
         for family in families.values() {
             let name = family.description.name();
@@ -64,13 +66,19 @@ impl Packets {
                 let tags = Tags { family, values };
                 match handle {
                     Handle::Counter(counter) => {
-                        lines.extend(self.increase(name, "", &tags, counter.value() as f64));
+                        lines.extend(self.increase(
+                            &before,
+                            name,
+                            "",
+                            &tags,
+                            counter.value() as f64,
+                        ));
                     }
                     Handle::Gauge(gauge) => lines.extend(set(name, gauge.value(), &tags)),
                     Handle::Histogram(histogram) => {
                         let (count, sum) = (histogram.count() as f64, histogram.sum_us() as f64);
-                        lines.extend(self.increase(name, "_count", &tags, count));
-                        lines.extend(self.increase(name, "_sum", &tags, sum / 1e6));
+                        lines.extend(self.increase(&before, name, "_count", &tags, count));
+                        lines.extend(self.increase(&before, name, "_sum", &tags, sum / 1e6));
                     }
                 }
             }
@@ -78,9 +86,17 @@ impl Packets {
         lines
     }
 
-    fn increase(&mut self, name: &str, suffix: &str, tags: &Tags<'_>, now: f64) -> Option<String> {
-        let before = self.sent.insert(format!("{name}{suffix}{tags}"), now).unwrap_or_default();
-        let increase = now - before;
+    fn increase(
+        &mut self,
+        before: &BTreeMap<String, f64>,
+        name: &str,
+        suffix: &str,
+        tags: &Tags<'_>,
+        now: f64,
+    ) -> Option<String> {
+        let key = format!("{name}{suffix}{tags}");
+        let increase = now - before.get(&key).copied().unwrap_or_default();
+        self.sent.insert(key, now);
         (increase > 0.0).then(|| format!("{name}{suffix}:{increase}|c{tags}"))
     }
 }

@@ -132,7 +132,8 @@ by_fields! {
     Timeouts => Timeouts {
         client_login, client_idle, query_wait, query_wait_notify, query, transaction,
         idle_transaction, cancel_wait, reserve_wait, server_connect, server_login_retry, server_idle,
-        server_lifetime, server_check_delay, shutdown,
+        server_lifetime, server_check_delay, shutdown, pool_idle,
+        autodb_idle, suspend,
     }
     Auth => Auth {
         method, file, hba_file, ident_file, hba, user, dbname, query, scram_iterations,

@@ -56,6 +56,15 @@ pub struct Timeouts {
     /// How long clients may go on after SIGTERM.
     #[serde(with = "durations::optional")]
     pub shutdown: Option<Duration>,
+    /// A pool without clients and servers; then it is given up.
+    #[serde(with = "durations::optional")]
+    pub pool_idle: Option<Duration>,
+    /// The same of a database that only `"*"` stands for.
+    #[serde(with = "durations::optional")]
+    pub autodb_idle: Option<Duration>,
+    /// How long what is to be sent may take to be, at SUSPEND.
+    #[serde(with = "durations::optional")]
+    pub suspend: Option<Duration>,
 }
 
 impl Default for Timeouts {
@@ -77,6 +86,9 @@ impl Default for Timeouts {
             server_lifetime: Duration::from_secs(3600),
             server_check_delay: Duration::from_secs(30),
             shutdown: None,
+            pool_idle: None,
+            autodb_idle: seconds(3600),
+            suspend: seconds(10),
         }
     }
 }

@@ -19,8 +19,10 @@ pub(crate) enum Command {
     Set { name: String, value: String },
     /// Servers of these databases are closed as they become free, and no client gets one.
     Pause(Databases),
-    /// The end of that, or of all pauses.
+    /// The end of that, or of all pauses and of a suspension.
     Resume(Databases),
+    /// Everything that is to be sent is sent, and nothing is read any more.
+    Suspend,
     /// New clients of a database are let in, or not.
     Enable(String, bool),
     /// All clients and servers of these databases are ended, and they are paused.
@@ -89,6 +91,7 @@ impl Command {
                 Self::Set { name, value }
             }
             ["RELOAD"] => Self::Reload,
+            ["SUSPEND"] => Self::Suspend,
             ["PAUSE"] | ["PAUSE", _] => Self::Pause(databases()),
             ["RESUME"] | ["RESUME", _] => Self::Resume(databases()),
             ["ENABLE", _] => Self::Enable(name(1), true),
@@ -113,6 +116,7 @@ impl Command {
             Self::Reload => "RELOAD",
             Self::Pause(_) => "PAUSE",
             Self::Resume(_) => "RESUME",
+            Self::Suspend => "SUSPEND",
             Self::Enable(_, true) => "ENABLE",
             Self::Enable(_, false) => "DISABLE",
             Self::Kill(_) => "KILL",
@@ -217,6 +221,7 @@ fn commands_are_read_as_people_write_them() {
         ("set extra_float_digits = 3", Command::SetOfSession),
         ("PAUSE", Command::Pause(Databases::All)),
         ("pause \"My \"\"Shop\"", Command::Pause(one("My \"Shop"))),
+        ("suspend;", Command::Suspend),
         ("Resume shop;", Command::Resume(one("shop"))),
         ("DISABLE shop", Command::Enable("shop".to_owned(), false)),
         ("kill_client 42", Command::KillClient(42)),
@@ -233,6 +238,7 @@ fn commands_are_read_as_people_write_them() {
     }
     for text in [
         "pause a b",
+        "suspend shop",
         "show",
         "show me",
         "kill_client x",

@@ -21,14 +21,19 @@ pub struct View {
     pub config: Arc<Config>,
     /// When this was.
     pub at: SystemTime,
-    /// In the order they came to be.
+    /// In the order of their numbers.
     pub pools: Vec<PoolView>,
+    /// What was counted of pools that were given up, by database; of databases that nobody uses any
+    /// more and that the settings do not name, by none.
+    pub past: Vec<(Option<String>, Tally)>,
     /// Those of all workers; empty if nobody asked for them.
     pub clients: Vec<ClientView>,
     /// Those of all workers; empty if nobody asked for them.
     pub servers: Vec<ServerView>,
     /// By name, in order.
     pub databases: Vec<DatabaseView>,
+    /// Everything stands still, by an operator's order.
+    pub is_suspended: bool,
     /// How many clients are on their way in.
     pub logins: usize,
 }

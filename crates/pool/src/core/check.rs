@@ -15,7 +15,10 @@ impl Core {
     /// The server that the next client of a pool gets, if it need not be asked first.
     #[inline]
     pub(super) fn next_idle(&self, pool_id: PoolId) -> Option<ServerId> {
-        let pool = self.pools[pool_id.index()].as_ref().filter(|it| !it.spec.gate.is_paused())?;
+        let pool = self.pools[pool_id.index()].as_ref()?;
+        if pool.spec.gate.is_paused() || self.is_suspended {
+            return None;
+        }
         let id = if pool.spec.round_robin { pool.idle.front() } else { pool.idle.back() };
         let id = *id?;
         let is_late = pool.spec.check.as_ref().is_some_and(|check| {
@@ -27,7 +30,7 @@ impl Core {
 
     /// Asks idle servers, as many as clients wait; who answers is given to them.
     pub(super) fn check_idle(&mut self, pool_id: PoolId, io: &mut dyn Io) {
-        loop {
+        while !self.is_suspended {
             let pool = self.pool(pool_id);
             let Some(check) = &pool.spec.check else { return };
             if pool.waiting.len() <= pool.checking as usize || pool.spec.gate.is_paused() {

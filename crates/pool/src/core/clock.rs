@@ -42,11 +42,12 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 impl Core {
     pub(super) fn next_deadline(&self) -> Time {
-        if self.clients.len() + self.servers.len() == 0 { Time::NEVER } else { self.next_sweep }
+        let is_still = self.is_suspended || self.clients.len() + self.servers.len() == 0;
+        if is_still { Time::NEVER } else { self.next_sweep }
     }
 
     pub(super) fn sweep(&mut self, io: &mut dyn Io) {
-        if self.now < self.next_sweep {
+        if self.now < self.next_sweep || self.is_suspended {
             return;
         }
         self.next_sweep = self.now + SWEEP_EVERY;

@@ -76,12 +76,13 @@ impl Core {
     }
 
     fn wants_server(&mut self, pool_id: PoolId) -> bool {
-        let now = self.now;
+        let (now, is_suspended) = (self.now, self.is_suspended);
         let pool = self.pool(pool_id);
         let waiting = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
         let short = pool.spec.servers_min.saturating_sub(pool.servers - pool.opening) as usize;
         let wanted = waiting.saturating_sub(pool.checking as usize).max(short);
         !pool.spec.gate.is_paused()
+            && !is_suspended
             && (pool.opening as usize) < wanted
             && pool.opening < pool.spec.logins_max.max(1)
             && now >= pool.retry_at

@@ -8,6 +8,7 @@ mod release;
 mod settings;
 mod shortage;
 mod statements;
+mod suspend;
 mod transaction_mode;
 mod workers;
 

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, PoisonError,
+        Arc,
         mpsc::{self, RecvTimeoutError},
     },
     time::{Duration, Instant, SystemTime},
@@ -48,6 +48,24 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at whether something has come to pass.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// An order that does not go with those before it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unfit {
+    NoDatabase(NoDatabase),
+    /// Everything stands still already.
+    Suspended,
+    /// Databases are paused.
+    Paused,
+    /// It was taken back, or the pooler ends.
+    Ended,
+}
+
+impl From<NoDatabase> for Unfit {
+    fn from(none: NoDatabase) -> Self {
+        Self::NoDatabase(none)
+    }
+}
+
 /// There is no database of that name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoDatabase(pub(super) String);
@@ -64,7 +82,9 @@ impl Control {
         let at = SystemTime::now();
         let entries = self.front.directory.pools();
         let mut pools: Vec<_> = entries.iter().map(|entry| pool_view(entry)).collect();
-        let history = self.front.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let at_number: HashMap<_, _> =
+            entries.iter().enumerate().map(|(at, entry)| (entry.id, at)).collect();
+        let history = self.front.history();
         for (pool, entry) in pools.iter_mut().zip(&entries) {
             pool.last_period = history.last(entry.id);
         }
@@ -74,21 +94,23 @@ impl Control {
             let processes: HashMap<_, _> =
                 report.servers.iter().map(|server| (server.id, server.process_id)).collect();
             for pool in &report.pools {
-                if let Some(view) = pools.get_mut(pool.pool.index()) {
+                if let Some(view) = at_number.get(&pool.pool).and_then(|at| pools.get_mut(*at)) {
                     view.tally += &pool.tally;
                     view.counts += &pool.counts;
                     view.mode = pool.mode;
                 }
             }
             let place = |peer| places.get(&peer).cloned().unwrap_or_default();
-            clients.extend(report.clients.iter().map(|client| {
+            clients.extend(report.clients.iter().filter_map(|client| {
+                let pool = *at_number.get(&client.pool)?;
                 let process_id = client.server.and_then(|server| processes.get(&server).copied());
                 let place = place(Peer::Client(client.id));
-                client_view(worker, client, process_id.unwrap_or(0), place, at)
+                Some(client_view(worker, client, pool, process_id.unwrap_or(0), place, at))
             }));
-            servers.extend(report.servers.iter().map(|server| {
+            servers.extend(report.servers.iter().filter_map(|server| {
+                let pool = *at_number.get(&server.pool)?;
                 let place = place(Peer::Server(server.id));
-                server_view(worker, server, place, at)
+                Some(server_view(worker, server, pool, place, at))
             }));
         }
         clients.iter_mut().for_each(|it| it.is_replication = is_replication(&entries, it.pool));
@@ -100,7 +122,9 @@ impl Control {
         });
         let logins = self.front.logins.first().map_or(0, |limit| limit.taken() as usize);
         let config = self.front.directory.config();
-        View { config, at, pools, clients, servers, databases: databases.collect(), logins }
+        let (databases, is_suspended) = (databases.collect(), self.front.is_suspended());
+        let past = self.front.directory.past();
+        View { config, at, pools, past, clients, servers, databases, is_suspended, logins }
     }
 
     fn reports(&self, with_peers: bool) -> Vec<WorkerReport> {
@@ -153,8 +177,11 @@ impl Control {
     }
 
     /// Lets nobody have a server of these databases, and waits until they have none.
-    pub(super) fn pause(&self, databases: &Databases) -> Result<(), NoDatabase> {
+    pub(super) fn pause(&self, databases: &Databases) -> Result<(), Unfit> {
         let gates = self.gates(databases)?;
+        if self.front.is_suspended() {
+            return Err(Unfit::Suspended);
+        }
         gates.iter().for_each(|(_, gate)| gate.set_paused(true));
         self.tell(|| Mail::GatesTurned);
         let is_in = |name: &str| gates.iter().any(|(gate, _)| gate == name);
@@ -166,10 +193,33 @@ impl Control {
         Ok(())
     }
 
-    /// Ends that.
+    /// Has workers stand still, and waits until all that was to be sent is sent, or its time is over.
+    pub(super) fn suspend(&self) -> Result<(), Unfit> {
+        if self.front.directory.gates().iter().any(|(_, gate)| gate.is_paused()) {
+            return Err(Unfit::Paused);
+        }
+        if self.front.set_suspended(true) {
+            return Err(Unfit::Suspended);
+        }
+        let until = self.config().timeouts.suspend.map(|limit| Instant::now() + limit);
+        let (to, done) = mpsc::channel();
+        self.tell(|| Mail::Suspend { until, done: to.clone() });
+        drop(to);
+        // Nobody says anything: each drops its end, and one that is over leaves its letters.
+        while !self.front.is_over()
+            && done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout)
+        {}
+        if self.front.is_suspended() { Ok(()) } else { Err(Unfit::Ended) }
+    }
+
+    /// Ends that, and pauses.
     pub(super) fn resume(&self, databases: &Databases) -> Result<bool, NoDatabase> {
         let gates = self.gates(databases)?;
-        let was_paused = gates.iter().any(|(_, gate)| gate.is_paused());
+        let was_suspended = *databases == Databases::All && self.front.set_suspended(false);
+        if *databases == Databases::All {
+            self.tell(|| Mail::GoOn);
+        }
+        let was_paused = was_suspended || gates.iter().any(|(_, gate)| gate.is_paused());
         gates.iter().for_each(|(_, gate)| gate.set_paused(false));
         self.tell(|| Mail::GatesTurned);
         Ok(was_paused)
@@ -248,7 +298,7 @@ impl Control {
             for pool in self.reports(false).into_iter().flat_map(|it| it.report.pools) {
                 *sums.entry(pool.pool).or_default() += &pool.tally;
             }
-            let mut history = self.front.history.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut history = self.front.history();
             history.period_ends(sums, log.stats_period);
             if log.stats {
                 history.tell();
@@ -272,6 +322,14 @@ impl History {
         self.lasted = self.began.map_or(period, |began| now - began);
         self.began = Some(now);
         self.before = std::mem::replace(&mut self.last, sums);
+    }
+
+    /// Forgets pools that are gone: their numbers will be others'.
+    pub(super) fn forget(&mut self, pools: &[PoolId]) {
+        for pool in pools {
+            self.before.remove(pool);
+            self.last.remove(pool);
+        }
     }
 
     /// Tells the log what all pools together did in the last period.
@@ -333,13 +391,14 @@ fn is_replication(entries: &[Arc<PoolEntry>], pool: usize) -> bool {
 fn client_view(
     worker: WorkerId,
     client: &ClientReport,
+    pool: usize,
     process_id: i32,
     place: Place,
     at: SystemTime,
 ) -> ClientView {
     ClientView {
         id: client_name(worker, client.id),
-        pool: client.pool.index(),
+        pool,
         is_replication: false,
         phase: client.phase,
         connected: at - client.age,
@@ -355,12 +414,13 @@ fn client_view(
 fn server_view(
     worker: WorkerId,
     server: &ServerReport,
+    pool: usize,
     place: Place,
     at: SystemTime,
 ) -> ServerView {
     ServerView {
         id: server_name(worker, server.id),
-        pool: server.pool.index(),
+        pool,
         is_replication: false,
         phase: server.phase,
         connected: at - server.age,

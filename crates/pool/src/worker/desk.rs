@@ -10,7 +10,7 @@ use howdah_net::{Interest, Poller, Readiness, Received, Stream, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
-    control::{Control, NoDatabase},
+    control::{Control, NoDatabase, Unfit},
     reload::{Reloaded, SetFailure, chain},
 };
 use crate::{
@@ -125,6 +125,21 @@ impl From<NoDatabase> for Failure {
     }
 }
 
+impl From<Unfit> for Failure {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::NoDatabase(none) => none.into(),
+            Unfit::Suspended => Self::new(*b"55000", "already suspended, say RESUME first"),
+            Unfit::Ended => {
+                Self::new(*b"55000", "not suspended: somebody said RESUME, or the pooler ends")
+            }
+            Unfit::Paused => {
+                Self::new(*b"55000", "cannot suspend with paused databases, say RESUME first")
+            }
+        }
+    }
+}
+
 impl Operator for Desk {
     fn show(&mut self, show: Show) -> Result<Vec<Vec<Value>>, Failure> {
         Ok(show.rows(&self.control.view(show.needs_peers())))
@@ -152,6 +167,7 @@ impl Operator for Desk {
                 return Ok(changes.iter().map(ToString::to_string).collect());
             }
             Command::Pause(databases) => control.pause(databases)?,
+            Command::Suspend => control.suspend()?,
             Command::Resume(databases) => {
                 if !control.resume(databases)? {
                     return Err(Failure::new(*b"55000", "nothing is paused"));

@@ -5,21 +5,24 @@
 //! with the limits that it had, so that what is taken of them stays counted. Clients learn in the first
 //! moments of a session whether a server is theirs alone and whether it knows their statements' names;
 //! so where that changes, those who are there keep the pool that they have, and who comes gets another
-//! number, under the same limits.
+//! number, under the same limits. A pool that nobody has used for its time is given up, see [`vacancies`];
+//! then its number is free.
 
 mod entry;
+mod vacancies;
 
 use std::{
     collections::{BTreeMap, HashMap},
     num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicUsize},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub(super) use self::entry::{ClientLimits, PoolEntry, Route, ServerTls};
+use self::vacancies::Vacancies;
 use super::StartError;
 use crate::{
-    Check, Gate, Limit, Mode, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
+    Check, Gate, Limit, Mode, Permits, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
     config::{ANY_DATABASE, Config, PoolMode, PoolSettings},
 };
 
@@ -48,7 +51,8 @@ struct Current {
 
 #[derive(Debug, Default)]
 struct Inner {
-    pools: Vec<Arc<PoolEntry>>,
+    pools: Vec<Option<Arc<PoolEntry>>>,
+    vacancies: Vacancies,
     /// Of those that new clients come to.
     by_key: HashMap<Key, PoolId>,
     limits: HashMap<LimitOf, Arc<Limit>>,
@@ -113,11 +117,13 @@ impl Directory {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = now.clone();
         self.clients.set_max(now.config.limits.clients);
         for index in 0..inner.pools.len() {
-            let before = Arc::clone(&inner.pools[index]);
-            inner.pools[index] = Arc::new(self.changed(&mut inner, &now, &before, is_elsewhere));
+            let Some(before) = inner.pools[index].clone() else { continue };
+            let changed = self.changed(&mut inner, &now, &before, is_elsewhere);
+            inner.pools[index] = Some(Arc::new(changed));
         }
-        let Inner { pools, by_key, .. } = &mut *inner;
-        let open = pools.iter().filter(|pool| !pool.is_retired);
+        let Inner { pools, by_key, vacancies, .. } = &mut *inner;
+        let pools = pools.iter().flatten();
+        let open = pools.filter(|pool| !pool.is_retired && !vacancies.is_leaving(pool.id));
         *by_key = open.map(|pool| (pool.key.clone(), pool.id)).collect();
     }
 
@@ -133,7 +139,8 @@ impl Directory {
         let is_gone = wanted.is_none();
         let mut settings = wanted.unwrap_or_else(|| before.settings.clone());
         let mode = std::mem::replace(&mut settings.mode, before.settings.mode);
-        let mut entry = self.entry(inner, now, before.id, &before.key, settings);
+        let occupants = Arc::clone(&before.occupants);
+        let mut entry = self.entry(inner, now, before.id, &before.key, settings, occupants);
         let is_kind = mode == before.settings.mode
             && (mode == PoolMode::Session
                 || (entry.spec.statements_per_server == 0)
@@ -167,7 +174,7 @@ impl Directory {
 
     /// All pools, in the order of their numbers.
     pub(super) fn pools(&self) -> Vec<Arc<PoolEntry>> {
-        self.inner().pools.clone()
+        self.inner().pools.iter().flatten().cloned().collect()
     }
 
     /// The gate of a database; `None` if there is no such database.
@@ -189,23 +196,46 @@ impl Directory {
 
     /// The pool with this number, which somebody has been given before.
     pub(super) fn by_id(&self, id: PoolId) -> Option<Arc<PoolEntry>> {
-        self.inner().pools.get(id.index()).cloned()
+        self.inner().pools.get(id.index())?.clone()
     }
 
-    /// The pool for a client; `None` if there is no such database, or if there are too many pools.
-    pub(super) fn pool(&self, key: &Key) -> Option<Arc<PoolEntry>> {
+    /// The pool for a client whom `admit` gives its permits, among them those of
+    /// [`PoolEntry::occupancy`]; for as long as it has them the pool is not given up. `None` if there is
+    /// no such database, or if there are too many pools.
+    ///
+    /// # Errors
+    ///
+    /// That of `admit`.
+    pub(super) fn enter<E>(
+        &self,
+        key: &Key,
+        admit: impl FnOnce(&PoolEntry) -> Result<Permits, E>,
+    ) -> Option<Result<(Arc<PoolEntry>, Permits), E>> {
         let mut inner = self.inner();
+        let entry = self.find_or_make(&mut inner, key)?;
+        // Before the lock goes: whoever gives up pools finds it occupied.
+        let permits = admit(&entry);
+        inner.vacancies.is_used(entry.id);
+        Some(permits.map(|permits| (entry, permits)))
+    }
+
+    fn find_or_make(&self, inner: &mut Inner, key: &Key) -> Option<Arc<PoolEntry>> {
         if let Some(id) = inner.by_key.get(key) {
-            return inner.pools.get(id.index()).cloned();
-        }
-        if inner.pools.len() >= POOLS_MAX {
-            return None;
+            return inner.pools.get(id.index())?.clone();
         }
         let current = self.current();
         let settings = settings(&current.config, key)?;
-        let id = PoolId(u32::try_from(inner.pools.len()).ok()?);
-        let entry = Arc::new(self.entry(&mut inner, &current, id, key, settings));
-        inner.pools.push(Arc::clone(&entry));
+        let id = match inner.vacancies.number(Instant::now()) {
+            Some(free) => free,
+            None if inner.pools.len() < POOLS_MAX => {
+                inner.pools.push(None);
+                PoolId(u32::try_from(inner.pools.len() - 1).ok()?)
+            }
+            None => return None,
+        };
+        let occupants = Limit::new(u32::MAX);
+        let entry = Arc::new(self.entry(inner, &current, id, key, settings, occupants));
+        inner.pools[id.index()] = Some(Arc::clone(&entry));
         inner.by_key.insert(key.clone(), id);
         Some(entry)
     }
@@ -217,13 +247,16 @@ impl Directory {
         id: PoolId,
         key: &Key,
         settings: PoolSettings,
+        occupants: Arc<Limit>,
     ) -> PoolEntry {
-        let spec = spec(inner, &current.config, key, &settings);
+        let spec = spec(inner, &current.config, key, &settings, &occupants);
         PoolEntry {
             id,
             key: key.clone(),
             spec: Arc::new(spec),
-            clients: self.client_limits(inner, key, &settings),
+            clients: self.client_limits(inner, key, &settings, &occupants),
+            occupancy: [Arc::clone(&occupants)].into(),
+            occupants,
             is_retired: false,
             endpoints: settings.servers.iter().cloned().map(Arc::new).collect(),
             settings,
@@ -235,13 +268,20 @@ impl Directory {
         }
     }
 
-    fn client_limits(&self, inner: &mut Inner, key: &Key, settings: &PoolSettings) -> ClientLimits {
+    fn client_limits(
+        &self,
+        inner: &mut Inner,
+        key: &Key,
+        settings: &PoolSettings,
+        occupants: &Arc<Limit>,
+    ) -> ClientLimits {
         let of_database = LimitOf::DatabaseClients(key.database.clone());
         let of_user = LimitOf::UserClients(key.user.clone());
         let limits = [
             Arc::clone(&self.clients),
             inner.limit(of_database, max(settings.database_clients)),
             inner.limit(of_user, max(settings.user_clients)),
+            Arc::clone(occupants),
         ];
         let names = ["max_client_conn", "max_db_client_connections", "max_user_client_connections"];
         ClientLimits { limits: limits.into(), names }
@@ -267,7 +307,13 @@ fn settings(config: &Config, key: &Key) -> Option<PoolSettings> {
     Some(settings)
 }
 
-fn spec(inner: &mut Inner, config: &Config, key: &Key, settings: &PoolSettings) -> PoolSpec {
+fn spec(
+    inner: &mut Inner,
+    config: &Config,
+    key: &Key,
+    settings: &PoolSettings,
+    occupants: &Arc<Limit>,
+) -> PoolSpec {
     let of_database = LimitOf::DatabaseServers(key.database.clone());
     let of_user = LimitOf::UserServers(settings.login.user.clone());
     let hosts = settings.servers.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -280,6 +326,7 @@ fn spec(inner: &mut Inner, config: &Config, key: &Key, settings: &PoolSettings) 
         inner.limit(of_database, max(settings.database_servers)),
         inner.limit(of_user, max(settings.user_servers)),
         inner.limit(LimitOf::HostServers(hosts.join(",")), max(of_hosts)),
+        Arc::clone(occupants),
     ];
     let own = inner.limit(LimitOf::PoolServers(key.clone()), max(settings.size));
     let reserve = inner.limit(LimitOf::PoolReserve(key.clone()), settings.reserve_size);

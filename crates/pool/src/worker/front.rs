@@ -3,7 +3,7 @@
 use std::{
     os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -54,12 +54,14 @@ pub(super) struct Front {
     random: SystemRandom,
     /// How many operators may be at the console.
     pub(super) visitors: Arc<[Arc<Limit>]>,
-    pub(super) history: Mutex<History>,
+    history: Mutex<History>,
     /// Where settings are read from again; held by the one who changes settings.
     pub(super) origin: Mutex<Option<Origin>>,
     is_over: AtomicBool,
     /// Another process has what we had, or is about to.
     taken_over: AtomicBool,
+    /// Workers stand still, or are about to.
+    suspended: AtomicBool,
     /// There may be clients that came from another process.
     pub(super) has_foreigners: AtomicBool,
     /// That process, while it has clients left. Whoever writes to it holds the lock.
@@ -93,6 +95,7 @@ impl Front {
             origin: Mutex::new(origin),
             is_over: AtomicBool::new(false),
             taken_over: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
             has_foreigners: AtomicBool::new(false),
             old: Mutex::default(),
         }
@@ -112,6 +115,11 @@ impl Front {
         *self.doors.write().unwrap_or_else(PoisonError::into_inner) = doors;
     }
 
+    /// What was counted up to the last periods.
+    pub(super) fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the pooler has ended.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
@@ -123,6 +131,15 @@ impl Front {
 
     pub(super) fn set_taken_over(&self, taken_over: bool) {
         self.taken_over.store(taken_over, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Relaxed)
+    }
+
+    /// Says whether workers are to stand still; gives whether they were before.
+    pub(super) fn set_suspended(&self, suspended: bool) -> bool {
+        self.suspended.swap(suspended, Ordering::Relaxed)
     }
 
     pub(super) fn set_over(&self) {

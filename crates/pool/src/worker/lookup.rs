@@ -20,7 +20,7 @@ use howdah_wire::{
 };
 
 use super::{
-    directory::Key,
+    directory::{Key, PoolEntry},
     entrance::Arrival,
     front::Front,
     mail::{Mail, Mailbox},
@@ -132,14 +132,14 @@ fn known(secret: Option<&[u8]>) -> Result<Known, LookupError> {
 /// Becomes a client of the pool, by a pair of sockets of which the worker gets the other end.
 fn visit(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<UnixStream, LookupError> {
     let Lookup { auth_user: user, database, .. } = lookup.clone();
-    let pool = front.directory.pool(&Key { database, user, replication: None });
-    let pool = pool.ok_or(LookupError::NoDatabase)?;
+    let key = Key { database, user, replication: None };
+    // Whoever waits for it is counted already.
+    let count = |entry: &PoolEntry| Ok::<_, LookupError>(Permits::take(&entry.occupancy));
+    let (pool, permits) = front.directory.enter(&key, count).ok_or(LookupError::NoDatabase)??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;
     let stream = Stream::from_unix(theirs).map_err(broken)?;
     let no_random = || broken(io::Error::other("the system has no random bytes"));
     let secret = front.cancel_secret().ok_or_else(no_random)?;
-    // Whoever waits for it is counted already.
-    let permits = Permits::none();
     let (version, settings) = (ProtocolVersion::V3_0, Vec::new());
     let login = ClientLogin { pool: pool.id, version, secret, settings };
     let (owed, received, is_told) = (Vec::new(), Vec::new(), false);

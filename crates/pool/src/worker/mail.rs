@@ -1,9 +1,12 @@
 //! What workers and the threads beside them tell each other.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
-    mpsc::Sender,
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
+    time::Instant,
 };
 
 use howdah_net::{Stream, Waker};
@@ -15,7 +18,7 @@ use super::{
     entrance::{Arrival, Entrance, Progress},
     takeover::Leaver,
 };
-use crate::{ClientId, Migrant, Permits, PoolId, Transfer, WorkerId};
+use crate::{ClientId, Migrant, Permits, PoolId, Tally, Transfer, WorkerId};
 
 /// Something for a worker to do, from another thread.
 #[derive(Debug)]
@@ -34,6 +37,13 @@ pub(super) enum Mail {
     Report { with_peers: bool, to: Sender<WorkerReport> },
     /// An operator has turned a [`crate::Gate`].
     GatesTurned,
+    /// Read from nobody, and say when all is sent that was to be; who has not taken it by then is closed.
+    Suspend { until: Option<Instant>, done: Sender<()> },
+    /// Go on as before.
+    GoOn,
+    /// Nobody is led to these pools any more: forget them, and tell what was counted of each that you
+    /// know nothing of from now on.
+    Forget { pools: Arc<[PoolId]>, to: Sender<Vec<(PoolId, Tally)>> },
     /// Settings have changed; say when they are followed.
     Settings(Sender<()>),
     /// Let clients go to another process, each as soon as it can; accept nobody.

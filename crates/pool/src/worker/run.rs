@@ -23,6 +23,7 @@ use super::{
     mail::{Mail, Mailbox, Settler},
     seats::{Before, Seat},
     sockets::{Order, Sockets},
+    stillness::Stillness,
     takeover::Leaver,
 };
 use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
@@ -48,9 +49,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Worker {
     number: WorkerId,
-    core: Core,
-    sockets: Sockets,
-    front: Arc<Front>,
+    pub(super) core: Core,
+    pub(super) sockets: Sockets,
+    pub(super) front: Arc<Front>,
     helpers: Helpers,
     mailbox: Arc<Mailbox>,
     listeners: Vec<Listener>,
@@ -62,15 +63,17 @@ pub(super) struct Worker {
     accepted_in: u64,
     turn: u64,
     buffer: Box<[u8]>,
-    began: Instant,
-    now: Time,
-    stage: Stage,
+    pub(super) began: Instant,
+    pub(super) now: Time,
+    pub(super) stage: Stage,
+    /// Nothing is read, by an operator's order.
+    pub(super) stillness: Option<Stillness>,
     /// Where clients go that another process is to serve.
     exit: Option<Sender<Leaver>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Open,
     /// Accepts nobody, and lets clients go to another process. Ends when it is told to.
     Moving,
@@ -114,6 +117,7 @@ impl Worker {
             began: Instant::now(),
             now: Time::default(),
             stage: Stage::Open,
+            stillness: None,
             exit: None,
         };
         worker.bound_messages();
@@ -132,8 +136,10 @@ impl Worker {
             let deadline = self.deadline();
             self.sockets.poller.wait(deadline, &mut ready)?;
             self.turn += 1;
-            let now = self.began.elapsed();
-            self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+            if self.stillness.is_none() {
+                let now = self.began.elapsed();
+                self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+            }
             for ready in ready.drain(..) {
                 self.on_ready(ready);
             }
@@ -141,6 +147,7 @@ impl Worker {
             self.on_time();
             self.follow_orders();
             self.let_clients_go();
+            self.go_on_flushing();
             if self.stage == Stage::Draining {
                 self.core.drain(self.now, &mut self.sockets);
             }
@@ -163,7 +170,8 @@ impl Worker {
             Time::NEVER => None,
             Time(nanos) => Some(self.began + Duration::from_nanos(nanos)),
         };
-        [core, self.timers.next_due(), self.accept_again].into_iter().flatten().min()
+        let flushed = self.stillness.as_ref().and_then(Stillness::deadline);
+        [core, self.timers.next_due(), self.accept_again, flushed].into_iter().flatten().min()
     }
 
     fn watch_listeners(&mut self) -> std::io::Result<()> {
@@ -206,6 +214,10 @@ impl Worker {
 
     /// Reads what a peer sent and gives it to the core.
     fn read(&mut self, seat: usize, token: Token) {
+        // Whoever has bytes unread is looked at when it goes on.
+        if self.stillness.is_some() {
+            return;
+        }
         for _ in 0..READS_MAX {
             // Whatever the core did meanwhile: is it still the same connection?
             if self.sockets.seats.find(token) != Some(seat) {
@@ -258,7 +270,7 @@ impl Worker {
     }
 
     /// A connection has ended.
-    fn lost(&mut self, seat: usize) {
+    pub(super) fn lost(&mut self, seat: usize) {
         let peer = self.sockets.seats.link(seat).and_then(|link| link.peer);
         self.sockets.seats.remove(seat);
         let Some(peer) = peer else { return };
@@ -560,6 +572,11 @@ impl Worker {
                     // Who does not wait for it any more needs none.
                     let _ = to.send(self.report(with_peers));
                 }
+                Mail::Suspend { until, done } => self.stand_still(until, done),
+                Mail::GoOn => self.go_on(),
+                Mail::Forget { pools, to } => {
+                    let _ = to.send(self.core.forget_pools(&pools));
+                }
                 Mail::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
                 Mail::Settings(done) => {
                     self.follow_settings();
@@ -567,6 +584,7 @@ impl Worker {
                     let _ = done.send(());
                 }
                 Mail::Move(exit) => {
+                    self.go_on_for_good();
                     if self.stage == Stage::Open {
                         self.forget_listeners();
                         self.accept_again = None;
@@ -618,10 +636,10 @@ impl Worker {
                 continue;
             }
             let Some((pool, migrant)) = self.core.emigrate(client, self.now) else { continue };
-            let Some(stream) = self.sockets.take_client(client) else { continue };
+            let Some((stream, permits)) = self.sockets.take_client(client) else { continue };
             let worker = self.number;
             // Who listens takes back what it cannot pass on, and goes last.
-            let _ = exit.send(Leaver { worker, pool, migrant, stream });
+            let _ = exit.send(Leaver { worker, pool, migrant, stream, permits });
         }
     }
 
@@ -660,6 +678,7 @@ impl Worker {
 
     /// Takes no new clients from now on.
     fn close_doors(&mut self, stage: Stage) {
+        self.go_on_for_good();
         self.forget_listeners();
         self.listeners.clear();
         self.accept_again = None;

@@ -51,7 +51,7 @@ struct Seating {
     /// How a server was reached.
     route: Option<Route>,
     /// A client's share of limits, given back with the place.
-    _permits: Option<Permits>,
+    permits: Option<Permits>,
     /// A client, as the log knows it; nobody where nothing is to be told.
     guest: Option<Box<Guest>>,
 }
@@ -94,7 +94,7 @@ impl Sockets {
         route: Option<Route>,
         permits: Option<Permits>,
     ) {
-        *self.place(peer) = Some(Seating { seat, route, _permits: permits, guest: None });
+        *self.place(peer) = Some(Seating { seat, route, permits, guest: None });
     }
 
     /// Tells of a client that is in, as far as that is wanted, and remembers who it is.
@@ -143,16 +143,18 @@ impl Sockets {
 
     /// Takes out a client's connection that is to live on elsewhere: one whose bytes are as they are on
     /// the wire, and that has taken all that was sent to it.
-    pub(super) fn take_client(&mut self, id: ClientId) -> Option<Stream> {
+    /// With it go its permits: until it is gone for good, its pool is not given up.
+    pub(super) fn take_client(&mut self, id: ClientId) -> Option<(Stream, Permits)> {
         let peer = Peer::Client(id);
         let (seat, _) = self.link(peer)?;
         self.poller.remove(&self.seats.link(seat)?.stream).ok()?;
         if let Some(guest) = self.place(peer).as_mut().and_then(|place| place.guest.as_mut()) {
             guest.why = Some("another process serves it".to_owned());
         }
+        let permits = self.place(peer).as_mut().and_then(|place| place.permits.take());
         self.unseat(peer);
         match self.seats.remove(seat)? {
-            Seat::Link(link) => Some(link.stream),
+            Seat::Link(link) => Some((link.stream, permits.unwrap_or_else(Permits::none))),
             _ => None,
         }
     }

@@ -20,5 +20,7 @@ mod server_login;
 mod sessions;
 mod startup;
 mod support;
+mod suspend;
 mod takeover;
 mod tls;
+mod unused;

@@ -60,7 +60,6 @@ const fn nothing(name: &'static str, why: &'static str) -> Key {
 }
 
 const LOGGING: &str = "logging is set by --log-level and --log-format; the log goes to stderr";
-const POOLS: &str = "pools that nobody uses cost next to nothing, and stay";
 const DNS: &str = "names are looked up by the operating system for each new connection";
 const CIPHERS: &str = "rustls' own selection is used, which has no weak ones";
 
@@ -105,7 +104,9 @@ pub const KEYS: &[Key] = &[
         config.auth.user = given(value);
         Ok(())
     }),
-    nothing("autodb_idle_timeout", POOLS),
+    sets("autodb_idle_timeout", "timeouts.autodb-idle", |config, value| {
+        timeout(&mut config.timeouts.autodb_idle, value)
+    }),
     sets("cancel_wait_timeout", "timeouts.cancel-wait", |config, value| {
         timeout(&mut config.timeouts.cancel_wait, value)
     }),
@@ -210,7 +211,9 @@ pub const KEYS: &[Key] = &[
     nothing("peer_id", "one process uses every core; peers are not there"),
     nothing("pidfile", "the process stays in the foreground: its supervisor knows its id"),
     nothing("pkt_buf", "a worker has one buffer for all its connections"),
-    nothing("pool_idle_timeout", POOLS),
+    sets("pool_idle_timeout", "timeouts.pool-idle", |config, value| {
+        timeout(&mut config.timeouts.pool_idle, value)
+    }),
     sets("pool_mode", "mode", |config, value| {
         config.mode = pool_mode(value)?;
         Ok(())
@@ -301,7 +304,9 @@ pub const KEYS: &[Key] = &[
         Ok(())
     }),
     sets("stats_users", "stats-users", |config, value| list(&mut config.stats_users, value)),
-    nothing("suspend_timeout", "SUSPEND is not there"),
+    sets("suspend_timeout", "timeouts.suspend", |config, value| {
+        timeout(&mut config.timeouts.suspend, value)
+    }),
     nothing("syslog", LOGGING),
     nothing("syslog_facility", LOGGING),
     nothing("syslog_ident", LOGGING),

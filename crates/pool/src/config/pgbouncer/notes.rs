@@ -13,6 +13,7 @@ pub(crate) const NOTES: &[(&str, &str)] = &[
     ),
     ("auth_query", "an answer about another user than the one asked for lets nobody in"),
     ("auth_type", "pam and ldap are errors"),
+    ("autodb_idle_timeout", "by pool; what all databases did together stays counted"),
     ("client_tls_protocols", "TLS 1.2 and 1.3; older versions are never spoken"),
     ("client_tls_sslmode", "the files are read at start: one that is missing is an error"),
     ("default_pool_size", "exact over all workers"),
@@ -27,6 +28,7 @@ pub(crate) const NOTES: &[(&str, &str)] = &[
     ),
     ("max_user_client_connections", "clients of all databases together"),
     ("min_pool_size", "for each worker that has clients of the pool"),
+    ("pool_idle_timeout", "what its database did stays counted; one with `min_pool_size` stays"),
     (
         "server_check_query",
         "asked by the simple query protocol; an empty query unless told otherwise",

@@ -62,7 +62,9 @@ pub(super) fn lists(view: &View) -> Vec<Vec<Value>> {
 
 pub(super) fn state(view: &View) -> Vec<Vec<Value>> {
     let paused = !view.databases.is_empty() && view.databases.iter().all(|it| it.is_paused);
-    let states = [("active", !paused), ("paused", paused), ("suspended", false)];
+    let suspended = view.is_suspended;
+    let active = !paused && !suspended;
+    let states = [("active", active), ("paused", paused), ("suspended", suspended)];
     let word = |yes: bool| if yes { "yes" } else { "no" };
     states.into_iter().map(|(key, yes)| vec![key.into(), word(yes).into()]).collect()
 }

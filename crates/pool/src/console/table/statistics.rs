@@ -151,6 +151,11 @@ impl Sum {
 
 pub(super) fn rows(view: &View, which: Which) -> Vec<Vec<Value>> {
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+    for (database, tally) in &view.past {
+        if let Some(database) = database {
+            sums.entry(database).or_default().all += tally;
+        }
+    }
     for pool in &view.pools {
         sums.entry(&pool.database).or_default().add(pool);
     }
@@ -170,6 +175,7 @@ pub(super) fn rows(view: &View, which: Which) -> Vec<Vec<Value>> {
 /// All databases in one, a number a row.
 pub(super) fn totals(view: &View) -> Vec<Vec<Value>> {
     let mut sum = Sum::default();
+    view.past.iter().for_each(|(_, tally)| sum.all += tally);
     view.pools.iter().for_each(|pool| sum.add(pool));
     let names = |name: fn(&Counter) -> &'static str| COUNTERS.iter().map(move |it| name(it).into());
     let totals = names(|it| it.in_list).zip(sum.totals());

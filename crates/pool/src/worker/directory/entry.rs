@@ -21,11 +21,11 @@ use crate::{
     worker::StartError,
 };
 
-/// How many clients there may be: of all databases, of one, of one user.
+/// How many clients there may be: of all databases, of one, of one user; and, without end, of the pool.
 #[derive(Debug)]
 pub(in crate::worker) struct ClientLimits {
     pub(in crate::worker) limits: Arc<[Arc<Limit>]>,
-    /// PgBouncer's name of each, for who is turned away.
+    /// PgBouncer's name of each that has an end, for who is turned away.
     pub(in crate::worker) names: [&'static str; 3],
 }
 
@@ -43,7 +43,7 @@ impl ClientLimits {
     pub(in crate::worker) fn try_take(&self) -> Result<Permits, &'static str> {
         Permits::try_take(&self.limits).ok_or_else(|| {
             let full = self.limits.iter().position(|limit| limit.taken() >= limit.max());
-            self.names[full.unwrap_or(0)]
+            full.and_then(|full| self.names.get(full).copied()).unwrap_or(self.names[0])
         })
     }
 }
@@ -56,6 +56,10 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) spec: Arc<PoolSpec>,
     pub(in crate::worker) settings: PoolSettings,
     pub(in crate::worker) clients: ClientLimits,
+    /// Clients and servers that there are, in all workers and between them. Without end.
+    pub(in crate::worker) occupants: Arc<Limit>,
+    /// What somebody takes a permit of who is in the pool and under no limit.
+    pub(in crate::worker) occupancy: Arc<[Arc<Limit>]>,
     /// Whether new clients of its key go elsewhere: to nowhere, or to a pool of another mode.
     pub(in crate::worker) is_retired: bool,
     /// What `settings.servers` says, for routes that outlive it.

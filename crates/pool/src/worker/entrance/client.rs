@@ -217,15 +217,14 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
         };
     }
     let key = Key { database, user, replication };
-    let Some(pool) = front.directory.pool(&key) else {
-        return refuse(stream, Rejection::UnknownDatabase(key.database));
-    };
-    if pool.spec.gate.is_disabled() {
-        return refuse(stream, Rejection::Disabled(key.database));
-    }
-    let permits = match pool.clients.try_take() {
-        Ok(permits) => permits,
-        Err(full) => return refuse(stream, Rejection::TooMany(full)),
+    let entered = front.directory.enter(&key, |pool| match pool.spec.gate.is_disabled() {
+        true => Err(Rejection::Disabled(key.database.clone())),
+        false => pool.clients.try_take().map_err(Rejection::TooMany),
+    });
+    let (pool, permits) = match entered {
+        Some(Ok(entered)) => entered,
+        Some(Err(why)) => return refuse(stream, why),
+        None => return refuse(stream, Rejection::UnknownDatabase(key.database)),
     };
     if let Some(keys) = admitted.scram_keys {
         pool.learn(keys);

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{bind, format::*, is_one_of_us, line, unexpected};
 use crate::{
-    Migrant, PoolId, WorkerId,
+    Migrant, Permits, PoolId, WorkerId,
     worker::{
         control::Control,
         mail::{Mail, Settler},
@@ -35,6 +35,8 @@ pub(in crate::worker) struct Leaver {
     pub(in crate::worker) pool: PoolId,
     pub(in crate::worker) migrant: Migrant,
     pub(in crate::worker) stream: Stream,
+    /// Its share of the limits on clients.
+    pub(in crate::worker) permits: Permits,
 }
 
 /// What the old process has to give.
@@ -175,8 +177,6 @@ impl Giver {
         leavers: &Receiver<Leaver>,
         waiting: &Waiting,
     ) -> io::Result<()> {
-        let entries = self.control.front.directory.pools();
-        let mut entries = entries;
         let (mut last_id, mut asked_to_leave) = (0_u64, false);
         let patience = self.control.front.directory.config().timeouts.shutdown;
         let began = Instant::now();
@@ -188,10 +188,10 @@ impl Giver {
             match leavers.recv_timeout(look_every) {
                 Ok(leaver) => {
                     look_every = LOOK_EVERY;
-                    if entries.len() <= leaver.pool.index() {
-                        entries = self.control.front.directory.pools();
-                    }
-                    let key = &entries[leaver.pool.index()].key;
+                    let Some(entry) = self.control.front.directory.by_id(leaver.pool) else {
+                        continue; // A pool that has a client is there.
+                    };
+                    let key = &entry.key;
                     last_id += 1;
                     let traveller = Traveller {
                         id: last_id,
@@ -249,9 +249,7 @@ impl Giver {
     }
 
     fn give_back(&self, leaver: Leaver) {
-        let Leaver { worker, pool, migrant, stream, .. } = leaver;
-        let Some(entry) = self.control.front.directory.by_id(pool) else { return };
-        let permits = entry.clients.take();
+        let Leaver { worker, pool, migrant, stream, permits } = leaver;
         let settler = Settler { pool, migrant, stream, permits };
         self.control.mailboxes[usize::from(worker.0)].send(Mail::Settle(Box::new(settler)));
     }

@@ -1,6 +1,7 @@
 //! The new process's side.
 
 use std::{
+    convert::Infallible,
     io,
     os::unix::net::UnixStream,
     sync::{Arc, PoisonError, atomic::Ordering},
@@ -147,13 +148,15 @@ impl Taker {
             stream.set_peer_address(from);
         }
         let key = Key { database, user, replication: None };
-        let Some(entry) = self.control.front.directory.pool(&key) else {
+        let directory = &self.control.front.directory;
+        let Some(Ok((entry, permits))) =
+            directory.enter(&key, |entry| Ok::<_, Infallible>(entry.clients.take()))
+        else {
             let mut farewell = Vec::new();
             Rejection::UnknownDatabase(key.database).write(&mut farewell);
             let _ = stream.send(&farewell);
             return;
         };
-        let permits = entry.clients.take();
         let settler = Settler { pool: entry.id, migrant, stream, permits };
         let mailboxes = &self.control.mailboxes;
         mailboxes[number % mailboxes.len()].send(Mail::Settle(Box::new(settler)));
