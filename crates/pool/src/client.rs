@@ -5,6 +5,7 @@ use std::sync::Arc;
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
+    cluster::ServerRole,
     ids::{ClientId, PoolId, ServerId, WorkerId},
     inlet::Inlet,
     login::{CancelSecret, ClientLogin},
@@ -48,7 +49,16 @@ pub(crate) enum Syncing {
 /// A client.
 #[derive(Debug)]
 pub(crate) struct Client {
+    /// Whose servers it uses: its home's own, or those of the member that was chosen for it last. Its
+    /// home's as well while it waits for a member that would do.
     pub(crate) pool: PoolId,
+    /// The pool of its database and user.
+    pub(crate) home: PoolId,
+    /// Whether its home is a cluster.
+    pub(crate) roams: bool,
+    /// Which members would do: looked at when it asks for a server, so that it may change between
+    /// transactions.
+    pub(crate) role: ServerRole,
     pub(crate) state: ClientState,
     /// When it logged in.
     pub(crate) came: Time,
@@ -82,6 +92,9 @@ impl Client {
     pub(crate) fn new(login: &ClientLogin, wishes: Arc<Wishes>) -> Self {
         Self {
             pool: login.pool,
+            home: login.pool,
+            roams: false,
+            role: ServerRole::default(),
             state: ClientState::Welcome,
             came: Time::default(),
             since: Time::default(),

@@ -7,6 +7,7 @@
 
 mod application_name;
 mod changes;
+mod cluster;
 mod database;
 mod durations;
 mod file;
@@ -43,6 +44,7 @@ use crate::hba::Hba;
 pub use self::{
     application_name::ApplicationName,
     changes::Change,
+    cluster::{ClusterPool, ClusterServer, ClusterSettings, EntryRole, SERVERS_MAX, ServerEntry},
     database::{Database, HostOrder},
     file::{Form, Read, ReadError, Remark, Wrong},
     log::Log,

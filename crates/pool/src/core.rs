@@ -1,5 +1,6 @@
 //! [`Core`]: one worker's clients, servers and pools.
 
+mod aim;
 mod cancel;
 mod check;
 mod clock;
@@ -141,12 +142,8 @@ impl Core {
             self.pools.resize_with(id.index() + 1, || None);
         }
         match &mut self.pools[id.index()] {
-            Some(pool) => {
-                spec.greeting.inherit(&pool.spec.greeting);
-                pool.spec = spec;
-                pool.look_for_surplus();
-            }
-            none => *none = Some(Pool::new(spec)),
+            Some(pool) => pool.follow(spec),
+            none => *none = Some(Pool::new(spec, self.worker)),
         }
     }
 
@@ -168,6 +165,7 @@ impl Core {
         if self.pool(login.pool).spec.settings_at_login {
             client.startup = self.wishes.intern([]); // The server knows how to go back to them.
         }
+        self.house(&mut client, login.role);
         Some(self.clients.insert(client))
     }
 
@@ -225,6 +223,7 @@ impl Core {
     /// A server's connection has ended: end of file, an error, or a failed send. The id is free.
     pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn Io) {
         self.now = now;
+        self.doubt(id, io);
         self.server_left(id, io);
     }
 

@@ -48,6 +48,12 @@ pub trait Io {
         let _ = (client, refusal);
     }
 
+    /// A server of `pool`, a member of a cluster, ended by itself or could not be reached: it is to be
+    /// asked how it is, soon. It is a remark; nothing has to be done.
+    fn doubted(&mut self, pool: PoolId) {
+        let _ = pool;
+    }
+
     /// Connect and log in to a server of `pool`, then report [`crate::Core::server_ready`] or
     /// [`crate::Core::server_failed`]. The core has counted it against every limit already, and
     /// paces retries; the worker has the deadline for connecting and logging in.

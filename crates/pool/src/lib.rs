@@ -16,6 +16,7 @@
 mod again;
 pub mod auth;
 mod client;
+mod cluster;
 pub mod config;
 mod console;
 mod core;
@@ -48,9 +49,13 @@ mod time;
 mod worker;
 
 pub use client::worker_of_key;
+pub use cluster::{
+    Ban, Cluster, ClusterMember, ClusterState, Member, MemberPlace, MemberReport, MemberState,
+    ServerRole, Strategy,
+};
 #[doc(hidden)]
 pub use console::console_tag;
-pub use console::{ClientView, DatabaseView, Place, PoolView, ServerView, View};
+pub use console::{ClientView, DatabaseView, MemberView, Place, PoolView, ServerView, View};
 pub use core::{
     ClientPhase, ClientReport, Core, Counts, Migrant, PoolReport, Report, ServerPhase,
     ServerReport, Transfer,

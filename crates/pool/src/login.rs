@@ -5,7 +5,7 @@ use std::fmt;
 
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
-use crate::{PoolId, Setting};
+use crate::{PoolId, ServerRole, Setting};
 
 /// The random part of a client's cancel key. `Debug` does not show it.
 #[derive(Clone, Copy)]
@@ -37,6 +37,8 @@ pub struct ClientLogin {
     /// the later of two comes later. Without `user`, `database`, `replication`, `options` and
     /// `_pq_.*`, and without what the configuration ignores. Names are as the client wrote them.
     pub settings: Vec<Setting>,
+    /// Which servers of a cluster would do, if it says so; else what the pool says.
+    pub role: Option<ServerRole>,
 }
 
 /// A server that lets us work: its first ReadyForQuery has come.

@@ -125,7 +125,7 @@ impl Control {
         }
         // There may be several of one name: for replication, or of a mode that is no more.
         let mut sums: BTreeMap<(&str, &str), (Tally, Counts)> = BTreeMap::new();
-        for pool in &view.pools {
+        for pool in view.pools.iter().filter(|pool| pool.home.is_none()) {
             let (tally, counts) = sums.entry((&pool.database, &pool.user)).or_default();
             *tally += &pool.tally;
             *counts += &pool.counts;

@@ -4,9 +4,11 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use crate::{
+    cluster::Balance,
     ids::{ClientId, ServerId, WorkerId},
     settings::Setting,
     spec::PoolSpec,
@@ -80,10 +82,13 @@ pub(crate) struct Pool {
     /// A limit may have been lowered below what is taken: servers that become free are looked at. Kept
     /// here so that giving a server back looks at no limit otherwise.
     pub(crate) shrinks: bool,
+    /// Which member of its cluster a client gets.
+    pub(crate) balance: Option<Box<Balance>>,
 }
 
 impl Pool {
-    pub(crate) fn new(spec: Arc<PoolSpec>) -> Self {
+    pub(crate) fn new(spec: Arc<PoolSpec>, worker: WorkerId) -> Self {
+        let balance = spec.cluster.clone().map(|it| Box::new(Balance::new(it, worker)));
         Self {
             spec,
             tally: Tally::default(),
@@ -99,7 +104,33 @@ impl Pool {
             wanted_by: VecDeque::new(),
             ask_at: Time::default(),
             shrinks: false,
+            balance,
         }
+    }
+
+    /// Follows other settings.
+    pub(crate) fn follow(&mut self, spec: Arc<PoolSpec>) {
+        spec.greeting.inherit(&self.spec.greeting);
+        if let (Some(balance), Some(cluster)) = (&mut self.balance, &spec.cluster) {
+            balance.follow(Arc::clone(cluster));
+        }
+        self.spec = spec;
+        self.look_for_surplus();
+    }
+
+    /// How long a client waits here while nothing can be had: for a member that would do, or for one
+    /// that cannot be reached.
+    pub(crate) fn failover_wait(&self) -> Option<Duration> {
+        match (&self.spec.cluster, &self.spec.member) {
+            (Some(cluster), _) => cluster.failover_wait,
+            (None, Some(member)) if self.failures > 0 => member.failover_wait,
+            (None, _) => None,
+        }
+    }
+
+    /// How many of its servers are not there for the next, and how many wait for one.
+    pub(crate) fn load(&self) -> u64 {
+        u64::from(self.servers) - self.idle.len() as u64 + self.waiting.len() as u64
     }
 
     /// Looks at whether there are more servers than there may be.

@@ -2,6 +2,8 @@
 
 use howdah_wire::backend::{Severity, encode};
 
+use crate::ServerRole;
+
 /// Why a client is refused, in the words it is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -41,6 +43,15 @@ pub enum Refusal {
         /// What the server, or the network, said.
         message: String,
     },
+    /// None of the servers of its database would do for it in time.
+    #[error("no server of the database is fit for this (server role {})", .0.as_str())]
+    NoMember(
+        /// What it wanted.
+        ServerRole,
+    ),
+    /// Its server is a primary that was replaced.
+    #[error("the server is not the primary any more: another one of a newer timeline is")]
+    Fenced,
     /// A message that has to be held whole is longer than is held for one client.
     #[error("a message of {bytes} bytes is too long for the pooler to look at")]
     TooLong {
@@ -72,7 +83,8 @@ impl Refusal {
             Self::IdleTransaction => b"25P03",
             Self::ClientIdle => b"57P05",
             Self::TransactionInStatementMode => b"08P01",
-            Self::ServerLost => b"08006",
+            Self::ServerLost | Self::NoMember(_) => b"08006",
+            Self::Fenced => b"57P01",
             Self::ServerProtocol(_) => b"08P01",
             Self::ServerLogin { sqlstate, .. } => sqlstate,
             Self::TooLong { .. } => b"54000",

@@ -3,7 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{gate::Gate, limits::Limit, pool::Greeting};
+use crate::{
+    cluster::{Cluster, MemberPlace},
+    gate::Gate,
+    limits::Limit,
+    pool::Greeting,
+};
 
 /// For how long a client has a server to itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,6 +68,10 @@ pub struct PoolSpec {
     /// Whether clients are let go as soon as they are in no transaction: their database is there no
     /// more.
     pub closes: bool,
+    /// The servers that its clients use, which are in pools of their own: then this one has none.
+    pub cluster: Option<Arc<Cluster>>,
+    /// Of which cluster it is a member.
+    pub member: Option<MemberPlace>,
 }
 
 /// A query that puts a server's session back to its beginning.
@@ -97,11 +106,12 @@ pub struct Reserve {
 }
 
 impl PoolSpec {
-    /// Servers of another epoch are closed as they become free. Neither part ever shrinks, so two
-    /// equal sums are two equal parts.
+    /// Servers of another epoch are closed as they become free. No part ever shrinks, so two
+    /// equal sums are equal parts.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
-        self.gate.epoch().wrapping_add(self.edition)
+        let of_member = self.member.as_ref().map_or(0, |member| member.state.epoch());
+        self.gate.epoch().wrapping_add(self.edition).wrapping_add(of_member)
     }
 
     /// A pool in transaction mode with PgBouncer's customary values and a limit of its own.
@@ -125,6 +135,8 @@ impl PoolSpec {
             timeouts: Timeouts::default(),
             edition: 0,
             closes: false,
+            cluster: None,
+            member: None,
         }
     }
 }

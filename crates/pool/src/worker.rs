@@ -31,6 +31,7 @@ mod stillness;
 mod takeover;
 mod tls;
 mod upkeep;
+mod watch;
 
 use std::{
     io,

@@ -22,7 +22,7 @@ use self::{
 };
 use super::{Derived, MESSAGE_BYTES_MAX, Rejection, Work, startup::Wish};
 use crate::{
-    Setting,
+    ServerRole, Setting,
     config::{CONSOLE_DATABASES, Lookup, StoredSecret},
     hba::Origin,
 };
@@ -125,6 +125,8 @@ pub struct Admitted {
     pub is_owner: bool,
     /// Whether it wants to replicate.
     pub replication: Replication,
+    /// Which servers of a cluster would do, by `target_session_attrs`.
+    pub role: Option<ServerRole>,
     /// What its connection is to begin with, as asked for by parameters and `options`.
     pub settings: Vec<Setting>,
     /// The keys that its login by SCRAM has shown.
@@ -480,6 +482,7 @@ impl ClientHandshake {
             version: wish.version,
             is_owner: wish.is_owner,
             replication: wish.replication,
+            role: wish.role,
             settings: wish.settings,
             scram_keys,
             secret: wish.secret,

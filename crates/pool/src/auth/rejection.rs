@@ -74,6 +74,12 @@ pub enum Rejection {
         /// The word.
         String,
     ),
+    /// `target_session_attrs` is no word that means something.
+    #[error("invalid target_session_attrs value: \"{0}\"")]
+    SessionAttributes(
+        /// The word.
+        String,
+    ),
     /// The password is wrong, or there is no such user: which, is not told.
     #[error("password authentication failed for user \"{0}\"")]
     Password(
@@ -162,7 +168,7 @@ impl Rejection {
     pub const fn sqlstate(&self) -> &'static [u8; 5] {
         match self {
             Self::Protocol(_) => b"0A000",
-            Self::Replication(_) => b"22023",
+            Self::Replication(_) | Self::SessionAttributes(_) => b"22023",
             Self::TlsRequired | Self::NoUser | Self::Certificate(_) | Self::UnknownUser(_) => {
                 b"28000"
             }

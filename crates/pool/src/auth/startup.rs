@@ -7,8 +7,8 @@ use howdah_wire::{
 
 use super::{Rejection, Replication, options};
 use crate::{
-    Setting,
-    config::{Config, StoredSecret},
+    ServerRole, Setting,
+    config::{Config, Database, StoredSecret},
 };
 
 /// A startup packet that makes sense.
@@ -20,6 +20,8 @@ pub(super) struct Wish {
     pub(super) version: ProtocolVersion,
     pub(super) replication: Replication,
     pub(super) settings: Vec<Setting>,
+    /// Which servers of a cluster would do.
+    pub(super) role: Option<ServerRole>,
     /// Whether it is who runs this process, at the console.
     pub(super) is_owner: bool,
     /// The user's secret, if it was looked up.
@@ -47,6 +49,7 @@ impl Wish {
             version: if asked.minor < 2 { ProtocolVersion::V3_0 } else { ProtocolVersion::V3_2 },
             replication: Replication::None,
             settings: Vec::new(),
+            role: None,
             is_owner: false,
             secret: None,
             unknown_options: Vec::new(),
@@ -61,6 +64,14 @@ impl Wish {
         if wish.database.is_empty() {
             wish.database.clone_from(&wish.user);
         }
+        let is_cluster = |it: &Database| !it.servers.is_empty();
+        if wish.role.is_some() && !config.database(&wish.database).is_some_and(is_cluster) {
+            // There is nothing to choose from, and nobody who would know what the server is.
+            match fate(SESSION_ATTRIBUTES.as_bytes(), config) {
+                Fate::PassedOver => wish.role = None,
+                _ => return Err(Rejection::Parameter(SESSION_ATTRIBUTES.to_owned())),
+            }
+        }
         Ok(wish)
     }
 
@@ -70,6 +81,7 @@ impl Wish {
             b"database" => self.database = text("database", value)?,
             b"replication" => self.replication = Replication::parse(value)?,
             b"options" => self.options(value, config)?,
+            name if is_session_attributes(name) => self.session_attributes(value)?,
             name if name.starts_with(b"_pq_.") => self.unknown_options.push(name.to_vec()),
             name => match fate(name, config) {
                 Fate::Kept => self.settings.push(Setting::new(name, value)),
@@ -88,6 +100,10 @@ impl Wish {
             Err(options::NotOnlySettings) => return Err(Rejection::Options),
         };
         for setting in settings {
+            if is_session_attributes(&setting.name) {
+                self.session_attributes(&setting.value)?;
+                continue;
+            }
             match fate(&setting.name, config) {
                 Fate::Kept => self.settings.push(setting),
                 Fate::PassedOver => {}
@@ -95,6 +111,13 @@ impl Wish {
                 Fate::Refused => return Err(Rejection::OptionsParameter(lossy(&setting.name))),
             }
         }
+        Ok(())
+    }
+
+    fn session_attributes(&mut self, value: &[u8]) -> Result<(), Rejection> {
+        let word = std::str::from_utf8(value).ok();
+        let role = word.and_then(ServerRole::of_session_attributes);
+        self.role = Some(role.ok_or_else(|| Rejection::SessionAttributes(lossy(value)))?);
         Ok(())
     }
 
@@ -106,6 +129,14 @@ impl Wish {
                 .expect("names came from a packet, where zero bytes end them");
         }
     }
+}
+
+/// What libpq keeps to itself, since it connects to servers by itself. Here it may be sent, or given in
+/// `options`, by a client of a database with several servers.
+const SESSION_ATTRIBUTES: &str = "target_session_attrs";
+
+fn is_session_attributes(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(SESSION_ATTRIBUTES.as_bytes())
 }
 
 enum Fate {

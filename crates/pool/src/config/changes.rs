@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    num::{NonZeroU32, NonZeroUsize},
+    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -15,10 +15,14 @@ use std::{
 use howdah_connect::{SslMode, tls::TlsVersion};
 
 use super::{
-    ApplicationName, Auth, AuthMethod, Config, Database, HostOrder, Limits, Listen, Log, PoolMode,
-    ProxySource, Sizes, StoredSecret, Tcp, Timeouts, Tls, TlsLeg, User,
+    ApplicationName, Auth, AuthMethod, ClusterSettings, Config, Database, HostOrder, Limits,
+    Listen, Log, PoolMode, ProxySource, ServerEntry, Sizes, StoredSecret, Tcp, Timeouts, Tls,
+    TlsLeg, User,
 };
-use crate::hba::Hba;
+use crate::{
+    cluster::{ServerRole, Strategy},
+    hba::Hba,
+};
 
 /// A key whose value is another than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +151,11 @@ by_fields! {
     Database => Database {
         hosts, port, dbname, user, secret, mode, pool_size, min_size, reserve_size, max_servers,
         max_clients, weight, server_lifetime, query_wait_timeout, host_order, connect_query,
-        auth_user, auth_dbname, auth_query, parameters,
+        auth_user, auth_dbname, auth_query, parameters, servers, cluster,
+    }
+    ClusterSettings => ClusterSettings {
+        strategy, role, ban, slow_start, check_every, check_timeout, check_user, lag_max,
+        lag_max_bytes, primary_return, failover_wait,
     }
     User => User {
         secret, mode, pool_size, reserve_size, max_servers, max_clients, query_timeout,
@@ -203,6 +211,10 @@ shown! {
     u32: it => it.to_string(),
     NonZeroU32: it => it.to_string(),
     NonZeroUsize: it => it.to_string(),
+    NonZeroU64: it => it.to_string(),
+    Strategy: it => it.as_str().to_owned(),
+    ServerRole: it => it.as_str().to_owned(),
+    Vec<ServerEntry>: it => it.iter().map(shown_server).collect::<Vec<_>>().join(", "),
     String: it => format!("{it:?}"),
     PathBuf: it => format!("{:?}", it.display().to_string()),
     Duration: it => format!("{it:?}"),
@@ -220,6 +232,11 @@ shown! {
     BTreeMap<String, String>: it => {
         it.iter().map(|(name, value)| format!("{name}={value:?}")).collect::<Vec<_>>().join(" ")
     },
+}
+
+fn shown_server(entry: &ServerEntry) -> String {
+    let port = entry.port.map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}{port} ({}, weight {})", entry.host, entry.role.as_str(), entry.weight)
 }
 
 impl<T: Shown> Shown for Option<T> {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
 use howdah_connect::Endpoint;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, PoolMode, StoredSecret, secret, toml};
+use super::{ClusterSettings, Config, PoolMode, ServerEntry, StoredSecret, secret, toml};
 
 /// The port of a server that was given none.
 pub(super) const DEFAULT_PORT: u16 = 5432;
@@ -60,6 +60,10 @@ pub struct Database {
     pub auth_query: Option<String>,
     /// Settings that server connections begin with: `client_encoding`, `application_name`, …
     pub parameters: BTreeMap<String, String>,
+    /// Several servers that hold the same, each with pools of its own; in the place of `hosts`.
+    pub servers: Vec<ServerEntry>,
+    /// How clients are spread over `servers`.
+    pub cluster: ClusterSettings,
 }
 
 /// In which order several hosts are used.
@@ -96,6 +100,8 @@ impl Default for Database {
             auth_dbname: None,
             auth_query: None,
             parameters: BTreeMap::new(),
+            servers: Vec::new(),
+            cluster: ClusterSettings::default(),
         }
     }
 }
@@ -107,6 +113,9 @@ impl Database {
     ///
     /// A text in `hosts` that names no place.
     pub fn endpoints(&self, config: &Config) -> Result<Vec<Endpoint>, String> {
+        if !self.servers.is_empty() {
+            return self.servers.iter().map(|entry| entry.endpoint(self.port)).collect();
+        }
         if self.hosts.is_empty() {
             let own = config.listen.unix_directories.first();
             let directory = own.map_or(Path::new("/tmp"), std::path::PathBuf::as_path);

@@ -220,9 +220,20 @@ impl Config {
             let taken = CONSOLE_DATABASES.contains(&name.as_str());
             rule(taken, &key, "the name is the console's");
             rule(name.is_empty() || name.contains('\0'), &key, "no database can have this name");
-            if let Err(why) = database.endpoints(self) {
+            for (below, why) in database.wrong_cluster() {
+                rule(true, &format!("{key}.{below}"), &why);
+            }
+            if database.servers.is_empty()
+                && let Err(why) = database.endpoints(self)
+            {
                 rule(true, &format!("{key}.hosts"), &why);
             }
+            let checker = database.cluster.check_user.as_deref();
+            rule(
+                checker.is_some_and(|user| user.is_empty() || database.user.is_some()),
+                &format!("{key}.cluster.check-user"),
+                "must be a name, and only where the database has no user of its own",
+            );
             let any = self.auth.method == AuthMethod::Any && database.user.is_none();
             rule(any, &key, "auth type any needs a user to be at the server");
             let forced = database.secret.is_some() && database.user.is_none();

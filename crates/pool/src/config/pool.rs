@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use howdah_connect::Endpoint;
 
-use super::{Config, Database, HostOrder, PoolMode, StoredSecret, Timeouts, User};
+use super::{ClusterPool, Config, Database, HostOrder, PoolMode, StoredSecret, Timeouts, User};
 
 /// What holds for one pool: for the clients of one user in one database.
 ///
@@ -16,6 +16,8 @@ pub struct PoolSettings {
     pub servers: Vec<Endpoint>,
     /// In which order they are used.
     pub host_order: HostOrder,
+    /// The same servers where each has pools of its own.
+    pub cluster: Option<ClusterPool>,
     /// Who we are there.
     pub login: ServerIdentity,
     /// When a server connection may go to another client.
@@ -74,6 +76,7 @@ impl Config {
         Some(PoolSettings {
             servers: entry.endpoints(self).ok()?,
             host_order: entry.host_order,
+            cluster: entry.cluster().ok()?,
             mode: own.mode.or(entry.mode).unwrap_or(self.mode),
             size: cap(own.pool_size.or(entry.pool_size), self.sizes.pool),
             min_size: entry.min_size.unwrap_or(self.sizes.min),

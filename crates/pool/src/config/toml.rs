@@ -59,6 +59,27 @@ pub(super) mod limit {
     }
 }
 
+/// The same in bytes.
+pub(super) mod limit_bytes {
+    use std::num::NonZeroU64;
+
+    use super::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<NonZeroU64>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        u64::deserialize(from).map(NonZeroU64::new)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        it: &Option<NonZeroU64>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(it.map_or(0, NonZeroU64::get))
+    }
+}
+
 /// A duration that may be given.
 pub(super) mod given_duration {
     use super::{Deserializer, Duration, Serializer, durations::whole};

@@ -1,5 +1,7 @@
 //! [`Command`]: what an operator can say, read from text.
 
+use std::time::Duration;
+
 use super::table::Show;
 
 /// What an operator says.
@@ -31,6 +33,10 @@ pub(crate) enum Command {
     KillClient(u64),
     /// Servers of these databases are replaced as they become free.
     Reconnect(Databases),
+    /// A server of several gets nobody for so long.
+    Ban(String, Option<Duration>),
+    /// It gets its part again.
+    Unban(String),
     /// Waits until no server is left that was to be replaced.
     WaitClose(Databases),
     /// The pooler ends.
@@ -99,6 +105,12 @@ impl Command {
             ["KILL"] | ["KILL", _] => Self::Kill(databases()),
             ["KILL_CLIENT", id] => Self::KillClient(id.parse().map_err(|_| unknown())?),
             ["RECONNECT"] | ["RECONNECT", _] => Self::Reconnect(databases()),
+            ["BAN", _] => Self::Ban(name(1), None),
+            ["BAN", _, seconds] => {
+                let seconds = seconds.parse::<u32>().map_err(|_| unknown())?;
+                Self::Ban(name(1), Some(Duration::from_secs(seconds.into())))
+            }
+            ["UNBAN", _] => Self::Unban(name(1)),
             ["WAIT_CLOSE"] | ["WAIT_CLOSE", _] => Self::WaitClose(databases()),
             ["SHUTDOWN"] => Self::Shutdown(Shutdown::Now),
             ["SHUTDOWN", "WAIT_FOR_SERVERS"] => Self::Shutdown(Shutdown::WaitForServers),
@@ -122,6 +134,8 @@ impl Command {
             Self::Kill(_) => "KILL",
             Self::KillClient(_) => "KILL_CLIENT",
             Self::Reconnect(_) => "RECONNECT",
+            Self::Ban(..) => "BAN",
+            Self::Unban(_) => "UNBAN",
             Self::WaitClose(_) => "WAIT_CLOSE",
             Self::Shutdown(_) => "SHUTDOWN",
         }
@@ -226,6 +240,9 @@ fn commands_are_read_as_people_write_them() {
         ("DISABLE shop", Command::Enable("shop".to_owned(), false)),
         ("kill_client 42", Command::KillClient(42)),
         ("reload;", Command::Reload),
+        ("ban db1:5432 90", Command::Ban("db1:5432".to_owned(), Some(Duration::from_secs(90)))),
+        ("BAN db1", Command::Ban("db1".to_owned(), None)),
+        ("unban db1;", Command::Unban("db1".to_owned())),
         ("set default_pool_size=5", set("default_pool_size", "5")),
         ("SET sizes.pool = '5';", set("sizes.pool", "5")),
         ("set server_reset_query to 'select ''a'''", set("server_reset_query", "select 'a'")),
@@ -242,6 +259,8 @@ fn commands_are_read_as_people_write_them() {
         "show",
         "show me",
         "kill_client x",
+        "ban",
+        "ban db1 soon",
         "pause \"a",
         "drop table x",
         "enable",

@@ -299,7 +299,8 @@ fn help() -> String {
     format!(
         "Console usage\n\tSHOW {}\n\tSHOW HELP\n\tSET key = arg\n\tRELOAD\n\tPAUSE [db]\n\t\
          RESUME [db]\n\tDISABLE db\n\tENABLE db\n\tRECONNECT [db]\n\tKILL [db]\n\t\
-         KILL_CLIENT id\n\tSUSPEND\n\tWAIT_CLOSE [db]\n\tSHUTDOWN\n\t\
+         KILL_CLIENT id\n\tSUSPEND\n\tBAN host[:port] [seconds]\n\tUNBAN host[:port]\n\t\
+         WAIT_CLOSE [db]\n\tSHUTDOWN\n\t\
          SHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS",
         names.join("|")
     )

@@ -3,6 +3,7 @@
 
 mod config;
 mod lists;
+mod members;
 mod peers;
 mod pools;
 mod statistics;
@@ -13,6 +14,7 @@ use super::view::View;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
     ActiveSockets,
+    Bans,
     Clients,
     Config,
     Databases,
@@ -20,6 +22,7 @@ pub(crate) enum Show {
     DnsZones,
     Lists,
     Mem,
+    Members,
     PeerPools,
     Peers,
     Pools,
@@ -37,6 +40,7 @@ pub(crate) enum Show {
 /// A table's name, and which it is.
 const NAMES: &[(&str, Show)] = &[
     ("ACTIVE_SOCKETS", Show::ActiveSockets),
+    ("BANS", Show::Bans),
     ("CLIENTS", Show::Clients),
     ("CONFIG", Show::Config),
     ("DATABASES", Show::Databases),
@@ -44,6 +48,7 @@ const NAMES: &[(&str, Show)] = &[
     ("DNS_ZONES", Show::DnsZones),
     ("LISTS", Show::Lists),
     ("MEM", Show::Mem),
+    ("MEMBERS", Show::Members),
     ("PEER_POOLS", Show::PeerPools),
     ("PEERS", Show::Peers),
     ("POOLS", Show::Pools),
@@ -134,10 +139,12 @@ impl Show {
     pub(crate) fn needs_peers(self) -> bool {
         !matches!(
             self,
-            Self::Config
+            Self::Bans
+                | Self::Config
                 | Self::DnsHosts
                 | Self::DnsZones
                 | Self::Mem
+                | Self::Members
                 | Self::PeerPools
                 | Self::Peers
                 | Self::State
@@ -156,6 +163,7 @@ impl Show {
         };
         match self {
             Self::ActiveSockets | Self::Sockets => [peers::columns(), of(peers::SOCKET)].concat(),
+            Self::Bans => of(members::BANS),
             Self::Clients | Self::Servers => peers::columns(),
             Self::Config => of(config::COLUMNS),
             Self::Databases => of(pools::DATABASES),
@@ -163,6 +171,7 @@ impl Show {
             Self::DnsZones => of(lists::DNS_ZONES),
             Self::Lists => of(lists::LISTS),
             Self::Mem => of(lists::MEM),
+            Self::Members => of(members::MEMBERS),
             Self::PeerPools => of(lists::PEER_POOLS),
             Self::Peers => of(lists::PEERS),
             Self::Pools => of(pools::POOLS),
@@ -181,6 +190,7 @@ impl Show {
         match self {
             Self::ActiveSockets => peers::sockets(view, true),
             Self::Sockets => peers::sockets(view, false),
+            Self::Bans => members::bans(view),
             Self::Clients => peers::clients(view),
             Self::Servers => peers::servers(view),
             Self::Config => config::rows(&view.config),
@@ -190,6 +200,7 @@ impl Show {
                 Vec::new()
             }
             Self::Lists => lists::lists(view),
+            Self::Members => members::members(view),
             Self::Pools => pools::pools(view),
             Self::State => lists::state(view),
             Self::Stats => statistics::rows(view, statistics::Which::Both),

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use howdah_connect::Endpoint;
+
 use crate::{
+    MemberReport, Time,
     config::{Config, PoolSettings},
     core::{ClientPhase, Counts, ServerPhase},
     spec::Mode,
@@ -34,8 +37,31 @@ pub struct View {
     pub databases: Vec<DatabaseView>,
     /// Everything stands still, by an operator's order.
     pub is_suspended: bool,
+    /// Servers of databases that have several, of those that somebody has used.
+    pub members: Vec<MemberView>,
+    /// The same moment on the workers' clock.
+    pub now: Time,
     /// How many clients are on their way in.
     pub logins: usize,
+}
+
+/// One of several servers of a database.
+#[derive(Clone, Debug)]
+pub struct MemberView {
+    /// The database's name in the settings.
+    pub database: String,
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// Its part, beside that of others.
+    pub weight: u32,
+    /// What is known of it.
+    pub report: MemberReport,
+    /// Server connections of all its pools.
+    pub counts: Counts,
+    /// Transactions in all its pools.
+    pub transactions: u64,
+    /// Requests in all its pools.
+    pub queries: u64,
 }
 
 /// A database that has a name of its own, or that somebody has used.
@@ -60,6 +86,9 @@ pub struct PoolView {
     pub mode: Mode,
     /// Whether new clients go elsewhere: its database is gone, or has another mode.
     pub is_retired: bool,
+    /// Index of its home in [`View::pools`], if it is of one server of several: what was counted there
+    /// is in its home's numbers, too, and its home has the clients.
+    pub home: Option<usize>,
     /// What holds for it.
     pub settings: PoolSettings,
     /// What was counted since the start.

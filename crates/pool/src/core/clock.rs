@@ -51,6 +51,7 @@ impl Core {
             return;
         }
         self.next_sweep = self.now + SWEEP_EVERY;
+        self.sweep_clusters(io);
         for index in 0..self.clients.slots() {
             self.sweep_client(index, io);
             self.let_go(index, io);
@@ -86,7 +87,12 @@ impl Core {
                 }
                 // While an operator lets nobody have a server, nobody waits too long.
                 let limit = timeouts.query_wait.filter(|_| !pool.spec.gate.is_paused());
-                (limit, Refusal::QueryWait)
+                match pool.failover_wait().filter(|_| !pool.spec.gate.is_paused()) {
+                    Some(wait) if limit.is_none_or(|limit| wait < limit) => {
+                        (Some(wait), Refusal::NoMember(client.role))
+                    }
+                    _ => (limit, Refusal::QueryWait),
+                }
             }
             ClientState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
             ClientState::Linked(server) => {

@@ -11,6 +11,7 @@ impl Core {
         let mut occupied = vec![false; self.pools.len()];
         for (_, client) in (0..self.clients.slots()).filter_map(|slot| self.clients.at(slot)) {
             occupied[client.pool.index()] = true;
+            occupied[client.home.index()] = true;
         }
         let mut forgotten = Vec::new();
         for id in pools {

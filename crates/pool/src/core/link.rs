@@ -18,7 +18,7 @@ use howdah_wire::backend::encode;
 
 use super::{Core, Mutant, open::STARVED_AFTER, settle};
 use crate::{
-    Io,
+    Io, ServerRole,
     client::{Client, ClientState},
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     login::ServerLogin,
@@ -49,8 +49,12 @@ impl Core {
     /// at once.
     pub(super) fn link_idle(&mut self, id: ClientId) -> Option<bool> {
         let client = self.clients.get(id)?;
-        let pool_id = client.pool;
         let is_queued = client.state == ClientState::Waiting;
+        if client.roams && !is_queued {
+            self.aim(id);
+        }
+        let client = self.clients.get(id)?;
+        let pool_id = client.pool;
         let waited = is_queued.then(|| self.now.since(client.since));
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
             return None;
@@ -125,8 +129,9 @@ impl Core {
         let pool_id = client.pool;
         let Some(pool) = self.pools[pool_id.index()].as_mut() else { return };
         let Some(greeting) = pool.spec.greeting.known() else {
-            pool.unwelcomed.push(id);
             client.since = self.now;
+            let pool_id = self.aim(id).unwrap_or(pool_id);
+            self.pool(pool_id).unwelcomed.push(id);
             self.flush_client(id, &[], io);
             self.update_pause(Peer::Client(id), io);
             return self.open_for_waiting(pool_id, io);
@@ -138,7 +143,11 @@ impl Core {
             for setting in greeting.iter() {
                 let asked =
                     client.wishes.value(&setting.name).filter(|_| is_settable(&setting.name));
-                let value = asked.unwrap_or(&setting.value);
+                let mut value = asked.unwrap_or(&setting.value);
+                if client.roams && &*setting.name == b"in_hot_standby" {
+                    // By this libpq finds out whether it is where `target_session_attrs` wants it.
+                    value = if client.role == ServerRole::Replica { b"on" } else { b"off" };
+                }
                 // A value with a zero byte cannot have come from a startup packet or a server.
                 let _ = encode::parameter_status(buf, &setting.name, value);
             }

@@ -6,7 +6,7 @@ use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use super::Core;
 use crate::{
-    Io,
+    Io, ServerRole,
     client::{Client, ClientState},
     ids::{ClientId, PoolId},
     login::{CancelSecret, ClientLogin},
@@ -33,6 +33,8 @@ pub struct Migrant {
     pub statements: Vec<(Vec<u8>, Vec<u8>)>,
     /// The same of its unnamed statement; empty for none.
     pub unnamed: Vec<u8>,
+    /// Which servers of a cluster would do.
+    pub role: ServerRole,
 }
 
 /// One whose statements have more bytes than this stays where it is.
@@ -61,8 +63,9 @@ impl Core {
             startup: client.startup.list().to_vec(),
             statements: statements.map(|(name, it)| (name.to_vec(), it.text.to_vec())).collect(),
             unnamed: client.statements.unnamed,
+            role: client.role,
         };
-        Some((client.pool, migrant))
+        Some((client.home, migrant))
     }
 
     /// Closes servers as soon as nobody waits for one, or keeps them again: those who go have others.
@@ -77,12 +80,13 @@ impl Core {
         if !self.has_pool(pool) {
             return None;
         }
-        let Migrant { version, key, age, wishes, startup, statements, unnamed } = migrant;
+        let Migrant { version, key, age, wishes, startup, statements, unnamed, role } = migrant;
         // It has a key already, so nothing random is needed for one.
-        let login =
-            ClientLogin { pool, version, secret: CancelSecret([0; 32]), settings: Vec::new() };
+        let secret = CancelSecret([0; 32]);
+        let login = ClientLogin { pool, version, secret, settings: Vec::new(), role: Some(role) };
         let wishes = self.wishes.intern(wishes);
         let mut client = Client::new(&login, wishes);
+        self.house(&mut client, Some(role));
         client.startup = self.wishes.intern(startup);
         client.state = ClientState::Idle;
         client.since = now;

@@ -13,6 +13,10 @@ pub(crate) enum Mutant {
     DoubleAnswer,
     /// Servers are opened without a permit.
     LimitBreach,
+    /// What is meant for the primary goes to any member.
+    WriteAstray,
+    /// A server of a primary that was replaced is used as before.
+    Unfenced,
 }
 
 #[cfg(test)]

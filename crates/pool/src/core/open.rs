@@ -83,6 +83,7 @@ impl Core {
         let wanted = waiting.saturating_sub(pool.checking as usize).max(short);
         !pool.spec.gate.is_paused()
             && !is_suspended
+            && pool.spec.cluster.is_none()
             && (pool.opening as usize) < wanted
             && pool.opening < pool.spec.logins_max.max(1)
             && now >= pool.retry_at
@@ -183,6 +184,10 @@ impl Core {
         pool.failures = pool.failures.saturating_add(1);
         pool.restarting |= failure.sqlstate == CANNOT_CONNECT_NOW;
         let passes = failure.sqlstate == CANNOT_CONNECT_NOW || failure.sqlstate == UNREACHABLE;
+        if passes && pool.spec.member.is_some() {
+            self.member_failed(pool_id, &failure, io);
+            return self.open_for_starving(io);
+        }
         if pool.servers == 0 && !(pool.restarting && passes) {
             pool.restarting = false;
             let ServerFailure { sqlstate, message } = failure;

@@ -50,7 +50,7 @@ impl Core {
     /// Sends a client away whose database is gone, if it can be.
     pub(super) fn let_go(&mut self, index: usize, io: &mut dyn Io) {
         let Some((id, client)) = self.clients.at(index) else { return };
-        let pool = self.pools[client.pool.index()].as_ref();
+        let pool = self.pools[client.home.index()].as_ref();
         if pool.is_some_and(|pool| pool.spec.closes) && self.is_at_rest(client) {
             self.refuse(id, &Refusal::DatabaseRemoved, io);
         }
@@ -75,7 +75,7 @@ impl Core {
         self.now = now;
         for index in 0..self.clients.slots() {
             if let Some((id, client)) = self.clients.at(index)
-                && client.pool == pool
+                && (client.pool == pool || client.home == pool)
             {
                 self.refuse(id, &Refusal::Killed, io);
             }

@@ -168,7 +168,7 @@ impl Core {
         // They are in the order of their numbers, with gaps.
         let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
         for (_, client) in (0..self.clients.slots()).filter_map(|slot| self.clients.at(slot)) {
-            let Ok(pool) = at(pools, client.pool) else { continue };
+            let Ok(pool) = at(pools, client.home) else { continue };
             let counts = &mut pools[pool].counts;
             match client.state {
                 ClientState::Welcome | ClientState::Waiting => {
@@ -195,7 +195,7 @@ impl Core {
         let name = client.wishes.value(b"application_name").unwrap_or_default();
         Some(ClientReport {
             id,
-            pool: client.pool,
+            pool: client.home,
             phase: match client.state {
                 ClientState::Welcome | ClientState::Waiting => ClientPhase::Waiting,
                 ClientState::Idle | ClientState::Linked(_) => ClientPhase::Active,

@@ -17,10 +17,12 @@ use super::{
     front::Front,
     mail::{Mail, Mailbox},
     takeover,
+    watch::Watched,
 };
 use crate::{
-    ClientId, ClientReport, ClientView, Counts, DatabaseView, Gate, Peer, Place, PoolId, PoolView,
-    Report, ServerId, ServerReport, ServerView, Spans, Tally, View, WorkerId,
+    ClientId, ClientReport, ClientView, Counts, DatabaseView, Gate, Member, MemberView, Peer,
+    Place, PoolId, PoolView, Report, ServerId, ServerReport, ServerView, Spans, Tally, View,
+    WorkerId,
     config::Config,
     console::{Databases, Shutdown},
     tally::micros,
@@ -66,6 +68,17 @@ impl From<NoDatabase> for Unfit {
     }
 }
 
+/// A server was not banned, or a ban not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotBanned {
+    /// No database of several servers has it.
+    Unknown,
+    /// It is the primary, which is never banned.
+    Primary,
+    /// It has no ban.
+    NoBan,
+}
+
 /// There is no database of that name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoDatabase(pub(super) String);
@@ -87,6 +100,8 @@ impl Control {
         let history = self.front.history();
         for (pool, entry) in pools.iter_mut().zip(&entries) {
             pool.last_period = history.last(entry.id);
+            let home = entry.spec.member.as_ref().map(|member| member.home);
+            pool.home = home.and_then(|home| at_number.get(&home).copied());
         }
         drop(history);
         let (mut clients, mut servers) = (Vec::new(), Vec::new());
@@ -113,6 +128,7 @@ impl Control {
                 Some(server_view(worker, server, pool, place, at))
             }));
         }
+        add_members(&mut pools);
         clients.iter_mut().for_each(|it| it.is_replication = is_replication(&entries, it.pool));
         servers.iter_mut().for_each(|it| it.is_replication = is_replication(&entries, it.pool));
         let databases = self.front.directory.gates().into_iter().map(|(name, gate)| DatabaseView {
@@ -123,8 +139,21 @@ impl Control {
         let logins = self.front.logins.first().map_or(0, |limit| limit.taken() as usize);
         let config = self.front.directory.config();
         let (databases, is_suspended) = (databases.collect(), self.front.is_suspended());
-        let past = self.front.directory.past();
-        View { config, at, pools, past, clients, servers, databases, is_suspended, logins }
+        let (past, now) = (self.front.directory.past(), self.front.now());
+        let members = members(&self.front.directory.watched(), &entries, &pools);
+        View {
+            config,
+            at,
+            pools,
+            past,
+            clients,
+            servers,
+            databases,
+            is_suspended,
+            members,
+            now,
+            logins,
+        }
     }
 
     fn reports(&self, with_peers: bool) -> Vec<WorkerReport> {
@@ -272,6 +301,42 @@ impl Control {
         Ok(())
     }
 
+    /// Bans a server of several, by `host` or `host:port`, in all databases. Gives which they were.
+    pub(super) fn ban(
+        &self,
+        server: &str,
+        lasts: Option<Duration>,
+    ) -> Result<Vec<String>, NotBanned> {
+        let now = self.front.now();
+        let ban = |member: &Member| member.ban(now, lasts, "an operator's order");
+        self.with_members(server, ban, NotBanned::Primary)
+    }
+
+    /// Ends that.
+    pub(super) fn unban(&self, server: &str) -> Result<Vec<String>, NotBanned> {
+        self.with_members(server, Member::unban, NotBanned::NoBan)
+    }
+
+    fn with_members(
+        &self,
+        server: &str,
+        act: impl Fn(&Member) -> bool,
+        otherwise: NotBanned,
+    ) -> Result<Vec<String>, NotBanned> {
+        let (mut done, mut failed) = (Vec::new(), NotBanned::Unknown);
+        for watched in self.front.directory.watched() {
+            for (place, member) in watched.members_at(server) {
+                if act(member) {
+                    done.push(format!("{place} of {}", watched.name));
+                } else {
+                    failed = otherwise;
+                }
+            }
+        }
+        self.tell(|| Mail::ClustersTurned);
+        if done.is_empty() { Err(failed) } else { Ok(done) }
+    }
+
     /// Ends the pooler.
     pub(super) fn shut_down(&self, how: Shutdown) {
         match how {
@@ -377,10 +442,61 @@ fn pool_view(entry: &PoolEntry) -> PoolView {
         user: entry.key.user.clone(),
         mode: entry.spec.mode,
         is_retired: entry.is_retired,
+        home: None,
         settings: entry.settings.clone(),
         tally: Tally::default(),
         counts: Counts::default(),
         last_period: None,
+    }
+}
+
+/// Servers of clusters, with what all their pools have.
+fn members(
+    watched: &[Arc<Watched>],
+    entries: &[Arc<PoolEntry>],
+    pools: &[PoolView],
+) -> Vec<MemberView> {
+    let mut views = Vec::new();
+    for watched in watched {
+        for (server, member) in watched.cluster.servers.iter().zip(&watched.state.members) {
+            let mut view = MemberView {
+                database: watched.name.clone(),
+                endpoint: server.endpoint.clone(),
+                weight: server.weight.get(),
+                report: member.report(),
+                counts: Counts::default(),
+                transactions: 0,
+                queries: 0,
+            };
+            for (entry, pool) in entries.iter().zip(pools) {
+                let place = entry.spec.member.as_ref();
+                if place.is_some_and(|place| Arc::ptr_eq(&place.state, member)) {
+                    view.counts += &pool.counts;
+                    view.transactions += pool.tally.transactions;
+                    view.queries += pool.tally.queries;
+                }
+            }
+            views.push(view);
+        }
+    }
+    views
+}
+
+/// Adds what members counted to what their homes did, where the clients are.
+fn add_members(pools: &mut [PoolView]) {
+    for index in 0..pools.len() {
+        let member = &pools[index];
+        let Some(home) = member.home else { continue };
+        let (tally, counts, last) =
+            (member.tally.clone(), member.counts, member.last_period.clone());
+        let Some(home) = pools.get_mut(home) else { continue };
+        home.tally += &tally;
+        home.counts += &counts;
+        match (&mut home.last_period, last) {
+            (Some((sum, _)), Some((tally, _))) => *sum += &tally,
+            (none @ None, Some(last)) => *none = Some(last),
+            (_, None) => {}
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use howdah_net::{Interest, Poller, Readiness, Received, Stream, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
-    control::{Control, NoDatabase, Unfit},
+    control::{Control, NoDatabase, NotBanned, Unfit},
     reload::{Reloaded, SetFailure, chain},
 };
 use crate::{
@@ -114,6 +114,17 @@ fn shortened(texts: impl Iterator<Item = String>) -> Vec<String> {
     texts
 }
 
+fn not_banned(server: &str, why: NotBanned) -> Failure {
+    match why {
+        NotBanned::Unknown => {
+            let known = "SHOW MEMBERS has those that there are";
+            Failure::new(*b"42704", format!("no database has a server {server}; {known}"))
+        }
+        NotBanned::Primary => Failure::new(*b"55000", format!("{server} is the primary")),
+        NotBanned::NoBan => Failure::new(*b"55000", format!("{server} is not banned")),
+    }
+}
+
 /// Does what the console is told.
 struct Desk {
     control: Control,
@@ -181,6 +192,14 @@ impl Operator for Desk {
                 }
             }
             Command::Reconnect(databases) => control.reconnect(databases)?,
+            Command::Ban(server, lasts) => {
+                let banned = control.ban(server, *lasts).map_err(|why| not_banned(server, why))?;
+                return Ok(banned.iter().map(|server| format!("{server} is banned")).collect());
+            }
+            Command::Unban(server) => {
+                let back = control.unban(server).map_err(|why| not_banned(server, why))?;
+                return Ok(back.iter().map(|server| format!("{server} is back")).collect());
+            }
             Command::WaitClose(databases) => control.wait_close(databases)?,
             Command::Shutdown(how) => control.shut_down(*how),
             Command::Empty | Command::Show(_) | Command::Help | Command::SetOfSession => {}

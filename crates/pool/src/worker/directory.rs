@@ -13,6 +13,7 @@ mod vacancies;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    convert::Infallible,
     num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicUsize},
     time::{Duration, Instant},
@@ -20,10 +21,11 @@ use std::{
 
 pub(super) use self::entry::{ClientLimits, PoolEntry, Route, ServerTls};
 use self::vacancies::Vacancies;
-use super::StartError;
+use super::{StartError, watch::Watched};
 use crate::{
-    Check, Gate, Limit, Mode, Permits, PoolId, PoolSpec, Reserve, Reset, Setting, Timeouts,
-    config::{ANY_DATABASE, Config, PoolMode, PoolSettings},
+    Check, Cluster, ClusterMember, Gate, Limit, Member, MemberPlace, Mode, Permits, PoolId,
+    PoolSpec, Reserve, Reset, Setting, Timeouts,
+    config::{ANY_DATABASE, ClusterPool, ClusterServer, Config, PoolMode, PoolSettings},
 };
 
 /// Most pools there may be: where users may name any database, they could make more without end.
@@ -31,6 +33,9 @@ const POOLS_MAX: usize = 100_000;
 
 /// A server that is idle for this long in a pool to which nobody comes any more is closed.
 const RETIRED_SERVER_IDLE: Duration = Duration::from_secs(2);
+
+/// Longest pause after failed logins to a member of a cluster.
+const MEMBER_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// All pools.
 #[derive(Debug)]
@@ -58,6 +63,8 @@ struct Inner {
     limits: HashMap<LimitOf, Arc<Limit>>,
     /// Of databases, by the names that clients use.
     gates: BTreeMap<String, Arc<Gate>>,
+    /// Of databases with several servers, by their names in the settings.
+    watched: HashMap<String, Arc<Watched>>,
 }
 
 /// Whom a pool is for.
@@ -70,6 +77,8 @@ pub(super) struct Key {
     /// What the startup packet says of `replication`, if it is for that, and the client's settings:
     /// a replication connection has to begin with them.
     pub(super) replication: Option<(&'static str, Vec<Setting>)>,
+    /// Which of a cluster's servers, by its place among them; `None` is what clients come to.
+    pub(super) member: Option<usize>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -127,6 +136,42 @@ impl Directory {
         *by_key = open.map(|pool| (pool.key.clone(), pool.id)).collect();
     }
 
+    /// A pool by whose login a server of a cluster can be checked: of who is named for it, or of one of
+    /// those who use it, another at each attempt.
+    pub(super) fn checker(
+        &self,
+        watched: &Watched,
+        member: usize,
+        attempt: usize,
+    ) -> Option<Arc<PoolEntry>> {
+        let config = self.config();
+        let is_its = |pool: &&Arc<PoolEntry>| {
+            let key = &pool.key;
+            key.member == Some(member)
+                && key.replication.is_none()
+                && !pool.is_retired
+                && entry_name(&config, &key.database) == watched.name
+        };
+        let pools = self.pools();
+        let users: Vec<_> = pools.iter().filter(is_its).collect();
+        let Some(user) = watched.cluster.settings.check_user.clone() else {
+            return users.get(attempt % users.len().max(1)).map(|pool| Arc::clone(pool));
+        };
+        let is_name = watched.name != ANY_DATABASE;
+        let database = if is_name { &watched.name } else { &users.first()?.key.database };
+        let home = Key { database: database.clone(), user, replication: None, member: None };
+        let count = |entry: &PoolEntry| Ok::<_, Infallible>(Permits::take(&entry.occupancy));
+        let _used = self.enter(&home, count)?;
+        let inner = self.inner();
+        let id = inner.by_key.get(&Key { member: Some(member), ..home })?;
+        inner.pools.get(id.index())?.clone()
+    }
+
+    /// What is known of the servers of all clusters that were used.
+    pub(super) fn watched(&self) -> Vec<Arc<Watched>> {
+        self.inner().watched.values().cloned().collect()
+    }
+
     /// A pool as it is by other settings.
     fn changed(
         &self,
@@ -137,9 +182,16 @@ impl Directory {
     ) -> PoolEntry {
         let wanted = settings(&now.config, &before.key);
         let is_gone = wanted.is_none();
+        let was_cluster = before.settings.cluster.is_some();
+        if wanted.as_ref().is_some_and(|it| it.cluster.is_some() != was_cluster) {
+            return before.retired(); // Who is there stays where it is.
+        }
         let mut settings = wanted.unwrap_or_else(|| before.settings.clone());
         let mode = std::mem::replace(&mut settings.mode, before.settings.mode);
         let occupants = Arc::clone(&before.occupants);
+        if let Some(cluster) = &settings.cluster {
+            self.make_members(inner, now, &before.key, cluster.servers.len(), &occupants);
+        }
         let mut entry = self.entry(inner, now, before.id, &before.key, settings, occupants);
         let is_kind = mode == before.settings.mode
             && (mode == PoolMode::Session
@@ -152,7 +204,7 @@ impl Directory {
         let mut spec = PoolSpec {
             greeting: Arc::clone(&before.spec.greeting),
             edition: before.spec.edition.wrapping_add(u32::from(is_elsewhere)),
-            closes: is_gone,
+            closes: is_gone && before.key.member.is_none(),
             ..PoolSpec::clone(&entry.spec)
         };
         if entry.is_retired {
@@ -216,6 +268,10 @@ impl Directory {
         // Before the lock goes: whoever gives up pools finds it occupied.
         let permits = admit(&entry);
         inner.vacancies.is_used(entry.id);
+        let cluster = entry.spec.cluster.iter();
+        for member in cluster.flat_map(|cluster| cluster.members.iter()) {
+            inner.vacancies.is_used(member.pool);
+        }
         Some(permits.map(|permits| (entry, permits)))
     }
 
@@ -223,8 +279,20 @@ impl Directory {
         if let Some(id) = inner.by_key.get(key) {
             return inner.pools.get(id.index())?.clone();
         }
-        let current = self.current();
+        self.make(inner, &self.current(), key, &Limit::new(u32::MAX))
+    }
+
+    /// Makes a pool, and those of the members of its cluster. They have their occupants in common, so
+    /// that all of them are used or none.
+    fn make(
+        &self,
+        inner: &mut Inner,
+        current: &Current,
+        key: &Key,
+        occupants: &Arc<Limit>,
+    ) -> Option<Arc<PoolEntry>> {
         let settings = settings(&current.config, key)?;
+        let members = settings.cluster.as_ref().map_or(0, |cluster| cluster.servers.len());
         let id = match inner.vacancies.number(Instant::now()) {
             Some(free) => free,
             None if inner.pools.len() < POOLS_MAX => {
@@ -233,11 +301,40 @@ impl Directory {
             }
             None => return None,
         };
-        let occupants = Limit::new(u32::MAX);
-        let entry = Arc::new(self.entry(inner, &current, id, key, settings, occupants));
+        let make = |inner: &mut Inner| {
+            let (settings, occupants) = (settings.clone(), Arc::clone(occupants));
+            self.entry(inner, current, id, key, settings, occupants)
+        };
+        let mut entry = Arc::new(make(inner));
         inner.pools[id.index()] = Some(Arc::clone(&entry));
         inner.by_key.insert(key.clone(), id);
+        if members > 0 {
+            // Home and members know each other by their numbers.
+            self.make_members(inner, current, key, members, occupants);
+            let greeting = Arc::clone(&entry.spec.greeting);
+            let mut home = make(inner);
+            home.spec = Arc::new(PoolSpec { greeting, ..PoolSpec::clone(&home.spec) });
+            entry = Arc::new(home);
+            inner.pools[id.index()] = Some(Arc::clone(&entry));
+        }
         Some(entry)
+    }
+
+    /// Makes the pools of members that have none yet.
+    fn make_members(
+        &self,
+        inner: &mut Inner,
+        current: &Current,
+        home: &Key,
+        members: usize,
+        occupants: &Arc<Limit>,
+    ) {
+        for member in 0..members {
+            let key = Key { member: Some(member), ..home.clone() };
+            if inner.find(&key).is_none() {
+                self.make(inner, current, &key, occupants);
+            }
+        }
     }
 
     fn entry(
@@ -249,7 +346,8 @@ impl Directory {
         settings: PoolSettings,
         occupants: Arc<Limit>,
     ) -> PoolEntry {
-        let spec = spec(inner, &current.config, key, &settings, &occupants);
+        let mut spec = spec(inner, &current.config, key, &settings, &occupants);
+        let watched = place(inner, &current.config, key, &settings, &mut spec);
         PoolEntry {
             id,
             key: key.clone(),
@@ -265,6 +363,7 @@ impl Directory {
             client_keys: Mutex::default(),
             found_secret: Mutex::default(),
             next_host: AtomicUsize::new(0),
+            watched,
         }
     }
 
@@ -304,7 +403,61 @@ fn settings(config: &Config, key: &Key) -> Option<PoolSettings> {
         login.parameters.push(("replication".to_owned(), (*replication).to_owned()));
         settings.mode = PoolMode::Session;
     }
+    if let Some(member) = key.member {
+        let server = settings.cluster.take()?.servers.get(member)?.clone();
+        settings.servers = vec![server.endpoint];
+    }
     Some(settings)
+}
+
+/// The name under which the settings have a database.
+fn entry_name<'a>(config: &Config, database: &'a str) -> &'a str {
+    if config.databases.contains_key(database) { database } else { ANY_DATABASE }
+}
+
+/// Says of a pool which members it has, or whose member it is, and gives what is known of them.
+fn place(
+    inner: &mut Inner,
+    config: &Config,
+    key: &Key,
+    settings: &PoolSettings,
+    spec: &mut PoolSpec,
+) -> Option<Arc<Watched>> {
+    let name = entry_name(config, &key.database);
+    let cluster = config.database(name)?.cluster().ok()??;
+    let watched = inner.watched(name, &cluster);
+    let failover_wait = cluster.settings.failover_wait;
+    let Some(member) = key.member else {
+        settings.cluster.as_ref()?;
+        let members = cluster.servers.iter().zip(&watched.state.members).enumerate();
+        let member = |(at, (server, state)): (usize, (&ClusterServer, &Arc<Member>))| {
+            let pool = inner.find(&Key { member: Some(at), ..key.clone() })?;
+            let weight = server.weight.get();
+            Some(ClusterMember { pool, state: Arc::clone(state), weight })
+        };
+        spec.cluster = members.map(member).collect::<Option<_>>().map(|members| {
+            Arc::new(Cluster {
+                members,
+                strategy: cluster.settings.strategy,
+                role: cluster.settings.role,
+                failover_wait,
+                slow_start: cluster.settings.slow_start,
+                state: Arc::clone(&watched.state),
+            })
+        });
+        return Some(watched);
+    };
+    let home = inner.find(&Key { member: None, ..key.clone() });
+    if let (Some(home), Some(state)) = (home, watched.state.members.get(member)) {
+        if let Some(Some(entry)) = inner.pools.get(home.index()) {
+            spec.greeting = Arc::clone(&entry.spec.greeting);
+        }
+        spec.member = Some(MemberPlace { home, state: Arc::clone(state), failover_wait });
+        // The next that would do is tried meanwhile.
+        let longest = &mut spec.timeouts.login_retry_max;
+        *longest = (*longest).min(MEMBER_RETRY_MAX);
+    }
+    Some(watched)
 }
 
 fn spec(
@@ -377,6 +530,27 @@ fn spec(
 impl Inner {
     fn gate(&mut self, database: &str) -> Arc<Gate> {
         Arc::clone(self.gates.entry(database.to_owned()).or_default())
+    }
+
+    /// The pool of a key, be it for nobody any more.
+    fn find(&self, key: &Key) -> Option<PoolId> {
+        let is_it =
+            |pool: &&Arc<PoolEntry>| pool.key == *key && !self.vacancies.is_leaving(pool.id);
+        let open = self.by_key.get(key).copied();
+        open.or_else(|| self.pools.iter().flatten().find(is_it).map(|pool| pool.id))
+    }
+
+    /// What is known of a cluster's servers. Other settings begin anew.
+    fn watched(&mut self, name: &str, cluster: &ClusterPool) -> Arc<Watched> {
+        let same = self.watched.get(name).filter(|watched| watched.cluster == *cluster);
+        if let Some(watched) = same {
+            return Arc::clone(watched);
+        }
+        let watched = Arc::new(Watched::new(name, cluster.clone()));
+        if let Some(before) = self.watched.insert(name.to_owned(), Arc::clone(&watched)) {
+            before.end();
+        }
+        watched
     }
 
     /// A limit by whom it is of, so that pools share it and it outlives changes of its number.

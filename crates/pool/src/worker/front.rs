@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Instant,
 };
 
 use howdah_connect::tls::common_name;
@@ -21,7 +22,7 @@ use super::{
     tls::ClientTls,
 };
 use crate::{
-    CancelSecret, Limit, Statements,
+    CancelSecret, Limit, Statements, Time,
     auth::{ClientRules, Entropy, TlsFacts},
     config::Config,
 };
@@ -58,6 +59,8 @@ pub(super) struct Front {
     /// Where settings are read from again; held by the one who changes settings.
     pub(super) origin: Mutex<Option<Origin>>,
     is_over: AtomicBool,
+    /// From when all workers count their time.
+    pub(super) began: Instant,
     /// Another process has what we had, or is about to.
     taken_over: AtomicBool,
     /// Workers stand still, or are about to.
@@ -94,6 +97,7 @@ impl Front {
             history: Mutex::default(),
             origin: Mutex::new(origin),
             is_over: AtomicBool::new(false),
+            began: Instant::now(),
             taken_over: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
             has_foreigners: AtomicBool::new(false),
@@ -118,6 +122,11 @@ impl Front {
     /// What was counted up to the last periods.
     pub(super) fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time that workers have, as of now.
+    pub(super) fn now(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Whether the pooler has ended.

@@ -132,7 +132,7 @@ fn known(secret: Option<&[u8]>) -> Result<Known, LookupError> {
 /// Becomes a client of the pool, by a pair of sockets of which the worker gets the other end.
 fn visit(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<UnixStream, LookupError> {
     let Lookup { auth_user: user, database, .. } = lookup.clone();
-    let key = Key { database, user, replication: None };
+    let key = Key { database, user, replication: None, member: None };
     // Whoever waits for it is counted already.
     let count = |entry: &PoolEntry| Ok::<_, LookupError>(Permits::take(&entry.occupancy));
     let (pool, permits) = front.directory.enter(&key, count).ok_or(LookupError::NoDatabase)??;
@@ -141,7 +141,7 @@ fn visit(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<UnixStream,
     let no_random = || broken(io::Error::other("the system has no random bytes"));
     let secret = front.cancel_secret().ok_or_else(no_random)?;
     let (version, settings) = (ProtocolVersion::V3_0, Vec::new());
-    let login = ClientLogin { pool: pool.id, version, secret, settings };
+    let login = ClientLogin { pool: pool.id, version, secret, settings, role: None };
     let (owed, received, is_told) = (Vec::new(), Vec::new(), false);
     let arrival = Arrival { login, permits, owed, received, is_told };
     worker.send(Mail::Guest(Box::new(arrival), stream));

@@ -44,6 +44,8 @@ pub(super) enum Mail {
     /// Nobody is led to these pools any more: forget them, and tell what was counted of each that you
     /// know nothing of from now on.
     Forget { pools: Arc<[PoolId]>, to: Sender<Vec<(PoolId, Tally)>> },
+    /// More is known of the servers of some cluster.
+    ClustersTurned,
     /// Settings have changed; say when they are followed.
     Settings(Sender<()>),
     /// Let clients go to another process, each as soon as it can; accept nobody.

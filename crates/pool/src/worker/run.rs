@@ -17,6 +17,7 @@ use howdah_wire::startup::CancelKey;
 use super::{
     control::{Control, WorkerReport},
     desk,
+    directory::PoolEntry,
     entrance::{Arrival, CancelEntrance, Entrance, Progress, ServerEntrance},
     front::Front,
     helpers::{Errand, Helpers, Job},
@@ -25,6 +26,7 @@ use super::{
     sockets::{Order, Sockets},
     stillness::Stillness,
     takeover::Leaver,
+    watch,
 };
 use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
 
@@ -99,7 +101,7 @@ impl Worker {
     pub(super) fn new(parts: Parts) -> std::io::Result<Self> {
         let Parts { number, poller, mailboxes, front, helpers, listeners } = parts;
         let mailbox = Arc::clone(&mailboxes[usize::from(number.0)]);
-        let log = front.directory.config().log;
+        let (log, began) = (front.directory.config().log, front.began);
         let mut worker = Self {
             number,
             core: Core::sharing(number, Arc::clone(&front.statements)),
@@ -114,7 +116,7 @@ impl Worker {
             accepted_in: 0,
             turn: 0,
             buffer: vec![0; RECEIVE_BYTES].into(),
-            began: Instant::now(),
+            began,
             now: Time::default(),
             stage: Stage::Open,
             stillness: None,
@@ -471,8 +473,19 @@ impl Worker {
         if !self.core.has_pool(pool)
             && let Some(entry) = self.front.directory.by_id(pool)
         {
-            self.core.set_pool(pool, Arc::clone(&entry.spec));
+            self.follow(&entry);
         }
+    }
+
+    /// Has the core follow a pool's settings, and know the members of a cluster.
+    fn follow(&mut self, entry: &PoolEntry) {
+        if let Some(cluster) = &entry.spec.cluster {
+            cluster.members.iter().for_each(|member| self.know(member.pool));
+        }
+        if let Some(watched) = &entry.watched {
+            watch::begin(watched, &self.front, &self.sockets.mailboxes);
+        }
+        self.core.set_pool(entry.id, Arc::clone(&entry.spec));
     }
 
     fn cancel(&mut self, key: CancelKey) {
@@ -510,6 +523,12 @@ impl Worker {
                     }
                 }
                 Some(Order::Open(id, pool)) => self.open(id, pool),
+                Some(Order::Ask(pool)) => {
+                    let entry = self.front.directory.by_id(pool);
+                    if let Some(watched) = entry.and_then(|entry| entry.watched.clone()) {
+                        watched.ask_now();
+                    }
+                }
                 Some(Order::Cancel(id, pool, key)) => self.dial_cancel(id, pool, key),
             }
         }
@@ -577,6 +596,7 @@ impl Worker {
                 Mail::Forget { pools, to } => {
                     let _ = to.send(self.core.forget_pools(&pools));
                 }
+                Mail::ClustersTurned => self.core.clusters_turned(self.now, &mut self.sockets),
                 Mail::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
                 Mail::Settings(done) => {
                     self.follow_settings();
@@ -663,7 +683,7 @@ impl Worker {
         self.sockets.log = self.front.directory.config().log;
         for entry in self.front.directory.pools() {
             if self.core.has_pool(entry.id) {
-                self.core.set_pool(entry.id, Arc::clone(&entry.spec));
+                self.follow(&entry);
             }
         }
         self.core.pools_changed(self.now, &mut self.sockets);

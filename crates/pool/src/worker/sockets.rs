@@ -21,6 +21,8 @@ use crate::{
 pub(super) enum Order {
     Open(ServerId, PoolId),
     Cancel(ServerId, PoolId, CancelKey),
+    /// Have the servers of a cluster be asked how they are, of which this is a member.
+    Ask(PoolId),
     /// Read again, if it is still the one.
     Read(Token),
     /// A send failed.
@@ -313,6 +315,10 @@ impl Io for Sockets {
 
     fn open_server(&mut self, server: ServerId, pool: PoolId) {
         self.orders.push_back(Order::Open(server, pool));
+    }
+
+    fn doubted(&mut self, pool: PoolId) {
+        self.orders.push_back(Order::Ask(pool));
     }
 
     fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey) {

@@ -6,6 +6,7 @@ mod auth_query;
 #[path = "../../../connect/tests/integration/certificates.rs"]
 mod certificates;
 mod clients;
+mod cluster;
 mod console;
 mod dialogues;
 mod entrance;

@@ -155,9 +155,18 @@ impl Raw {
 
     /// Sends a startup packet for protocol 3.`minor`, with `more` parameters, each `name\0value\0`.
     pub(crate) fn start(&mut self, minor: u16, more: &str) {
+        self.start_as(minor, "postgres", more);
+    }
+
+    /// The same for protocol 3.0 in another database.
+    pub(crate) fn start_in(&mut self, database: &str, more: &str) {
+        self.start_as(0, database, more);
+    }
+
+    fn start_as(&mut self, minor: u16, database: &str, more: &str) {
         let mut packet = vec![0, 0, 0, 0, 0, 3];
         packet.extend_from_slice(&minor.to_be_bytes());
-        packet.extend_from_slice(b"user\0postgres\0database\0postgres\0");
+        packet.extend_from_slice(format!("user\0postgres\0database\0{database}\0").as_bytes());
         packet.extend_from_slice(more.as_bytes());
         packet.push(0);
         let length = u32::try_from(packet.len()).unwrap();
@@ -170,6 +179,12 @@ impl Raw {
         message.extend_from_slice(&u32::try_from(body.len() + 4).unwrap().to_be_bytes());
         message.extend_from_slice(body);
         self.0.write_all(&message).unwrap();
+    }
+
+    /// Says a query string to somebody who may be gone.
+    pub(crate) fn try_query(&mut self, sql: &str) -> std::io::Result<()> {
+        let bytes = u32::try_from(sql.len() + 5).unwrap().to_be_bytes();
+        self.0.write_all(&[&b"Q"[..], &bytes, sql.as_bytes(), b"\0"].concat())
     }
 
     pub(crate) fn query(&mut self, sql: &str) {

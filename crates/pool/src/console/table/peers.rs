@@ -161,7 +161,7 @@ fn pointer(id: Option<u64>) -> Value {
 }
 
 /// A time as people read it, in UTC.
-fn clock(time: SystemTime) -> Value {
+pub(super) fn clock(time: SystemTime) -> Value {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);

@@ -67,14 +67,17 @@ pub(super) const USERS: &[(&str, Kind)] = &[
 ];
 
 pub(super) fn pools(view: &View) -> Vec<Vec<Value>> {
-    let is_used = |pool: &PoolView| !pool.is_retired || pool.counts != Counts::default();
+    let is_used = |pool: &PoolView| {
+        pool.home.is_none() && (!pool.is_retired || pool.counts != Counts::default())
+    };
     let pools = view.pools.iter().enumerate().filter(|(_, pool)| is_used(pool));
     pools.map(|(number, pool)| pool_row(view, number, pool)).collect()
 }
 
 fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {
     let clients = || view.clients.iter().filter(|client| client.pool == number);
-    let servers = || view.servers.iter().filter(|server| server.pool == number);
+    let is_its = |pool: usize| pool == number || view.pools[pool].home == Some(number);
+    let servers = || view.servers.iter().filter(|server| is_its(server.pool));
     let in_phase = |phase| servers().filter(|server| server.phase == phase).count();
     let waiting = || clients().filter(|client| client.phase == ClientPhase::Waiting);
     let wait = waiting().map(|client| client.since).max().unwrap_or_default();
@@ -122,13 +125,20 @@ fn host_order(settings: &PoolSettings) -> Value {
 }
 
 pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
-    let row = |database: &super::super::view::DatabaseView| {
+    let row = |database: &super::super::view::DatabaseView, member: Option<&Endpoint>| {
         let name = database.name.as_str();
         let is_its = |pool: usize| view.pools[pool].database == name;
-        let servers = view.servers.iter().filter(|server| is_its(server.pool)).count();
+        let is_there = |pool: usize| {
+            member.is_none_or(|member| view.pools[pool].settings.servers == [member.clone()])
+        };
+        let servers = view.servers.iter();
+        let servers = servers.filter(|it| is_its(it.pool) && is_there(it.pool)).count();
         let clients = view.clients.iter().filter(|client| is_its(client.pool)).count();
         // What holds for somebody of whom nothing is known in particular.
-        let settings = view.config.pool(name, "")?;
+        let mut settings = view.config.pool(name, "")?;
+        if let Some(member) = member {
+            settings.servers = vec![member.clone()];
+        }
         let entry = view.config.database(name)?;
         let hosts = settings.servers.iter().map(host).collect::<Vec<_>>().join(",");
         Some(vec![
@@ -151,17 +161,28 @@ pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
             database.is_disabled.into(),
         ])
     };
-    view.databases.iter().filter(|it| it.name != ANY_DATABASE).filter_map(row).collect()
+    let mut rows = Vec::new();
+    for database in view.databases.iter().filter(|it| it.name != ANY_DATABASE) {
+        let settings = view.config.pool(&database.name, "");
+        match settings.and_then(|settings| settings.cluster) {
+            Some(cluster) => {
+                let members = cluster.servers.iter();
+                rows.extend(members.filter_map(|server| row(database, Some(&server.endpoint))));
+            }
+            None => rows.extend(row(database, None)),
+        }
+    }
+    rows
 }
 
-fn host(endpoint: &Endpoint) -> String {
+pub(super) fn host(endpoint: &Endpoint) -> String {
     match endpoint {
         Endpoint::Tcp { host, .. } => host.clone(),
         Endpoint::Unix { path } => path.parent().unwrap_or(path).to_string_lossy().into_owned(),
     }
 }
 
-fn port(endpoint: &Endpoint) -> u16 {
+pub(super) fn port(endpoint: &Endpoint) -> u16 {
     match endpoint {
         Endpoint::Tcp { port, .. } => *port,
         // The end of `.s.PGSQL.5432`.

@@ -15,7 +15,8 @@ impl World {
         secret.fill_with(|| self.random.below(256) as u8);
         let secret = CancelSecret(secret);
         let pool = self.clients[client].1.pool;
-        let login = ClientLogin { pool, version: ProtocolVersion::V3_2, secret, settings };
+        let login =
+            ClientLogin { pool, version: ProtocolVersion::V3_2, secret, settings, role: None };
         let id = self.workers[worker].core.add_client(login).expect("the pool is known");
         self.attach(End::Client(client), worker, Peer::Client(id));
         self.call(worker, |core, now, io| core.greet_client(id, b"", now, io));

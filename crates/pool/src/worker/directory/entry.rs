@@ -18,11 +18,11 @@ use crate::{
     Limit, Permits, PoolId, PoolSpec,
     auth::{ServerIntent, ServerProtection},
     config::{Config, HostOrder, PoolSettings, StoredSecret},
-    worker::StartError,
+    worker::{StartError, watch::Watched},
 };
 
 /// How many clients there may be: of all databases, of one, of one user; and, without end, of the pool.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::worker) struct ClientLimits {
     pub(in crate::worker) limits: Arc<[Arc<Limit>]>,
     /// PgBouncer's name of each that has an end, for who is turned away.
@@ -72,6 +72,8 @@ pub(in crate::worker) struct PoolEntry {
     /// The user's secret as it was looked up last, where none is written down.
     pub(in crate::worker) found_secret: Mutex<Option<StoredSecret>>,
     pub(in crate::worker) next_host: AtomicUsize,
+    /// What is known of its servers, if it is a cluster or a member of one.
+    pub(in crate::worker) watched: Option<Arc<Watched>>,
 }
 
 /// The server leg's TLS, for all pools.
@@ -166,6 +168,31 @@ impl PoolEntry {
             Encryption::Optional => dialer.tls_optional(),
             _ => dialer,
         })
+    }
+
+    /// The same for those who are there, for ever: who comes goes elsewhere.
+    pub(super) fn retired(&self) -> Self {
+        let mut spec = PoolSpec::clone(&self.spec);
+        spec.servers_min = 0;
+        let keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Self {
+            id: self.id,
+            key: self.key.clone(),
+            spec: Arc::new(spec),
+            settings: self.settings.clone(),
+            clients: self.clients.clone(),
+            occupants: Arc::clone(&self.occupants),
+            occupancy: Arc::clone(&self.occupancy),
+            is_retired: true,
+            endpoints: self.endpoints.clone(),
+            tls: Arc::clone(&self.tls),
+            tcp: self.tcp,
+            client_keys: Mutex::new(keys),
+            found_secret: Mutex::new(found),
+            next_host: AtomicUsize::new(0),
+            watched: self.watched.clone(),
+        }
     }
 
     /// Keeps keys that a client's login has shown.

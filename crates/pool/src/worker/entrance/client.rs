@@ -216,7 +216,7 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
             Err(why) => refuse(stream, why),
         };
     }
-    let key = Key { database, user, replication };
+    let key = Key { database, user, replication, member: None };
     let entered = front.directory.enter(&key, |pool| match pool.spec.gate.is_disabled() {
         true => Err(Rejection::Disabled(key.database.clone())),
         false => pool.clients.try_take().map_err(Rejection::TooMany),
@@ -233,7 +233,7 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
         pool.learn_secret(secret);
     }
     let Some(secret) = front.cancel_secret() else { return Progress::Close };
-    let login = ClientLogin { pool: pool.id, version, secret, settings };
+    let login = ClientLogin { pool: pool.id, version, secret, settings, role: admitted.role };
     Progress::Client(Box::new(Arrival { login, permits, owed, received, is_told: true }))
 }
 

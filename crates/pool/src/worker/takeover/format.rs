@@ -7,17 +7,18 @@
 //! id: u64, database: text, user: text, from: text (address of whom a proxy brought; else empty),
 //! version: u32, process id: i32, secret: text, age in microseconds: u64,
 //! wishes: list of (name: text, value: text), startup: the same,
-//! statements: list of (name: text, what follows it in a Parse: text), unnamed statement: text
+//! statements: list of (name: text, what follows it in a Parse: text), unnamed statement: text,
+//! role: text
 //! ```
 
 use std::{net::SocketAddr, time::Duration};
 
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
-use crate::{Migrant, Setting};
+use crate::{Migrant, ServerRole, Setting};
 
 /// Version of all this. Processes of different versions do not take over from one another.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// What a new process begins with; behind it comes the version.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
@@ -76,6 +77,7 @@ impl Traveller {
             text(&mut out, rest);
         }
         text(&mut out, &migrant.unnamed);
+        text(&mut out, migrant.role.as_str().as_bytes());
         out
     }
 
@@ -93,7 +95,9 @@ impl Traveller {
         let (wishes, startup) = (from.list(setting)?, from.list(setting)?);
         let statements = from.list(|from| Some((from.text()?.to_vec(), from.text()?.to_vec())))?;
         let unnamed = from.text()?.to_vec();
-        let migrant = Migrant { version, key, age, wishes, startup, statements, unnamed };
+        let role = from.string()?;
+        let role = ServerRole::ALL.into_iter().find(|it| it.as_str() == role)?;
+        let migrant = Migrant { version, key, age, wishes, startup, statements, unnamed, role };
         from.0.is_empty().then_some(Self { id, database, user, from: address, migrant })
     }
 }
@@ -193,6 +197,7 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         startup: vec![Setting::new("TimeZone", "UTC")],
         statements: vec![(b"s1".to_vec(), b"select $1\0\0\x01\0\0\0\x17".to_vec())],
         unnamed: b"select 2\0\0\0".to_vec(),
+        role: ServerRole::PreferReplica,
     };
     let traveller = Traveller {
         id: 9,

@@ -1,0 +1,363 @@
+//! [`Balance`]: a worker's choice of a member.
+//!
+//! # Cost
+//!
+//! A choice in turn is one load, to see that nothing has changed, and some shifts: which members would do
+//! is kept as a bit for each, by role. Nothing is shared with other workers but what is known of members:
+//! each worker spreads its own clients, and knows the load and the speed of members by its own servers.
+//! How fast one is, is read off what a pool counts anyway, ten times a second.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Cluster, ServerRole, Strategy,
+    member::{ANY, PRIMARY, REPLICA},
+};
+use crate::{ids::WorkerId, tally::Tally, time::Time};
+
+/// A worker's choice among the members of a cluster.
+#[derive(Debug)]
+pub(crate) struct Balance {
+    pub(crate) cluster: Arc<Cluster>,
+    /// Of what is known of members, when the bits were copied; 0 for never.
+    version: u32,
+    /// Members that would do for any, for writes, for reads at a standby.
+    any: u64,
+    primary: u64,
+    replica: u64,
+    /// Those that have been back for less than a slow start.
+    warming: u64,
+    /// The member whose turn was last.
+    turn: u32,
+    random: u64,
+    speeds: Box<[Speed]>,
+    now: Time,
+}
+
+/// How fast a member is, and how much of its weight it has had.
+#[derive(Clone, Debug, Default)]
+struct Speed {
+    /// A moving average of how long it works on a request, in nanoseconds; 0 while nothing is known.
+    nanos: u64,
+    queries: u64,
+    total: Duration,
+    /// What it has in hand in turns by weight.
+    credit: i64,
+}
+
+impl Balance {
+    pub(crate) fn new(cluster: Arc<Cluster>, worker: WorkerId) -> Self {
+        let members = cluster.members.len();
+        let seed = u64::from(worker.0) + 1;
+        Self {
+            version: 0,
+            any: 0,
+            primary: 0,
+            replica: 0,
+            warming: 0,
+            // Workers do not begin with the same.
+            turn: u32::from(worker.0) % u32::try_from(members.max(1)).unwrap_or(1),
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            speeds: vec![Speed::default(); members].into(),
+            now: Time::default(),
+            cluster,
+        }
+    }
+
+    /// Follows other settings.
+    pub(crate) fn follow(&mut self, cluster: Arc<Cluster>) {
+        self.speeds = vec![Speed::default(); cluster.members.len()].into();
+        (self.cluster, self.version) = (cluster, 0);
+    }
+
+    /// Copies what is known of members, if that has changed. Gives whether it has.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let version = self.cluster.state.version();
+        if version == self.version {
+            return false;
+        }
+        self.version = version;
+        (self.any, self.primary, self.replica, self.warming) = (0, 0, 0, 0);
+        for (index, member) in self.cluster.members.iter().enumerate() {
+            let (fit, bit) = (member.state.fit(), 1 << index);
+            self.any |= if fit & ANY != 0 { bit } else { 0 };
+            self.primary |= if fit & PRIMARY != 0 { bit } else { 0 };
+            self.replica |= if fit & REPLICA != 0 { bit } else { 0 };
+            let until = member.state.warm_from().map(|from| from + self.cluster.slow_start);
+            self.warming |= if until.is_some_and(|until| self.now < until) { bit } else { 0 };
+        }
+        true
+    }
+
+    /// Lets time pass: slow starts end, and it is seen how fast members are by what their pools counted.
+    pub(crate) fn tick<'a>(&mut self, now: Time, tally: impl Fn(usize) -> Option<&'a Tally>) {
+        self.now = now;
+        if self.warming != 0 {
+            self.version = 0;
+        }
+        for (index, speed) in self.speeds.iter_mut().enumerate() {
+            if let Some(tally) = tally(index) {
+                speed.learn(tally.queries, tally.query_time.total);
+            }
+        }
+    }
+
+    fn members_for(&self, role: ServerRole) -> u64 {
+        match role {
+            ServerRole::Any => self.any,
+            ServerRole::Primary => self.primary,
+            ServerRole::Replica => self.replica,
+            ServerRole::PreferReplica if self.replica != 0 => self.replica,
+            ServerRole::PreferReplica => self.any,
+        }
+    }
+
+    /// Whether a member would do.
+    pub(crate) fn suits(&mut self, member: usize, role: ServerRole) -> bool {
+        self.refresh();
+        self.members_for(role) & 1 << member != 0
+    }
+
+    /// The member that the next client of a role gets; `None` if none would do. `load` tells how much a
+    /// member has to do here.
+    #[inline]
+    pub(crate) fn choose(
+        &mut self,
+        role: ServerRole,
+        load: impl Fn(usize) -> u64,
+    ) -> Option<usize> {
+        self.refresh();
+        let mut members = self.members_for(role);
+        if members == 0 {
+            members = self.last_resort(role);
+        }
+        if members & members.wrapping_sub(1) == 0 {
+            return (members != 0).then_some(members.trailing_zeros() as usize);
+        }
+        if members & self.warming != 0 {
+            members = self.with_warming(members);
+        }
+        Some(self.pick(members, load))
+    }
+
+    /// When all replicas are banned, none is.
+    #[cold]
+    fn last_resort(&mut self, role: ServerRole) -> u64 {
+        if role != ServerRole::Primary {
+            self.cluster.state.unban_all();
+            self.refresh();
+        }
+        self.members_for(role)
+    }
+
+    /// Leaves members out that are back for a short while, the more rarely the longer it is.
+    #[cold]
+    fn with_warming(&mut self, mut members: u64) -> u64 {
+        let slow_start =
+            u64::try_from(self.cluster.slow_start.as_nanos()).unwrap_or(u64::MAX).max(1);
+        for index in bits(members & self.warming) {
+            let state = &self.cluster.members[index].state;
+            let age = state.warm_from().map_or(Duration::MAX, |from| self.now.since(from));
+            let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+            let is_turn = self.below(slow_start) < age;
+            if !is_turn && members & !(1 << index) != 0 {
+                members &= !(1 << index);
+            }
+        }
+        members
+    }
+
+    fn pick(&mut self, members: u64, load: impl Fn(usize) -> u64) -> usize {
+        match self.cluster.strategy {
+            Strategy::RoundRobin => self.next(members),
+            Strategy::Random => self.any_of(members),
+            Strategy::Weighted => self.by_weight(members),
+            Strategy::LeastOutstanding => {
+                let least = bits(members).map(&load).min().unwrap_or_default();
+                let least = bits(members).filter(|at| load(*at) == least);
+                let members = least.fold(0, |all, at| all | 1 << at);
+                self.next(members)
+            }
+            Strategy::Latency => {
+                let first = self.any_of(members);
+                let second = self.any_of(members & !(1 << first));
+                let cost = |at: usize| {
+                    u128::from(self.speeds[at].nanos.max(1)) * (u128::from(load(at)) + 1)
+                };
+                if cost(second) < cost(first) { second } else { first }
+            }
+        }
+    }
+
+    /// The next behind the one whose turn was last.
+    #[inline]
+    fn next(&mut self, members: u64) -> usize {
+        let behind = members & u64::MAX.checked_shl(self.turn + 1).unwrap_or(0);
+        let found = if behind != 0 { behind } else { members };
+        self.turn = found.trailing_zeros();
+        self.turn as usize
+    }
+
+    fn any_of(&mut self, members: u64) -> usize {
+        let skip = self.below(u64::from(members.count_ones()).max(1));
+        let skip = usize::try_from(skip).unwrap_or(0);
+        bits(members).nth(skip).unwrap_or(0)
+    }
+
+    /// Each is given its weight, the richest is taken and pays for all: turns of equal distance.
+    fn by_weight(&mut self, members: u64) -> usize {
+        let (mut sum, mut best) = (0, None);
+        for index in bits(members) {
+            let weight = i64::from(self.cluster.members[index].weight);
+            sum += weight;
+            let credit = self.speeds[index].credit + weight;
+            self.speeds[index].credit = credit;
+            if best.is_none_or(|(most, _)| credit > most) {
+                best = Some((credit, index));
+            }
+        }
+        let index = best.map_or(0, |(_, index)| index);
+        self.speeds[index].credit -= sum;
+        index
+    }
+
+    /// A number below another: xorshift, the same at each run.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound.max(1)
+    }
+}
+
+impl Speed {
+    fn learn(&mut self, queries: u64, total: Duration) {
+        let (more, time) = (queries - self.queries.min(queries), total.saturating_sub(self.total));
+        (self.queries, self.total) = (queries, total);
+        if more == 0 {
+            // Who was slow is tried again in the end.
+            self.nanos -= self.nanos / 128;
+            return;
+        }
+        let mean = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) / more;
+        self.nanos = if self.nanos == 0 { mean } else { self.nanos / 4 * 3 + mean / 4 };
+    }
+}
+
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let index = (set != 0).then_some(set.trailing_zeros() as usize)?;
+        set &= set - 1;
+        Some(index)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::ClusterState, *};
+    use crate::{
+        cluster::{ClusterMember, Standing},
+        config::EntryRole,
+        ids::PoolId,
+    };
+
+    /// A primary and two replicas with weights 1, 2 and 3.
+    fn balance(strategy: Strategy) -> Balance {
+        let roles = [EntryRole::Primary, EntryRole::Replica, EntryRole::Replica];
+        let state = ClusterState::new(roles, Duration::from_secs(60));
+        let members = (0..3)
+            .map(|at| ClusterMember {
+                pool: PoolId(at + 1),
+                state: Arc::clone(&state.members[at as usize]),
+                weight: at + 1,
+            })
+            .collect();
+        let cluster = Cluster {
+            members,
+            strategy,
+            role: ServerRole::Any,
+            failover_wait: None,
+            slow_start: Duration::from_secs(10),
+            state,
+        };
+        Balance::new(Arc::new(cluster), WorkerId(0))
+    }
+
+    fn shares(balance: &mut Balance, role: ServerRole, load: fn(usize) -> u64) -> [u32; 3] {
+        let mut shares = [0; 3];
+        for _ in 0..6000 {
+            shares[balance.choose(role, load).unwrap()] += 1;
+        }
+        shares
+    }
+
+    #[test]
+    fn turns_are_even_and_weights_are_kept() {
+        let none = |_| 0;
+        let mut turns = balance(Strategy::RoundRobin);
+        assert_eq!(shares(&mut turns, ServerRole::Any, none), [2000; 3]);
+        assert_eq!(shares(&mut turns, ServerRole::Replica, none), [0, 3000, 3000]);
+        assert_eq!(shares(&mut turns, ServerRole::PreferReplica, none), [0, 3000, 3000]);
+        assert_eq!(shares(&mut turns, ServerRole::Primary, none), [6000, 0, 0]);
+        let mut weights = balance(Strategy::Weighted);
+        assert_eq!(shares(&mut weights, ServerRole::Any, none), [1000, 2000, 3000]);
+        let random = shares(&mut balance(Strategy::Random), ServerRole::Any, none);
+        assert!(random.iter().all(|share| (1900..2100).contains(share)), "{random:?}");
+        let loads = |at| [5, 0, 1][at];
+        let least = shares(&mut balance(Strategy::LeastOutstanding), ServerRole::Any, loads);
+        assert_eq!(least, [0, 6000, 0]);
+    }
+
+    #[test]
+    fn a_slow_member_is_left_to_who_has_no_other() {
+        let mut balance = balance(Strategy::Latency);
+        let tallies: Vec<_> = [1, 1, 50]
+            .map(|millis| {
+                let mut tally = Tally { queries: 100, ..Tally::default() };
+                tally.query_time.total = Duration::from_millis(100 * millis);
+                tally
+            })
+            .into();
+        balance.tick(Time(1), |at| tallies.get(at));
+        let [first, second, slow] = shares(&mut balance, ServerRole::Any, |_| 3);
+        assert_eq!(slow, 0);
+        assert!(first.abs_diff(second) < 300, "{first} {second}");
+        // Nobody asks it, and after some minutes it is asked again.
+        for tick in 0..3000 {
+            balance.tick(Time(tick), |at| tallies.get(at));
+        }
+        assert!(shares(&mut balance, ServerRole::Any, |_| 0)[2] > 0);
+    }
+
+    #[test]
+    fn the_banned_are_passed_over_until_all_are() {
+        let mut balance = balance(Strategy::RoundRobin);
+        let states: Vec<_> =
+            balance.cluster.members.iter().map(|member| Arc::clone(&member.state)).collect();
+        states[1].failed(Time(1), "refused");
+        assert_eq!(shares(&mut balance, ServerRole::Replica, |_| 0), [0, 0, 6000]);
+        states[2].failed(Time(1), "refused");
+        assert_eq!(shares(&mut balance, ServerRole::PreferReplica, |_| 0), [6000, 0, 0]);
+        assert!(states[1].report().ban.is_some(), "somebody would do");
+        assert_eq!(shares(&mut balance, ServerRole::Replica, |_| 0), [0, 3000, 3000]);
+        assert!(states[1].report().ban.is_none());
+    }
+
+    #[test]
+    fn who_is_back_gets_its_part_little_by_little() {
+        let mut balance = balance(Strategy::RoundRobin);
+        let state = Arc::clone(&balance.cluster.members[2].state);
+        let seconds = |seconds| Time::default() + Duration::from_secs(seconds);
+        state.failed(seconds(1), "refused");
+        let found = crate::MemberState::default();
+        assert!(state.check_succeeded(state.doubts(), Standing::Replica, found, seconds(61)));
+        let mut after = |elapsed: u64| {
+            balance.tick(seconds(61 + elapsed), |_| None);
+            shares(&mut balance, ServerRole::Replica, |_| 0)[2]
+        };
+        let (one, five, ten) = (after(1), after(5), after(10));
+        assert!((100..800).contains(&one) && one < five && five < ten, "{one} {five} {ten}");
+        assert_eq!(ten, 3000);
+        assert_eq!(state.standing(), Standing::Replica);
+    }
+}

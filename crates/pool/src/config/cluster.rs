@@ -1,0 +1,282 @@
+//! Several servers behind one database: which they are, and how clients are spread over them.
+
+use std::{
+    num::{NonZeroU32, NonZeroU64},
+    time::Duration,
+};
+
+use howdah_connect::Endpoint;
+use serde::{Deserialize, Serialize};
+
+use super::{Database, database::endpoint, durations, toml};
+use crate::cluster::{ServerRole, Strategy};
+
+/// Most servers of one database: a worker has a bit for each.
+pub const SERVERS_MAX: usize = 64;
+
+/// One server of several: an entry of `servers`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ServerEntry {
+    /// As in `hosts`: a name, an address or the directory of a unix socket, with `:port` where it
+    /// differs from `port`.
+    pub host: String,
+    /// The port; the database's if none is given.
+    pub port: Option<u16>,
+    /// What it is.
+    #[serde(default)]
+    pub role: EntryRole,
+    /// Its part of the transactions that any of several could take, for the strategy `weighted`.
+    #[serde(default = "one")]
+    pub weight: NonZeroU32,
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+impl ServerEntry {
+    /// Where it is.
+    ///
+    /// # Errors
+    ///
+    /// A text that names no place.
+    pub(super) fn endpoint(&self, port: u16) -> Result<Endpoint, String> {
+        endpoint(&self.host, self.port.unwrap_or(port))
+    }
+}
+
+/// What a server is said to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EntryRole {
+    /// Whatever it turns out to be, which may change.
+    #[default]
+    Auto,
+    /// The one that takes writes.
+    Primary,
+    /// One that takes reads.
+    Replica,
+}
+
+impl EntryRole {
+    /// The word that stands for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Primary => "primary",
+            Self::Replica => "replica",
+        }
+    }
+}
+
+/// How clients are spread over several servers: `[pool.databases.NAME.cluster]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// Which of those that would do gets the next transaction.
+    pub strategy: Strategy,
+    /// Which servers a client gets that does not say.
+    pub role: ServerRole,
+    /// How long a replica that failed is left alone.
+    #[serde(with = "durations::whole")]
+    pub ban: Duration,
+    /// How long one that is back gets less than its part.
+    #[serde(with = "durations::whole")]
+    pub slow_start: Duration,
+    /// Between two checks of a server.
+    #[serde(with = "durations::whole")]
+    pub check_every: Duration,
+    /// How long a check may take, its login included.
+    #[serde(with = "durations::whole")]
+    pub check_timeout: Duration,
+    /// Who checks; the database's user, or else one of those who use the database, if none is given.
+    pub check_user: Option<String>,
+    /// A replica that is further behind gets no reads.
+    #[serde(with = "durations::optional")]
+    pub lag_max: Option<Duration>,
+    /// The same in bytes of WAL; `None`, written 0, is without limit.
+    #[serde(with = "toml::limit_bytes")]
+    pub lag_max_bytes: Option<NonZeroU64>,
+    /// For how long a primary that was away is not written to, unless a standby streams from it.
+    #[serde(with = "durations::whole")]
+    pub primary_return: Duration,
+    /// How long a client waits while no server would do.
+    #[serde(with = "durations::optional")]
+    pub failover_wait: Option<Duration>,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        Self {
+            strategy: Strategy::default(),
+            role: ServerRole::default(),
+            ban: Duration::from_secs(60),
+            slow_start: Duration::from_secs(10),
+            check_every: Duration::from_secs(1),
+            check_timeout: Duration::from_secs(3),
+            check_user: None,
+            lag_max: None,
+            lag_max_bytes: None,
+            primary_return: Duration::from_secs(10),
+            failover_wait: Some(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// Several servers behind one database, as a pool has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterPool {
+    /// Each, in the order given; at least one.
+    pub servers: Vec<ClusterServer>,
+    /// How clients are spread over them.
+    pub settings: ClusterSettings,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterServer {
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// What it is said to be.
+    pub role: EntryRole,
+    /// Its part.
+    pub weight: NonZeroU32,
+}
+
+impl Database {
+    /// Several servers behind one database; `None` if it has none of `servers`.
+    ///
+    /// # Errors
+    ///
+    /// A text that names no place.
+    pub(crate) fn cluster(&self) -> Result<Option<ClusterPool>, String> {
+        let server = |entry: &ServerEntry| {
+            let endpoint = entry.endpoint(self.port)?;
+            Ok(ClusterServer { endpoint, role: entry.role, weight: entry.weight })
+        };
+        let servers = self.servers.iter().map(server).collect::<Result<Vec<_>, String>>()?;
+        let cluster = ClusterPool { servers, settings: self.cluster.clone() };
+        Ok((!cluster.servers.is_empty()).then_some(cluster))
+    }
+
+    /// What cannot be of several servers: key below the database, and reason.
+    pub(super) fn wrong_cluster(&self) -> Vec<(String, String)> {
+        let mut wrong = Vec::new();
+        let mut rule = |is_wrong: bool, key: String, why: &str| {
+            if is_wrong {
+                wrong.push((key, why.to_owned()));
+            }
+        };
+        let both = !self.hosts.is_empty() && !self.servers.is_empty();
+        rule(
+            both,
+            "servers".to_owned(),
+            "servers and hosts exclude each other: hosts are places of one server",
+        );
+        let many = self.servers.len() > SERVERS_MAX;
+        rule(many, "servers".to_owned(), "more than 64 servers");
+        let is_primary = |entry: &&ServerEntry| entry.role == EntryRole::Primary;
+        let primaries = self.servers.iter().filter(is_primary).count();
+        rule(
+            primaries > 1,
+            "servers".to_owned(),
+            "only one server can be the primary; auto finds out which it is",
+        );
+        rule(
+            primaries == 1 && self.servers.iter().any(|entry| entry.role == EntryRole::Auto),
+            "servers".to_owned(),
+            "where one is said to be the primary, the others have to be replicas",
+        );
+        let mut places = std::collections::BTreeSet::new();
+        for (number, entry) in self.servers.iter().enumerate() {
+            match entry.endpoint(self.port) {
+                Err(why) => rule(true, format!("servers[{number}].host"), &why),
+                Ok(endpoint) => rule(
+                    !places.insert(endpoint.to_string()),
+                    format!("servers[{number}].host"),
+                    "the same server is there twice",
+                ),
+            }
+        }
+        let settings = &self.cluster;
+        let unused = self.servers.is_empty() && *settings != ClusterSettings::default();
+        rule(unused, "cluster".to_owned(), "there are no servers to which it could apply");
+        for (key, value) in
+            [("check-every", settings.check_every), ("check-timeout", settings.check_timeout)]
+        {
+            let short = value < Duration::from_millis(10);
+            rule(short, format!("cluster.{key}"), "must be at least 10ms");
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::Config;
+
+    fn wrong(database: &str) -> String {
+        let text = format!("[pool.databases.app]\n{database}");
+        match Config::read_str(&text, Path::new("h.toml")) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn servers_are_read_in_their_order() {
+        let text = r#"
+            [pool.databases.app]
+            port = 5433
+            servers = [{ host = "db1" }, { host = "db2:6000", role = "replica", weight = 3 }]
+            [pool.databases.app.cluster]
+            strategy = "least-outstanding"
+            role = "replica"
+            lag-max = "5s"
+            lag-max-bytes = 1000
+        "#;
+        let config = Config::read_str(text, Path::new("h.toml")).unwrap().config;
+        let cluster = config.pool("app", "me").unwrap().cluster.unwrap();
+        let shown: Vec<_> = cluster
+            .servers
+            .iter()
+            .map(|it| format!("{} {} {}", it.endpoint, it.role.as_str(), it.weight))
+            .collect();
+        assert_eq!(shown, ["db1:5433 auto 1", "db2:6000 replica 3"]);
+        let again = Config::read_str(&config.to_toml(), Path::new("h.toml")).unwrap().config;
+        assert_eq!(again, config, "{}", config.to_toml());
+    }
+
+    #[test]
+    fn what_cannot_be_names_its_key() {
+        for (text, key, why) in [
+            ("hosts = ['a']\nservers = [{ host = 'b' }]", "app.servers", "exclude each other"),
+            ("servers = [{ host = 'a b' }]", "app.servers[0].host", "is no host"),
+            ("servers = [{ host = 'a' }, { host = 'a' }]", "app.servers[1].host", "twice"),
+            (
+                "servers = [{ host = 'a', role = 'primary' }, { host = 'b', role = 'primary' }]",
+                "app.servers",
+                "only one",
+            ),
+            (
+                "servers = [{ host = 'a', role = 'primary' }, { host = 'b' }]",
+                "app.servers",
+                "have to be replicas",
+            ),
+            ("cluster = { strategy = 'random' }", "app.cluster", "no servers"),
+            (
+                "servers = [{ host = 'a' }]\ncluster = { check-every = 0 }",
+                "app.cluster.check-every",
+                "at least 10ms",
+            ),
+        ] {
+            let said = wrong(text);
+            assert!(said.contains(key) && said.contains(why), "{text}: {said}");
+        }
+        assert!(wrong("servers = [{ host = 'a', role = 'boss' }]").contains("unknown variant"));
+        assert!(wrong("servers = [{ hots = 'a' }]").contains("unknown field"));
+    }
+}

@@ -1,0 +1,83 @@
+//! SHOW MEMBERS and BANS: several servers behind one database, and what is known of each.
+
+use std::time::SystemTime;
+
+use super::{
+    super::view::{MemberView, View},
+    Kind::{self, Int4, Int8, Text},
+    Value, peers,
+    pools::{host, port},
+};
+use crate::tally::micros;
+
+pub(super) const MEMBERS: &[(&str, Kind)] = &[
+    ("database", Text),
+    ("host", Text),
+    ("port", Int4),
+    ("role", Text),
+    ("state", Text),
+    ("weight", Int4),
+    ("sv_active", Int4),
+    ("sv_idle", Int4),
+    ("sv_login", Int4),
+    ("xact_count", Int8),
+    ("query_count", Int8),
+    ("timeline", Int8),
+    ("lsn", Text),
+    ("lag_bytes", Int8),
+    ("lag_us", Int8),
+];
+
+pub(super) const BANS: &[(&str, Kind)] = &[
+    ("database", Text),
+    ("host", Text),
+    ("port", Int4),
+    ("since", Text),
+    ("until", Text),
+    ("reason", Text),
+];
+
+pub(super) fn members(view: &View) -> Vec<Vec<Value>> {
+    let row = |member: &MemberView| {
+        let found = &member.report.found;
+        let lsn = found.lsn;
+        let lsn = (lsn > 0).then(|| format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff));
+        let counts = &member.counts;
+        vec![
+            member.database.as_str().into(),
+            host(&member.endpoint).into(),
+            port(&member.endpoint).into(),
+            member.report.role.into(),
+            member.report.state.into(),
+            member.weight.into(),
+            (counts.servers_active + counts.servers_busy).into(),
+            counts.servers_idle.into(),
+            counts.servers_login.into(),
+            member.transactions.into(),
+            member.queries.into(),
+            Some(found.timeline).filter(|it| *it > 0).into(),
+            lsn.into(),
+            found.lag_bytes.into(),
+            found.lag.map(micros).into(),
+        ]
+    };
+    view.members.iter().map(row).collect()
+}
+
+pub(super) fn bans(view: &View) -> Vec<Vec<Value>> {
+    let row = |member: &MemberView| {
+        let ban = member.report.ban.as_ref()?;
+        let at = |time: crate::Time| -> SystemTime {
+            view.at - view.now.since(time) + time.since(view.now)
+        };
+        Some(vec![
+            member.database.as_str().into(),
+            host(&member.endpoint).into(),
+            port(&member.endpoint).into(),
+            peers::clock(at(ban.since)),
+            peers::clock(at(ban.until)),
+            ban.reason.as_str().into(),
+        ])
+    };
+    view.members.iter().filter_map(row).collect()
+}

@@ -1,0 +1,212 @@
+//! Clients of clusters: which member's servers each uses, and where it goes when that fails.
+//!
+//! A client that waits is in the queue of exactly one pool: that of the member that was chosen for it,
+//! or its home's, which has no servers, while no member would do. It moves when what is known of members
+//! changes, or when another has a server to spare, and keeps the time since when it waits.
+
+use std::time::Duration;
+
+use super::{Core, Mutant};
+use crate::{
+    Io, ServerRole,
+    client::{Client, ClientState},
+    ids::{ClientId, PoolId, ServerId},
+    login::ServerFailure,
+    pool::Pool,
+    refusal::Refusal,
+    server::ServerState,
+    time::Time,
+};
+
+/// After so long a client that waits for one member is given to another that has a server to spare.
+const MOVED_AFTER: Duration = Duration::from_millis(100);
+
+impl Core {
+    /// Has other servers of its cluster serve a client from its next transaction on; one that waits or
+    /// has a server is not disturbed. `false` if there is no such client, or if its database has no
+    /// cluster.
+    pub fn set_role(&mut self, id: ClientId, role: ServerRole) -> bool {
+        let client = self.clients.get_mut(id).filter(|client| client.roams);
+        client.map(|client| client.role = role).is_some()
+    }
+
+    /// What is known of members of clusters has changed: those who wait go where they would be served,
+    /// and servers that nobody may use any more are closed, with their clients.
+    pub fn clusters_turned(&mut self, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        for home in self.homes() {
+            // First: a server that is closed is not to be given to one of them before.
+            self.redirect(home, io);
+            self.fence(home, io);
+        }
+    }
+
+    /// Sees whether a new client's home is a cluster.
+    pub(super) fn house(&self, client: &mut Client, role: Option<ServerRole>) {
+        let pool = self.pools.get(client.home.index()).and_then(Option::as_ref);
+        if let Some(cluster) = pool.and_then(|pool| pool.spec.cluster.as_ref()) {
+            client.roams = true;
+            client.role = role.unwrap_or(cluster.role);
+        }
+    }
+
+    /// Chooses the member whose servers a client uses next; its home if none would do. `None` if it
+    /// has no choice.
+    pub(super) fn aim(&mut self, id: ClientId) -> Option<PoolId> {
+        let astray = self.makes(Mutant::WriteAstray);
+        let client = self.clients.get(id).filter(|client| client.roams)?;
+        let home = client.home;
+        let mut balance = self.pools[home.index()].as_mut()?.balance.take()?;
+        let role = if astray { ServerRole::Any } else { client.role };
+        let members = &balance.cluster.clone().members;
+        let load = |at: usize| self.pools[members[at].pool.index()].as_ref().map_or(0, Pool::load);
+        let chosen = balance.choose(role, load).map(|at| members[at].pool);
+        let chosen = chosen.filter(|pool| self.has_pool(*pool)).unwrap_or(home);
+        self.clients.get_mut(id)?.pool = chosen;
+        self.pool(home).balance = Some(balance);
+        Some(chosen)
+    }
+
+    /// A server has ended by itself, or says what it should not.
+    pub(super) fn doubt(&mut self, id: ServerId, io: &mut dyn Io) {
+        let Some(server) = self.servers.get(id) else { return };
+        let pool = server.pool;
+        if server.state == ServerState::Opening {
+            return;
+        }
+        let spec = &self.pools[pool.index()].as_ref().expect("it has servers").spec;
+        if let Some(member) = &spec.member {
+            member.state.doubt();
+            io.doubted(pool);
+        }
+    }
+
+    /// A member could not be reached, or takes nobody: who waits for it goes to another.
+    pub(super) fn member_failed(&mut self, pool: PoolId, why: &ServerFailure, io: &mut dyn Io) {
+        let spec = &self.pools[pool.index()].as_ref().expect("it has servers").spec;
+        let Some(member) = &spec.member else { return };
+        let home = member.home;
+        member.state.failed(self.now, &why.message);
+        io.doubted(pool);
+        self.redirect(home, io);
+    }
+
+    /// Lets time pass for clusters: changes that nobody told of are followed.
+    pub(super) fn sweep_clusters(&mut self, io: &mut dyn Io) {
+        for home in self.homes() {
+            let Some(mut balance) = self.pool(home).balance.take() else { continue };
+            let cluster = balance.cluster.clone();
+            let pools = &self.pools;
+            balance.tick(self.now, |at| {
+                pools[cluster.members[at].pool.index()].as_ref().map(|pool| &pool.tally)
+            });
+            let has_changed = balance.refresh();
+            self.pool(home).balance = Some(balance);
+            self.redirect(home, io);
+            if has_changed {
+                self.fence(home, io);
+            }
+        }
+    }
+
+    fn homes(&self) -> Vec<PoolId> {
+        let pools = (0..).map(PoolId).zip(&self.pools);
+        let is_home =
+            |pool: &Option<Pool>| pool.as_ref().is_some_and(|pool| pool.balance.is_some());
+        pools.filter(|(_, pool)| is_home(pool)).map(|(id, _)| id).collect()
+    }
+
+    /// Home and members.
+    fn family(&self, home: PoolId) -> Vec<PoolId> {
+        let cluster = self.pools[home.index()].as_ref().and_then(|pool| pool.spec.cluster.as_ref());
+        let members = cluster.iter().flat_map(|it| it.members.iter()).map(|member| member.pool);
+        [home].into_iter().chain(members).collect()
+    }
+
+    /// Sends those who wait where they will not be served to where they will.
+    fn redirect(&mut self, home: PoolId, io: &mut dyn Io) {
+        let mut gained = Vec::new();
+        for (place, pool) in self.family(home).into_iter().enumerate() {
+            let Some(known) = &mut self.pools[pool.index()] else { continue };
+            if known.waiting.is_empty() && known.unwelcomed.is_empty() {
+                continue;
+            }
+            for id in std::mem::take(&mut known.waiting) {
+                let waits = |client: &Client| {
+                    client.state == ClientState::Waiting
+                        && client.pool == pool
+                        && client.home == home
+                };
+                if !self.clients.get(id).is_some_and(waits) {
+                    continue;
+                }
+                if self.stays(home, place, id) {
+                    self.pool(pool).waiting.push_back(id);
+                } else {
+                    let target = self.aim(id).unwrap_or(home);
+                    self.pool(target).waiting.push_back(id);
+                    gained.push(target);
+                }
+            }
+            for id in std::mem::take(&mut self.pool(pool).unwelcomed) {
+                let waits = |client: &Client| client.state == ClientState::Welcome;
+                if !self.clients.get(id).is_some_and(waits) {
+                    continue;
+                }
+                let is_kept = self.stays(home, place, id);
+                let target = if is_kept { pool } else { self.aim(id).unwrap_or(home) };
+                self.pool(target).unwelcomed.push(id);
+                gained.extend((!is_kept).then_some(target));
+            }
+        }
+        gained.sort_unstable();
+        gained.dedup();
+        for target in gained {
+            self.serve(target, io);
+            self.open_for_waiting(target, io);
+        }
+    }
+
+    /// Whether a client that waits at a place of its family, home or the member before that number,
+    /// waits on there.
+    fn stays(&mut self, home: PoolId, place: usize, id: ClientId) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        let (role, waited) = (client.role, self.now.since(client.since));
+        let Some(at) = place.checked_sub(1) else { return false };
+        let Some(mut balance) = self.pool(home).balance.take() else { return true };
+        let suits = balance.suits(at, role);
+        let members = balance.cluster.clone();
+        let mut others = (0..members.members.len()).filter(|other| *other != at);
+        let has_better = waited >= MOVED_AFTER
+            && others.any(|other| {
+                let pool = self.pools[members.members[other].pool.index()].as_ref();
+                balance.suits(other, role)
+                    && pool.is_some_and(|it| !it.idle.is_empty() && it.waiting.is_empty())
+            });
+        self.pool(home).balance = Some(balance);
+        suits && !has_better
+    }
+
+    /// Closes servers of primaries that were replaced, with their clients: what they would write is
+    /// lost.
+    fn fence(&mut self, home: PoolId, io: &mut dyn Io) {
+        let unfenced = self.makes(Mutant::Unfenced);
+        for pool in self.family(home) {
+            let Some(known) = &self.pools[pool.index()] else { continue };
+            let member = known.spec.member.as_ref();
+            if known.servers == 0 || !member.is_some_and(|it| it.state.is_fenced()) || unfenced {
+                continue;
+            }
+            for index in 0..self.servers.slots() {
+                let Some((id, server)) = self.servers.at(index) else { continue };
+                if server.pool != pool || server.state == ServerState::Opening {
+                    continue;
+                }
+                if let ServerState::Linked(client) = server.state {
+                    self.refuse(client, &Refusal::Fenced, io);
+                }
+                self.close_server(id, io);
+            }
+        }
+    }
+}
