@@ -6,19 +6,22 @@
 //!                                 └─► reader ─┘
 //! ```
 //!
-//! Framing is more than half of the work for short records, and needs no piece but its own. The reader
-//! helps while the piece that comes next is not ready, so two processors are kept busy whatever the mix.
+//! Framing is nearly half of the work for short records, and needs no piece but its own; so does reading
+//! from a file, which is done just before it. The reader helps while the piece that comes next is not ready,
+//! so two processors are kept busy whatever the mix.
 //! The outcome is that of [`Importer::feed`], because the importer takes the same pieces in the same order.
 
 use std::{
     collections::VecDeque,
+    io,
     num::NonZero,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
 
 use crate::{
-    error::ImportError, frame::Frames, importer::Importer, reader::Framer, tracker::Visit,
+    error::ImportError, frame::Frames, importer::Importer, input::Stretch, reader::Framer,
+    tracker::Visit,
 };
 
 /// Threads that frame pieces for one importer.
@@ -34,6 +37,8 @@ pub(crate) struct Crew {
     given: u64,
     taken: u64,
     spare: Vec<Job>,
+    /// Why a stretch could not be read.
+    failure: Option<io::Error>,
 }
 
 /// What the threads have in common.
@@ -57,13 +62,19 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Job {
     number: u64,
+    /// Where the piece has to be read from first.
+    stretch: Option<Stretch>,
+    failure: Option<io::Error>,
     piece: Vec<u8>,
     frames: Frames,
     framer: Option<Arc<Framer>>,
 }
 
 impl Job {
-    fn frame(&mut self, own: &mut Own) {
+    fn do_with(&mut self, own: &mut Own) {
+        if let Some(stretch) = self.stretch.take() {
+            self.failure = stretch.read(&mut self.piece).err();
+        }
         if let Some(framer) = &self.framer {
             own.of(framer).frames(&self.piece, &mut self.frames);
         }
@@ -100,7 +111,30 @@ impl Crew {
             given: 0,
             taken: 0,
             spare: Vec::new(),
+            failure: None,
         }
+    }
+
+    /// Whether workers frame what comes next, who can read it from a file as well.
+    pub(crate) fn can_read(&mut self, importer: &Importer) -> bool {
+        self.workers_max > 0 && importer.framer().is_some() && self.is_manned()
+    }
+
+    /// Like [`feed`](Self::feed) with the bytes of a stretch, if [`can_read`](Self::can_read). What could
+    /// not be read is told by [`take_failure`](Self::take_failure).
+    pub(crate) fn feed_stretch(
+        &mut self,
+        importer: &mut Importer,
+        stretch: Stretch,
+        visit: &mut dyn Visit,
+    ) -> Result<(), ImportError> {
+        self.give(importer, |job| job.stretch = Some(stretch));
+        self.keep_up(importer, visit)
+    }
+
+    /// Why a stretch could not be read as a whole, if that happened.
+    pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 
     /// Like [`feed`](Self::feed) with all bytes of a buffer, for which another one is given back.
@@ -110,11 +144,10 @@ impl Crew {
         buffer: &mut Vec<u8>,
         visit: &mut dyn Visit,
     ) -> Result<(), ImportError> {
-        let is_manned = self.workers_max > 0 && importer.framer().is_some() && self.is_manned();
-        if !is_manned || buffer.len() > PIECE_BYTES {
+        if !self.can_read(importer) || buffer.len() > PIECE_BYTES {
             return self.feed(importer, buffer, visit);
         }
-        self.give(importer, |piece| std::mem::swap(piece, buffer));
+        self.give(importer, |job| std::mem::swap(&mut job.piece, buffer));
         self.keep_up(importer, visit)
     }
 
@@ -129,14 +162,14 @@ impl Crew {
         bytes: &[u8],
         visit: &mut dyn Visit,
     ) -> Result<(), ImportError> {
-        if self.workers_max == 0 || importer.framer().is_none() || !self.is_manned() {
+        if !self.can_read(importer) {
             self.flush(importer, visit)?;
             return importer.feed_to(bytes, visit);
         }
         for piece in bytes.chunks(PIECE_BYTES) {
             self.give(importer, |job| {
-                job.clear();
-                job.extend_from_slice(piece);
+                job.piece.clear();
+                job.piece.extend_from_slice(piece);
             });
             self.keep_up(importer, visit)?;
         }
@@ -184,8 +217,8 @@ impl Crew {
         !self.workers.is_empty()
     }
 
-    /// Hands out a piece, which `fill` puts in place of what is in a buffer.
-    fn give(&mut self, importer: &Importer, fill: impl FnOnce(&mut Vec<u8>)) {
+    /// Hands out a piece, which `fill` puts in place of what is in a job, or tells where it is.
+    fn give(&mut self, importer: &Importer, fill: impl FnOnce(&mut Job)) {
         if self.framer.is_none() || self.framer_number != importer.framer_number() {
             self.framer = importer.framer().cloned().map(Arc::new);
             self.framer_number = importer.framer_number();
@@ -194,7 +227,7 @@ impl Crew {
         job.number = self.given;
         job.framer = self.framer.clone();
         job.frames.clear();
-        fill(&mut job.piece);
+        fill(&mut job);
         self.given += 1;
         self.shared.lock().to_frame.push_back(job);
         self.shared.given.notify_one();
@@ -205,8 +238,9 @@ impl Crew {
         importer: &mut Importer,
         visit: &mut dyn Visit,
     ) -> Result<(), ImportError> {
-        let job = self.shared.framed(self.taken);
+        let mut job = self.shared.framed(self.taken);
         self.taken += 1;
+        self.failure = self.failure.take().or(job.failure.take());
         let result = importer.take_piece(&job.piece, &job.frames, visit);
         self.spare.push(job);
         if result.is_err() {
@@ -232,7 +266,7 @@ impl Shared {
         loop {
             if let Some(mut job) = queue.to_frame.pop_front() {
                 drop(queue);
-                job.frame(&mut own);
+                job.do_with(&mut own);
                 queue = self.lock();
                 queue.framed.push(job);
                 self.framed.notify_one();
@@ -254,7 +288,7 @@ impl Shared {
             }
             if let Some(mut job) = queue.to_frame.pop_front() {
                 drop(queue);
-                job.frame(&mut own);
+                job.do_with(&mut own);
                 queue = self.lock();
                 queue.framed.push(job);
             } else {

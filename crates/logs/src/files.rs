@@ -186,40 +186,40 @@ where
         let mut is_begun = false;
         // Of a pipe nobody knows when it will go on, so nothing of it is kept waiting.
         let is_file = path.is_file();
+        let unreadable = |source| ReadFilesError::Read { path: path.to_owned(), source };
         loop {
-            let got = match input.read() {
-                Ok(got) => got,
-                Err(source) => {
-                    self.crew.flush(&mut self.importer, &mut self.taker)?;
-                    self.taker.check()?;
-                    return Err(ReadFilesError::Read { path: path.to_owned(), source });
-                }
-            };
-            for met in input.take_problems() {
-                self.importer.note(&met);
-            }
-            let result = match got {
-                Got::End => break,
-                Got::Silence => {
-                    self.importer.idle_to(&mut self.taker);
-                    Ok(())
-                }
-                Got::Bytes => {
-                    if !std::mem::replace(&mut is_begun, true) {
-                        self.settle_prefix(&input)?;
+            let may_leave = is_file && is_begun && self.crew.can_read(&self.importer);
+            let result = if may_leave && let Some(stretch) = input.stretch() {
+                self.crew.feed_stretch(&mut self.importer, stretch, &mut self.taker)
+            } else {
+                let got = match input.read() {
+                    Ok(got) => got,
+                    Err(source) => {
+                        self.crew.flush(&mut self.importer, &mut self.taker)?;
+                        self.taker.check()?;
+                        return Err(unreadable(source));
                     }
-                    let Self { crew, importer, taker, .. } = self;
-                    match is_file {
-                        false => importer.feed_to(input.bytes(), taker),
-                        true => match input.buffer() {
-                            Some(buffer) => crew.feed_buffer(importer, buffer, taker),
-                            None => crew.feed(importer, input.bytes(), taker),
-                        },
+                };
+                for met in input.take_problems() {
+                    self.importer.note(&met);
+                }
+                match got {
+                    Got::End => break,
+                    Got::Silence => {
+                        self.importer.idle_to(&mut self.taker);
+                        Ok(())
+                    }
+                    Got::Bytes => {
+                        if !std::mem::replace(&mut is_begun, true) {
+                            self.settle_prefix(&input)?;
+                        }
+                        self.take(&mut input, is_file)
                     }
                 }
             };
             self.taker.check()?;
             result?;
+            self.crew.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))?;
             let bytes = self.bytes_before + input.read_bytes();
             if (self.progress)(Progress { bytes, bytes_total: self.bytes_total }).is_break() {
                 let flushed = self.crew.flush(&mut self.importer, &mut self.taker);
@@ -238,7 +238,20 @@ where
         let flushed = self.crew.flush(&mut self.importer, &mut self.taker);
         let result = flushed.and_then(|()| self.importer.end_file_to(&mut self.taker));
         self.taker.check()?;
-        Ok(result?)
+        result?;
+        self.crew.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))
+    }
+
+    /// Takes what a read brought.
+    fn take(&mut self, input: &mut Input, is_file: bool) -> Result<(), ImportError> {
+        let Self { crew, importer, taker, .. } = self;
+        match is_file {
+            false => importer.feed_to(input.bytes(), taker),
+            true => match input.buffer() {
+                Some(buffer) => crew.feed_buffer(importer, buffer, taker),
+                None => crew.feed(importer, input.bytes(), taker),
+            },
+        }
     }
 
     /// Expects the prefix that was given, behind what was put in front of it.

@@ -32,7 +32,7 @@ mod wrapping;
 use std::{
     fs::File,
     io::{self, Read},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::FileExt},
     path::Path,
     sync::{
         Arc,
@@ -75,6 +75,38 @@ pub(crate) struct Input {
     /// Bytes read from the file, packed as they are.
     read_bytes: Arc<AtomicU64>,
     is_pipe: bool,
+    /// Bytes that a file had when it was opened; 0 for what is not read from its beginning.
+    size: u64,
+}
+
+/// A part of a file that others may read.
+#[derive(Debug)]
+pub(crate) struct Stretch {
+    file: Arc<File>,
+    start: u64,
+}
+
+impl Stretch {
+    /// The part of a file that begins at `start`.
+    pub(crate) fn of(file: impl Into<Arc<File>>, start: u64) -> Self {
+        Self { file: file.into(), start }
+    }
+
+    /// Puts its bytes in place of what is in `piece`; those that there are, where reading fails or the file
+    /// has become shorter.
+    pub(crate) fn read(&self, piece: &mut Vec<u8>) -> io::Result<()> {
+        piece.resize(PIECE_BYTES, 0);
+        let mut len = 0;
+        let result = loop {
+            match read_at(&self.file, &mut piece[len..], self.start + len as u64) {
+                Err(error) => break Err(error),
+                Ok(0) => break Ok(()),
+                Ok(more) => len += more,
+            }
+        };
+        piece.truncate(len);
+        result
+    }
 }
 
 /// How far the outermost layer is known.
@@ -82,7 +114,7 @@ pub(crate) struct Input {
 enum Stage {
     /// The first bytes, which tell whether it is an archive.
     Sniffing(File, Vec<u8>),
-    Plain(File),
+    Plain(Arc<File>),
     Packed(Unpacking),
     Ended,
 }
@@ -126,7 +158,20 @@ impl Input {
             plain_bytes: 0,
             read_bytes: Arc::default(),
             is_pipe: !metadata.is_file(),
+            size: if is_stdin(path) { 0 } else { metadata.len() },
         })
+    }
+
+    /// The next part of a log that lies plainly in a file, so that whoever gets it can read it; then the next
+    /// [`read`](Self::read) goes on behind it.
+    pub(crate) fn stretch(&mut self) -> Option<Stretch> {
+        let Stage::Plain(file) = &self.stage else { return None };
+        let (start, len) = (self.read_bytes(), PIECE_BYTES as u64);
+        if self.is_pipe || !self.chain.is_plain() || start + len > self.size {
+            return None;
+        }
+        self.read_bytes.store(start + len, Ordering::Relaxed);
+        Some(Stretch::of(file.clone(), start))
     }
 
     /// Reads on, or notices that a pipe has nothing for now.
@@ -212,7 +257,11 @@ impl Input {
                     return Ok(Outside::Silence);
                 }
                 self.buffer.resize(PIECE_BYTES, 0);
-                let len = read(file, &mut self.buffer)?;
+                // Others may have read before this, so the file's own position says nothing.
+                let len = match self.size {
+                    0 => read(file, &mut self.buffer)?,
+                    _ => read_at(file, &mut self.buffer, self.read_bytes.load(Ordering::Relaxed))?,
+                };
                 self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
                 Ok(self.came(len))
             }
@@ -251,7 +300,7 @@ impl Input {
             self.stage = Stage::Packed(unpacking);
             return self.read_outside();
         }
-        self.stage = Stage::Plain(file);
+        self.stage = Stage::Plain(Arc::new(file));
         self.buffer.resize(PIECE_BYTES, 0);
         self.buffer[..head.len()].copy_from_slice(&head);
         Ok(self.came(head.len()))
@@ -281,9 +330,18 @@ fn sniff(file: &mut File, head: &mut Vec<u8>, is_pipe: bool) -> io::Result<bool>
     Ok(true)
 }
 
-fn read(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+fn read(mut file: &File, buffer: &mut [u8]) -> io::Result<usize> {
+    uninterrupted(|| file.read(buffer))
+}
+
+fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    uninterrupted(|| file.read_at(buffer, at))
+}
+
+/// Asks again when a signal came in between.
+fn uninterrupted(mut ask: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
-        match file.read(buffer) {
+        match ask() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }

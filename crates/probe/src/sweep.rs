@@ -3,7 +3,7 @@
 //! The server keeps four counters for its own use, and they are read, not sampled: the hand's place and its
 //! passes never lose a step. The count of allocations is set to 0 by the background writer every
 //! `bgwriter_delay` (0.2 s); what was handed out between the last look and that moment goes unseen.
-//! [`SweepSampler::due`] has looks a millisecond apart around that moment, so about one in four hundred is
+//! [`SweepSampler::due`] has looks two milliseconds apart around that moment, so about one in two hundred is
 //! missing, more on a machine too busy to look in time. [`SweepSummary::resets`] tells how often it happened.
 //!
 //! What the counters cannot tell: how long any single sweep was, and whose (a slice between two looks
@@ -51,7 +51,7 @@ pub struct SweepSampler {
 }
 
 impl SweepSampler {
-    /// The shortest time between two looks, and the shortest row.
+    /// The shortest row.
     pub const PERIOD: Duration = Duration::from_millis(1);
 
     /// Begins to follow the sweep of `server`, in rows of `row_length`.
@@ -63,12 +63,12 @@ impl SweepSampler {
         let life = Life::of(server)?;
         let sweep = server.clock_sweep()?;
         let meter = Meter::new(now, sweep.read()?, row_length);
-        let rhythm = Rhythm::new(Self::PERIOD, row_length);
+        let rhythm = Rhythm::new(row_length);
         let due = now + rhythm.wait(now);
         Ok(Self { life, sweep, meter, rhythm, due, cpu: Duration::ZERO })
     }
 
-    /// When to look next: a millisecond to ten after the last look. Whoever looks at other times loses more
+    /// When to look next: two milliseconds to twenty after the last look. Whoever looks at other times loses more
     /// allocations, or spends more.
     #[must_use]
     pub fn due(&self) -> Instant {
