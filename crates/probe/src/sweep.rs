@@ -68,7 +68,7 @@ impl SweepSampler {
         Ok(Self { life, sweep, meter, rhythm, due, cpu: Duration::ZERO })
     }
 
-    /// When to look next: two milliseconds to twenty after the last look. Whoever looks at other times loses more
+    /// When to look next: two milliseconds to forty after the last look. Whoever looks at other times loses more
     /// allocations, or spends more.
     #[must_use]
     pub fn due(&self) -> Instant {
