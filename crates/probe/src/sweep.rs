@@ -87,7 +87,9 @@ impl SweepSampler {
         let after = self.meter.summary();
         let is_moving = after.allocations > before.allocations;
         self.rhythm.saw(now, after.resets > before.resets, is_moving);
-        self.due = now + self.rhythm.wait(now);
+        let due = now + self.rhythm.wait(now);
+        // A row ends when it is full.
+        self.due = self.meter.row_ends().filter(|end| *end > now).map_or(due, |end| end.min(due));
         self.cpu += own_cpu().saturating_sub(cpu);
         row
     }

@@ -132,6 +132,11 @@ impl SweepSummary {
 }
 
 impl Meter {
+    /// When a look fills the row that lasts.
+    pub(super) fn row_ends(&self) -> Option<Instant> {
+        self.row_began.checked_add(self.row_length)
+    }
+
     pub(super) fn new(now: Instant, state: SweepState, row_length: Duration) -> Self {
         Self {
             began: now,
