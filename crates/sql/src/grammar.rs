@@ -10,12 +10,14 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use pg_query::protobuf::ParseResult;
+use pg_query::protobuf::{Node, ParseResult};
 
 use crate::{Fingerprint, Fingerprinter, Lexer, TokenKind, split_statements};
 
 mod statement;
 mod tree;
+
+pub use tree::visit;
 
 /// What a text of one or more statements may do to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,14 +86,36 @@ pub enum Sort {
 /// assert_eq!(judge(b"select * from t for update").effect, Effect::Locks);
 /// ```
 pub fn judge(sql: &[u8]) -> Judgement {
+    match tree(sql) {
+        Some(tree) => statement::judge_all(&tree),
+        None => Judgement { effect: Effect::Unreadable, names: Vec::new() },
+    }
+}
+
+/// The tree of a text, as PostgreSQL's grammar has it; nothing where [`judge`] says that it is unreadable.
+///
+/// What is not UTF-8 becomes U+FFFD first; so places in the tree are places in the text only if it is UTF-8.
+pub fn tree(sql: &[u8]) -> Option<ParseResult> {
     // Quotes and words are ASCII in every encoding of a server, so what is not UTF-8 can be made so
     // without moving them.
-    match parse(&String::from_utf8_lossy(sql)) {
-        // On texts that are nested beyond its stack the parser may give an empty tree.
-        Some(tree) if !tree.stmts.is_empty() || split_statements(sql).next().is_none() => {
-            statement::judge_all(&tree)
-        }
-        _ => Judgement { effect: Effect::Unreadable, names: Vec::new() },
+    let tree = parse(&String::from_utf8_lossy(sql))?;
+    // On texts that are nested beyond its stack the parser may give an empty tree.
+    (!tree.stmts.is_empty() || split_statements(sql).next().is_none()).then_some(tree)
+}
+
+/// Whether a function changes nothing, by the parts of its name: `["lower"]`, `["app", "total"]`.
+pub type Harmless<'f> = &'f dyn Fn(&[&str]) -> bool;
+
+/// What one statement of a [`tree`] may do, by the caller's own word on functions.
+pub fn effect_of_statement(statement: &Node, harmless: Harmless<'_>) -> Effect {
+    statement::judge_one(statement, &mut Vec::new(), harmless)
+}
+
+/// Whether the name, with its schema or without, is that of a function of PostgreSQL's own that changes nothing.
+pub fn is_harmless(name: &[&str]) -> bool {
+    match *name {
+        [name] | ["pg_catalog", name] => is_harmless_function(name),
+        _ => false,
     }
 }
 

@@ -22,6 +22,7 @@ pub mod grammar;
 mod lexer;
 mod normal;
 mod placeholder;
+mod skeleton;
 mod split;
 mod words;
 
@@ -31,4 +32,5 @@ pub use fingerprint::{Fingerprint, ParseFingerprintError, fingerprint};
 pub use lexer::{Lexer, Token, TokenKind};
 pub use normal::{normalize, normalize_into};
 pub use placeholder::placeholder_count;
+pub use skeleton::Skeleton;
 pub use split::{Statements, split_statements};

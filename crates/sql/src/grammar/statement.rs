@@ -8,13 +8,13 @@ use pg_query::{
     },
 };
 
-use super::{Effect, Judgement, Name, NameUse, Sort, tree::effect_of};
+use super::{Effect, Harmless, Judgement, Name, NameUse, Sort, is_harmless, tree::effect_of};
 
 /// Of all statements of a text.
 pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
     let mut judgement = Judgement { effect: Effect::ReadOnly, names: Vec::new() };
     for statement in tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()) {
-        let effect = judge_one(statement, &mut judgement.names);
+        let effect = judge_one(statement, &mut judgement.names, &is_harmless);
         if judgement.effect == Effect::ReadOnly {
             judgement.effect = effect;
         }
@@ -22,10 +22,15 @@ pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
     judgement
 }
 
-fn judge_one(statement: &Node, names: &mut Vec<NameUse>) -> Effect {
+/// Of one, whose uses of names are added.
+pub(super) fn judge_one(
+    statement: &Node,
+    names: &mut Vec<NameUse>,
+    harmless: Harmless<'_>,
+) -> Effect {
     let Some(kind) = &statement.node else { return Effect::Unreadable };
     match kind {
-        NodeEnum::SelectStmt(_) => effect_of(statement),
+        NodeEnum::SelectStmt(_) => effect_of(statement, harmless),
         NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
             // Two-phase commit outlives the session.
             Transaction::TransStmtPrepare
@@ -45,11 +50,14 @@ fn judge_one(statement: &Node, names: &mut Vec<NameUse>) -> Effect {
         }
         NodeEnum::PrepareStmt(prepare) => {
             names.push(NameUse::Makes(name(Sort::Statement, &prepare.name)));
-            prepare.query.as_deref().map_or(Effect::Unreadable, |query| judge_one(query, names))
+            prepare
+                .query
+                .as_deref()
+                .map_or(Effect::Unreadable, |query| judge_one(query, names, harmless))
         }
         NodeEnum::ExecuteStmt(execute) => {
             names.push(NameUse::Uses(name(Sort::Statement, &execute.name)));
-            first_of(execute.params.iter().map(effect_of))
+            first_of(execute.params.iter().map(|param| effect_of(param, harmless)))
         }
         NodeEnum::DeallocateStmt(deallocate) => {
             names.push(dropped(Sort::Statement, &deallocate.name));
@@ -57,7 +65,7 @@ fn judge_one(statement: &Node, names: &mut Vec<NameUse>) -> Effect {
         }
         NodeEnum::DeclareCursorStmt(declare) => {
             names.push(NameUse::Makes(name(Sort::Cursor, &declare.portalname)));
-            declare.query.as_deref().map_or(Effect::Unreadable, effect_of)
+            declare.query.as_deref().map_or(Effect::Unreadable, |query| effect_of(query, harmless))
         }
         NodeEnum::FetchStmt(fetch) => {
             names.push(NameUse::Uses(name(Sort::Cursor, &fetch.portalname)));
@@ -67,8 +75,8 @@ fn judge_one(statement: &Node, names: &mut Vec<NameUse>) -> Effect {
             names.push(dropped(Sort::Cursor, &close.portalname));
             Effect::ReadOnly
         }
-        NodeEnum::CopyStmt(copy) => copied(copy),
-        NodeEnum::ExplainStmt(explain) => explained(explain, names),
+        NodeEnum::CopyStmt(copy) => copied(copy, harmless),
+        NodeEnum::ExplainStmt(explain) => explained(explain, names, harmless),
         NodeEnum::LockStmt(lock) => locked(lock),
         // What they run is in the server, or in a language that is not SQL.
         NodeEnum::CallStmt(_) | NodeEnum::DoStmt(_) => Effect::UnknownFunction,
@@ -90,20 +98,18 @@ fn first_of(effects: impl Iterator<Item = Effect>) -> Effect {
 }
 
 /// `COPY … TO STDOUT` reads; to a file or a program, or from anywhere, it writes.
-fn copied(copy: &CopyStmt) -> Effect {
+fn copied(copy: &CopyStmt, harmless: Harmless<'_>) -> Effect {
     if copy.is_from || copy.is_program || !copy.filename.is_empty() {
         return Effect::Writes;
     }
-    copy.query.as_deref().map_or(Effect::ReadOnly, effect_of_statement)
-}
-
-/// Of a statement within another, which is a query or a writing one.
-fn effect_of_statement(statement: &Node) -> Effect {
-    judge_one(statement, &mut Vec::new())
+    // What is copied is a query, or a writing statement.
+    copy.query
+        .as_deref()
+        .map_or(Effect::ReadOnly, |query| judge_one(query, &mut Vec::new(), harmless))
 }
 
 /// `EXPLAIN` plans, and runs only with `ANALYZE`.
-fn explained(explain: &ExplainStmt, names: &mut Vec<NameUse>) -> Effect {
+fn explained(explain: &ExplainStmt, names: &mut Vec<NameUse>, harmless: Harmless<'_>) -> Effect {
     let Some(query) = explain.query.as_deref() else { return Effect::Unreadable };
     let mut options = explain.options.iter().filter_map(|option| match &option.node {
         Some(NodeEnum::DefElem(option)) if option.defname == "analyze" => Some(option),
@@ -111,8 +117,8 @@ fn explained(explain: &ExplainStmt, names: &mut Vec<NameUse>) -> Effect {
     });
     let runs = options.next_back().is_some_and(|option| is_on(option));
     match &query.node {
-        Some(NodeEnum::ExecuteStmt(_)) => judge_one(query, names),
-        _ if runs => judge_one(query, names),
+        Some(NodeEnum::ExecuteStmt(_)) => judge_one(query, names, harmless),
+        _ if runs => judge_one(query, names, harmless),
         _ => Effect::ReadOnly,
     }
 }

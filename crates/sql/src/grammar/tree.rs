@@ -7,37 +7,46 @@
 use pg_query::protobuf::Node;
 use serde_json::Value;
 
-use super::{Effect, is_harmless_function};
+use super::{Effect, Harmless};
 
-/// The effect of a query or expression: of everything in it.
-pub(super) fn effect_of(node: &Node) -> Effect {
-    let Ok(tree) = serde_json::to_value(node) else { return Effect::Unreadable };
+/// Shows every entry of every map in `node`, whatever it is made of: `("RangeVar", its fields)`,
+/// `("relname", "t")`. False if it cannot be looked through.
+pub fn visit(node: &Node, see: &mut dyn FnMut(&str, &Value)) -> bool {
+    let Ok(tree) = serde_json::to_value(node) else { return false };
     let mut stack = vec![&tree];
-    let mut worst = Effect::ReadOnly;
     while let Some(value) = stack.pop() {
         match value {
             Value::Array(entries) => stack.extend(entries),
             Value::Object(entries) => {
                 for (kind, inner) in entries {
-                    worst = worse(worst, effect_of_entry(kind, inner));
+                    see(kind, inner);
                     stack.push(inner);
                 }
             }
             _ => {}
         }
     }
-    worst
+    true
+}
+
+/// The effect of a query or expression: of everything in it.
+pub(super) fn effect_of(node: &Node, harmless: Harmless<'_>) -> Effect {
+    let mut worst = Effect::ReadOnly;
+    let is_seen = visit(node, &mut |kind, inner| {
+        worst = worse(worst, effect_of_entry(kind, inner, harmless));
+    });
+    if is_seen { worst } else { Effect::Unreadable }
 }
 
 /// What a map says by one of its entries: a node by its kind, or a field by its name.
-fn effect_of_entry(kind: &str, value: &Value) -> Effect {
+fn effect_of_entry(kind: &str, value: &Value, harmless: Harmless<'_>) -> Effect {
     match kind {
         "SelectStmt" => Effect::ReadOnly,
         "into_clause" if !value.is_null() => Effect::Writes,
         "locking_clause" if value.as_array().is_some_and(|clauses| !clauses.is_empty()) => {
             Effect::Locks
         }
-        "FuncCall" => effect_of_call(&value["funcname"]),
+        "FuncCall" => effect_of_call(&value["funcname"], harmless),
         // INSERT, UPDATE, DELETE and MERGE below a WITH; anything else has no place in a query.
         kind if kind.ends_with("Stmt") => Effect::Writes,
         _ => Effect::ReadOnly,
@@ -45,17 +54,14 @@ fn effect_of_entry(kind: &str, value: &Value) -> Effect {
 }
 
 /// Of a call by name: `["lower"]` or `["pg_catalog", "lower"]`.
-fn effect_of_call(name: &Value) -> Effect {
+fn effect_of_call(name: &Value, harmless: Harmless<'_>) -> Effect {
     let parts: Vec<&str> = name
         .as_array()
         .map_or(&[][..], Vec::as_slice)
         .iter()
         .filter_map(|part| part["node"]["String"]["sval"].as_str())
         .collect();
-    match parts[..] {
-        [name] | ["pg_catalog", name] if is_harmless_function(name) => Effect::ReadOnly,
-        _ => Effect::UnknownFunction,
-    }
+    if harmless(&parts) { Effect::ReadOnly } else { Effect::UnknownFunction }
 }
 
 /// Of two effects, the one that says more surely that it is not read-only.
