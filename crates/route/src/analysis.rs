@@ -1,0 +1,420 @@
+//! From a statement's tree to its [`Reach`].
+//!
+//! Never wrong is what counts, and to be sure there are two looks. [`survey`] sees every name of a table in
+//! the tree, wherever it stands, but not what it is there for. [`scope`] follows queries, joins and conditions
+//! as far as it understands them. Only if the second has met every table that the first has seen is what it
+//! found believed; in all else the statement tells no key.
+
+use pg_query::{
+    NodeEnum,
+    protobuf::{
+        AExprKind, DeleteStmt, ExplainStmt, InsertStmt, Node, RangeVar,
+        TransactionStmtKind as Transaction, UpdateStmt,
+    },
+};
+
+use howdah_sql::{Lexer, Skeleton, TokenKind};
+
+use crate::{
+    copy::CopyFrom,
+    keys::{Row, Source},
+    plan::{Otherwise, Reach},
+    refusal::Keyless,
+    settings::{DefaultShard, Meaning, Settings, Table},
+};
+
+mod fan;
+mod query;
+mod scope;
+mod source;
+mod survey;
+
+use scope::Scope;
+use survey::Survey;
+
+/// What a look at one statement has gathered.
+pub(crate) struct Analysis<'a> {
+    settings: &'a Settings,
+    sql: &'a [u8],
+    /// Every constant of the text, in order.
+    constants: Vec<std::ops::Range<usize>>,
+    /// How many of them were taken out of the skeleton.
+    taken: usize,
+    rows: Vec<Row>,
+    /// Places where parameters are keys.
+    parameters: Vec<(u16, i32)>,
+    /// Names met: of sharded tables, of unlisted ones, and of queries in `WITH`.
+    sharded: usize,
+    unlisted: usize,
+    of_queries: usize,
+    /// Names of queries in `WITH` that can be seen at the moment.
+    queries: Vec<String>,
+    is_exact: bool,
+}
+
+/// That a statement is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotUnderstood;
+
+type Understood<T = ()> = Result<T, NotUnderstood>;
+
+/// Which shards one statement reaches, and whether that holds for this very text only.
+pub(crate) fn reach(
+    statement: &Node,
+    sql: &[u8],
+    skeleton: &Skeleton,
+    settings: &Settings,
+) -> (Reach, bool) {
+    // Places in the tree are places in the text only then.
+    if str::from_utf8(sql).is_err() {
+        return (Reach::Keyless(Err(Keyless::Encoding)), true);
+    }
+    let Some(survey) = Survey::of(statement, settings) else {
+        return (Reach::Keyless(Err(Keyless::Unreadable)), true);
+    };
+    let mut at = 0;
+    let mut constants = Vec::new();
+    for token in Lexer::new(sql) {
+        if matches!(token.kind, TokenKind::Number | TokenKind::String) {
+            constants.push(at..at + token.text.len());
+        }
+        at += token.text.len();
+    }
+    let mut analysis = Analysis {
+        settings,
+        sql,
+        constants,
+        taken: skeleton.constants().len(),
+        rows: Vec::new(),
+        parameters: Vec::new(),
+        sharded: 0,
+        unlisted: 0,
+        of_queries: 0,
+        queries: Vec::new(),
+        is_exact: false,
+    };
+    let reach = analysis.statement(statement, &survey);
+    (reach, analysis.is_exact)
+}
+
+impl<'a> Analysis<'a> {
+    fn statement(&mut self, statement: &'a Node, survey: &Survey) -> Reach {
+        let Some(node) = &statement.node else { return Reach::Keyless(Err(Keyless::Unreadable)) };
+        match node {
+            NodeEnum::SelectStmt(select) if select.into_clause.is_none() => {
+                let otherwise = |analysis: &mut Self| analysis.fan(select, survey);
+                self.rows_of(statement, survey, true, otherwise)
+            }
+            NodeEnum::InsertStmt(_) | NodeEnum::UpdateStmt(_) | NodeEnum::DeleteStmt(_) => {
+                let why = self.why_no_key(node, survey);
+                self.rows_of(statement, survey, false, |_| Err(why))
+            }
+            NodeEnum::CopyStmt(copy) if copy.is_from => match copy.relation.as_ref() {
+                Some(relation) => match self.meaning(&relation.schemaname, &relation.relname) {
+                    Meaning::Sharded(table) if copy.filename.is_empty() && !copy.is_program => {
+                        match CopyFrom::read(copy, table) {
+                            Ok(copy) => Reach::Copy(copy.into()),
+                            Err(why) => Reach::Keyless(Err(why)),
+                        }
+                    }
+                    _ => other(survey),
+                },
+                None => other(survey),
+            },
+            NodeEnum::CopyStmt(copy) => match copy.query.as_deref() {
+                Some(query) => alone(self.statement(query, survey), COPY_TO),
+                None => other(survey),
+            },
+            NodeEnum::ExplainStmt(explain) => self.explained(explain, survey),
+            NodeEnum::DeclareCursorStmt(declare) => match declare.query.as_deref() {
+                Some(query) => alone(self.statement(query, survey), CURSOR),
+                None => other(survey),
+            },
+            NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
+                Transaction::TransStmtPrepare
+                | Transaction::TransStmtCommitPrepared
+                | Transaction::TransStmtRollbackPrepared => other(survey),
+                _ => Reach::Free,
+            },
+            NodeEnum::VariableSetStmt(_)
+            | NodeEnum::VariableShowStmt(_)
+            | NodeEnum::ConstraintsSetStmt(_)
+            | NodeEnum::DiscardStmt(_)
+            | NodeEnum::DeallocateStmt(_)
+            | NodeEnum::FetchStmt(_)
+            | NodeEnum::ClosePortalStmt(_)
+            | NodeEnum::UnlistenStmt(_) => Reach::Free,
+            _ => other(survey),
+        }
+    }
+
+    fn explained(&mut self, explain: &'a ExplainStmt, survey: &Survey) -> Reach {
+        match explain.query.as_deref() {
+            Some(query) => alone(self.statement(query, survey), "cannot be explained as one"),
+            None => other(survey),
+        }
+    }
+
+    /// Of a statement that reads rows, or writes them.
+    fn rows_of(
+        &mut self,
+        statement: &'a Node,
+        survey: &Survey,
+        reads: bool,
+        otherwise: impl FnOnce(&mut Self) -> Otherwise,
+    ) -> Reach {
+        let reads = reads && !survey.writes;
+        let is_understood = self.any(statement, None).is_ok();
+        let is_complete = self.is_complete(survey);
+        let unlisted = match &survey.first_unlisted {
+            _ if survey.calls_unknown && survey.sharded == 0 => Some(Keyless::Function),
+            Some(_) if is_understood && is_complete && self.unlisted == 0 => None,
+            Some(name) => Some(Keyless::Unlisted(name.clone())),
+            None => None,
+        };
+        if let Some(name) = &survey.writes_everywhere {
+            return Reach::Keyless(Err(Keyless::Everywhere(name.clone())));
+        }
+        let Some(table) = survey.first_sharded.clone() else {
+            return match unlisted {
+                Some(why) => Reach::Unlisted { why, reads: reads && !survey.calls_unknown },
+                None if !reads => Reach::Unlisted { why: Keyless::Kind, reads },
+                None => Reach::Free,
+            };
+        };
+        let is_keyed = is_understood && is_complete && !self.rows.is_empty();
+        let rows = std::mem::take(&mut self.rows);
+        // What is written to an unlisted table is not where the key is, or not there only.
+        if !is_keyed || (!reads && survey.writes_unlisted) {
+            return Reach::Keyless(otherwise(self));
+        }
+        let rows = self.with_lone_parameters(rows, survey);
+        let otherwise = match rows.len() {
+            1 => Err(Keyless::Value(table.clone())),
+            _ => otherwise(self),
+        };
+        Reach::Keyed { table, rows, unlisted, otherwise }
+    }
+
+    /// Whether everything that is there has been met.
+    fn is_complete(&self, survey: &Survey) -> bool {
+        self.sharded == survey.sharded && self.unlisted + self.of_queries == survey.unlisted
+    }
+
+    fn with_lone_parameters(&self, mut rows: Vec<Row>, survey: &Survey) -> Vec<Row> {
+        let mut places = self.parameters.clone();
+        places.sort_unstable();
+        places.dedup();
+        for source in rows.iter_mut().flat_map(|row| &mut row.sources) {
+            if let Source::Parameter { index, is_alone, .. } = source {
+                let met = places.iter().filter(|(parameter, _)| parameter == index).count();
+                *is_alone = survey.parameters.get(index) == Some(&met);
+            }
+        }
+        rows
+    }
+
+    /// What to tell of a write that tells no key.
+    fn why_no_key(&self, statement: &NodeEnum, survey: &Survey) -> Keyless {
+        let table = |table: &Table| Box::from(table.name.as_str());
+        match (self.target(statement), statement) {
+            (Some(target), NodeEnum::InsertStmt(insert)) if insert.cols.is_empty() => {
+                Keyless::Columns(table(target))
+            }
+            (Some(target), NodeEnum::UpdateStmt(update))
+                if changes_key(&update.target_list, target) =>
+            {
+                Keyless::ChangesKey(table(target))
+            }
+            (Some(target), _) => Keyless::Write(table(target)),
+            (None, _) => match (&survey.first_unlisted, &survey.first_sharded) {
+                (Some(name), _) => Keyless::Unlisted(name.clone()),
+                (None, Some(name)) => Keyless::Write(name.clone()),
+                (None, None) => Keyless::Kind,
+            },
+        }
+    }
+
+    /// The sharded table that a statement writes.
+    fn target(&self, statement: &NodeEnum) -> Option<&'a Table> {
+        let relation = match statement {
+            NodeEnum::InsertStmt(insert) => insert.relation.as_ref(),
+            NodeEnum::UpdateStmt(update) => update.relation.as_ref(),
+            NodeEnum::DeleteStmt(delete) => delete.relation.as_ref(),
+            _ => None,
+        }?;
+        match self.meaning(&relation.schemaname, &relation.relname) {
+            Meaning::Sharded(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// A table stands where tables stand.
+    fn met(&mut self, relation: &RangeVar) -> Meaning<'a> {
+        let meaning = self.meaning(&relation.schemaname, &relation.relname);
+        match meaning {
+            Meaning::Sharded(_) => self.sharded += 1,
+            Meaning::Unlisted | Meaning::Temporary => self.unlisted += 1,
+            Meaning::Everywhere | Meaning::System => {}
+        }
+        meaning
+    }
+
+    /// Whether a name in FROM is that of a query in `WITH`.
+    fn query_of(&mut self, relation: &RangeVar) -> Understood<bool> {
+        let is_query = relation.schemaname.is_empty() && self.queries.contains(&relation.relname);
+        if is_query {
+            match self.meaning("", &relation.relname) {
+                Meaning::Unlisted => self.of_queries += 1,
+                // Whoever calls a query like a sharded table is not followed.
+                _ => return Err(NotUnderstood),
+            }
+        }
+        Ok(is_query)
+    }
+
+    fn meaning(&self, schema: &str, name: &str) -> Meaning<'a> {
+        self.settings.tables.meaning(schema, name)
+    }
+
+    /// A query, or a statement that writes, at the top or within another.
+    fn any(&mut self, statement: &'a Node, outer: Option<&Scope<'a, '_>>) -> Understood {
+        match statement.node.as_ref().ok_or(NotUnderstood)? {
+            NodeEnum::SelectStmt(select) => self.query(select, outer),
+            NodeEnum::InsertStmt(insert) => self.insert(insert),
+            NodeEnum::UpdateStmt(update) => self.update(update),
+            NodeEnum::DeleteStmt(delete) => self.delete(delete),
+            _ => Err(NotUnderstood),
+        }
+    }
+
+    fn insert(&mut self, insert: &'a InsertStmt) -> Understood {
+        let relation = insert.relation.as_ref().ok_or(NotUnderstood)?;
+        let queries = self.with(insert.with_clause.as_ref())?;
+        let Meaning::Sharded(table) = self.met(relation) else {
+            // Rows that are read on one shard and written there.
+            let source = insert.select_stmt.as_deref().ok_or(NotUnderstood)?;
+            self.any(source, None)?;
+            self.queries.truncate(queries);
+            return Ok(());
+        };
+        let source = insert.select_stmt.as_deref().and_then(|source| source.node.as_ref());
+        let Some(NodeEnum::SelectStmt(values)) = source else { return Err(NotUnderstood) };
+        if values.with_clause.is_some() || values.values_lists.is_empty() {
+            return Err(NotUnderstood);
+        }
+        if let Some(conflict) = &insert.on_conflict_clause
+            && changes_key(&conflict.target_list, table)
+        {
+            return Err(NotUnderstood);
+        }
+        let columns: Vec<_> =
+            insert.cols.iter().map(target_name).collect::<Option<_>>().ok_or(NotUnderstood)?;
+        let place = |key: &String| columns.iter().position(|column| column == key);
+        let places: Vec<_> =
+            table.key.iter().map(place).collect::<Option<_>>().ok_or(NotUnderstood)?;
+        for row in &values.values_lists {
+            let Some(NodeEnum::List(row)) = &row.node else { return Err(NotUnderstood) };
+            let mut sources = Vec::with_capacity(places.len());
+            for (column, place) in places.iter().enumerate() {
+                let value = row.items.get(*place).ok_or(NotUnderstood)?;
+                sources.push(self.source(value, column, true).ok_or(NotUnderstood)?);
+            }
+            self.rows.push(Row { sources, is_inserted: true });
+        }
+        self.queries.truncate(queries);
+        Ok(())
+    }
+
+    fn update(&mut self, update: &'a UpdateStmt) -> Understood {
+        let relation = update.relation.as_ref().ok_or(NotUnderstood)?;
+        let queries = self.with(update.with_clause.as_ref())?;
+        let mut scope = Scope::new(None);
+        if let Meaning::Sharded(table) = scope.relation(self, relation)?
+            && changes_key(&update.target_list, table)
+        {
+            return Err(NotUnderstood);
+        }
+        self.written(&mut scope, &update.from_clause, update.where_clause.as_deref())?;
+        self.expressions(update.target_list.iter(), &scope)?;
+        self.queries.truncate(queries);
+        Ok(())
+    }
+
+    fn delete(&mut self, delete: &'a DeleteStmt) -> Understood {
+        let relation = delete.relation.as_ref().ok_or(NotUnderstood)?;
+        let queries = self.with(delete.with_clause.as_ref())?;
+        let mut scope = Scope::new(None);
+        scope.relation(self, relation)?;
+        self.written(&mut scope, &delete.using_clause, delete.where_clause.as_deref())?;
+        self.queries.truncate(queries);
+        Ok(())
+    }
+
+    /// What UPDATE and DELETE have in common: tables beside the target, and conditions.
+    fn written(
+        &mut self,
+        scope: &mut Scope<'a, '_>,
+        others: &'a [Node],
+        conditions: Option<&'a Node>,
+    ) -> Understood {
+        for other in others {
+            scope.item(self, other)?;
+        }
+        scope.conditions(conditions, scope.all());
+        scope.solve(self);
+        scope.keys(self)?;
+        self.expressions(conditions.into_iter(), scope)
+    }
+}
+
+const COPY_TO: &str = "COPY does not put together";
+const CURSOR: &str = "a cursor does not put together";
+
+/// Of a statement within one whose answers are not put together.
+fn alone(reach: Reach, why: &'static str) -> Reach {
+    match reach {
+        Reach::Keyless(Ok(_)) => Reach::Keyless(Err(Keyless::Spread(why))),
+        Reach::Keyed { table, rows, unlisted, otherwise: Ok(_) } => {
+            Reach::Keyed { table, rows, unlisted, otherwise: Err(Keyless::Spread(why)) }
+        }
+        other => other,
+    }
+}
+
+/// Of a statement that is not looked into.
+fn other(survey: &Survey) -> Reach {
+    if survey.sharded > 0 || survey.speaks_of_listed {
+        return Reach::Keyless(Err(Keyless::Kind));
+    }
+    Reach::Unlisted { why: Keyless::Kind, reads: false }
+}
+
+/// Whether a column of the key is among those that are set.
+fn changes_key(targets: &[Node], table: &Table) -> bool {
+    let is_key =
+        |name: Option<&str>| name.is_none_or(|name| table.key.iter().any(|key| key == name));
+    targets.iter().any(|target| is_key(target_name(target)))
+}
+
+/// The column that is set, if it is set as a whole; what is set in a part of it is named all the same.
+fn target_name(target: &Node) -> Option<&str> {
+    match &target.node {
+        Some(NodeEnum::ResTarget(target)) => Some(target.name.as_str()),
+        _ => None,
+    }
+}
+
+/// Whether it is `left = right`, or `left IN (…)`, by the operator of that name.
+fn is_equality(kind: AExprKind, name: &[Node]) -> bool {
+    let is_equal = match name {
+        [only] => matches!(&only.node, Some(NodeEnum::String(name)) if name.sval == "="),
+        _ => false,
+    };
+    is_equal && matches!(kind, AExprKind::AexprOp | AExprKind::AexprIn)
+}
+
+/// Whether unlisted tables may stand beside sharded ones on every shard.
+fn unlisted_are_everywhere(settings: &Settings) -> bool {
+    settings.default_shard == DefaultShard::Any
+}

@@ -1,0 +1,95 @@
+//! Queries, at the top and within others.
+
+use pg_query::{
+    NodeEnum,
+    protobuf::{Node, SelectStmt, SetOperation, WithClause},
+};
+
+use super::{Analysis, NotUnderstood, Understood, scope::Scope};
+
+impl<'a> Analysis<'a> {
+    /// A query every table of which has its key, or is not sharded.
+    pub(super) fn query(
+        &mut self,
+        select: &'a SelectStmt,
+        outer: Option<&Scope<'a, '_>>,
+    ) -> Understood {
+        let queries = self.with(select.with_clause.as_ref())?;
+        match select.op() {
+            SetOperation::SetopNone => self.plain(select, outer)?,
+            _ => {
+                self.query(select.larg.as_deref().ok_or(NotUnderstood)?, outer)?;
+                self.query(select.rarg.as_deref().ok_or(NotUnderstood)?, outer)?;
+            }
+        }
+        self.queries.truncate(queries);
+        Ok(())
+    }
+
+    fn plain(&mut self, select: &'a SelectStmt, outer: Option<&Scope<'a, '_>>) -> Understood {
+        let mut scope = Scope::new(outer);
+        for item in &select.from_clause {
+            scope.item(self, item)?;
+        }
+        scope.conditions(select.where_clause.as_deref(), scope.all());
+        scope.solve(self);
+        scope.keys(self)?;
+        let inside = select.target_list.iter().chain(&select.from_clause);
+        let inside = inside.chain(&select.group_clause).chain(&select.sort_clause);
+        let inside = inside.chain(&select.values_lists).chain(&select.distinct_clause);
+        let clauses = [&select.where_clause, &select.having_clause];
+        self.expressions(inside.chain(clauses.into_iter().filter_map(Option::as_deref)), &scope)
+    }
+
+    /// Queries of a `WITH`; tells how many names there were before.
+    pub(super) fn with(&mut self, with: Option<&'a WithClause>) -> Understood<usize> {
+        let before = self.queries.len();
+        for query in with.map_or(&[][..], |with| &with.ctes) {
+            let Some(NodeEnum::CommonTableExpr(query)) = &query.node else {
+                return Err(NotUnderstood);
+            };
+            // A query that sees itself has its name before it is looked at.
+            let sees_itself = with.is_some_and(|with| with.recursive);
+            self.queries.extend(sees_itself.then(|| query.ctename.clone()));
+            self.any(query.ctequery.as_deref().ok_or(NotUnderstood)?, None)?;
+            self.queries.extend((!sees_itself).then(|| query.ctename.clone()));
+        }
+        Ok(before)
+    }
+
+    /// Queries within expressions. Those in places that are not looked at will be missed, and counted.
+    pub(super) fn expressions(
+        &mut self,
+        expressions: impl Iterator<Item = &'a Node>,
+        scope: &Scope<'a, '_>,
+    ) -> Understood {
+        let mut stack: Vec<&'a Node> = expressions.collect();
+        while let Some(expression) = stack.pop() {
+            match &expression.node {
+                Some(NodeEnum::SubLink(link)) => {
+                    stack.extend(link.testexpr.as_deref());
+                    self.any(link.subselect.as_deref().ok_or(NotUnderstood)?, Some(scope))?;
+                }
+                Some(NodeEnum::BoolExpr(expression)) => stack.extend(&expression.args),
+                Some(NodeEnum::AExpr(expression)) => {
+                    stack.extend(expression.lexpr.as_deref());
+                    stack.extend(expression.rexpr.as_deref());
+                }
+                Some(NodeEnum::ResTarget(target)) => stack.extend(target.val.as_deref()),
+                Some(NodeEnum::FuncCall(call)) => stack.extend(&call.args),
+                Some(NodeEnum::TypeCast(cast)) => stack.extend(cast.arg.as_deref()),
+                Some(NodeEnum::CoalesceExpr(coalesce)) => stack.extend(&coalesce.args),
+                Some(NodeEnum::NullTest(test)) => stack.extend(test.arg.as_deref()),
+                Some(NodeEnum::SortBy(sort)) => stack.extend(sort.node.as_deref()),
+                Some(NodeEnum::List(list)) => stack.extend(&list.items),
+                Some(NodeEnum::JoinExpr(join)) => {
+                    stack.extend(join.larg.as_deref());
+                    stack.extend(join.rarg.as_deref());
+                    stack.extend(join.quals.as_deref());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! [`Plan`]: what a text's shape says about where it may go, learnt once and used for all texts of the shape.
+
+use std::sync::Arc;
+
+use howdah_sql::{
+    Skeleton,
+    grammar::{self, Effect},
+};
+use pg_query::{
+    NodeEnum,
+    protobuf::{DiscardMode, Node, TransactionStmt, TransactionStmtKind as Transaction},
+};
+
+use crate::{
+    analysis, copy::CopyFrom, fan::FanOut, keys::Row, refusal::Keyless, role::Cause,
+    settings::Settings,
+};
+
+/// What is known of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Why it needs the primary; none: it is sure to only read.
+    pub(crate) primary: Option<Cause>,
+    /// It is a single `BEGIN`.
+    pub(crate) is_begin: bool,
+    /// It makes a temporary object that outlives its transaction, or forgets all of them.
+    pub(crate) temporary: Option<Temporary>,
+    /// Which shards it reaches.
+    pub(crate) reach: Reach,
+    /// It holds for this very text only, not for others of its skeleton.
+    pub(crate) is_exact: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Temporary {
+    Makes,
+    Forgets,
+}
+
+/// Which shards a text reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// No table: any shard is as good as another.
+    Free,
+    /// Nothing that is sharded: what the settings say of everything else holds.
+    Unlisted { why: Keyless, reads: bool },
+    /// The shard of keys; `otherwise` if they are of several or not understood.
+    Keyed { table: Box<str>, rows: Vec<Row>, unlisted: Option<Keyless>, otherwise: Otherwise },
+    /// All shards, or none.
+    Keyless(Otherwise),
+    /// Rows that come later, each with its key.
+    Copy(Arc<CopyFrom>),
+}
+
+impl Reach {
+    /// Whether the text's own constants may be asked for.
+    pub(crate) fn has_keys(&self) -> bool {
+        matches!(self, Self::Keyed { .. })
+    }
+}
+
+/// How answers of several shards are put together, or why they cannot be.
+pub(crate) type Otherwise = Result<Arc<FanOut>, Keyless>;
+
+impl Plan {
+    /// Of a text that nothing is known about.
+    pub(crate) fn unreadable(why: Keyless) -> Self {
+        Self {
+            primary: Some(Cause::Unreadable),
+            is_begin: false,
+            temporary: None,
+            reach: Reach::Keyless(Err(why)),
+            is_exact: true,
+        }
+    }
+
+    /// Reads a text.
+    pub(crate) fn read(sql: &[u8], skeleton: &Skeleton, settings: &Settings) -> Self {
+        let Some(tree) = grammar::tree(sql) else { return Self::unreadable(Keyless::Unreadable) };
+        let mut plan = Self {
+            primary: None,
+            is_begin: false,
+            temporary: None,
+            reach: Reach::Free,
+            is_exact: !skeleton.is_whole(),
+        };
+        let statements: Vec<_> = tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()).collect();
+        plan.is_begin = matches!(statements[..], [only] if is_begin(only));
+        for statement in &statements {
+            plan.primary = plan.primary.or(primary_for(statement, settings));
+            plan.temporary = temporary_of(statement).or(plan.temporary);
+        }
+        if settings.tables.is_empty() {
+            return plan;
+        }
+        let mut reaches = Vec::with_capacity(statements.len());
+        for statement in &statements {
+            let (reach, is_exact) = analysis::reach(statement, sql, skeleton, settings);
+            plan.is_exact |= is_exact;
+            reaches.push(reach);
+        }
+        plan.reach = reaches.into_iter().reduce(both).unwrap_or(Reach::Free);
+        plan
+    }
+}
+
+/// Where two statements of one text go together.
+fn both(one: Reach, other: Reach) -> Reach {
+    const TOGETHER: Keyless = Keyless::Spread("is not possible for several statements at once");
+    let alone = |reach: Reach| match reach {
+        Reach::Keyless(Ok(_)) => Reach::Keyless(Err(TOGETHER)),
+        Reach::Keyed { table, rows, unlisted, .. } => {
+            Reach::Keyed { table, rows, unlisted, otherwise: Err(TOGETHER) }
+        }
+        Reach::Copy(_) => Reach::Keyless(Err(TOGETHER)),
+        other => other,
+    };
+    match (alone(one), alone(other)) {
+        (Reach::Free, reach) | (reach, Reach::Free) => reach,
+        (Reach::Keyless(why), _) | (_, Reach::Keyless(why)) => Reach::Keyless(why),
+        (Reach::Unlisted { why, reads }, Reach::Unlisted { reads: also, .. }) => {
+            Reach::Unlisted { why, reads: reads && also }
+        }
+        (
+            Reach::Keyed { table, mut rows, unlisted, otherwise },
+            Reach::Keyed { rows: more, unlisted: also, .. },
+        ) => {
+            rows.extend(more);
+            Reach::Keyed { table, rows, unlisted: unlisted.or(also), otherwise }
+        }
+        (Reach::Keyed { table, rows, unlisted, otherwise }, Reach::Unlisted { why, reads })
+        | (Reach::Unlisted { why, reads }, Reach::Keyed { table, rows, unlisted, otherwise }) => {
+            match reads {
+                true => Reach::Keyed { table, rows, unlisted: unlisted.or(Some(why)), otherwise },
+                false => Reach::Keyless(Err(why)),
+            }
+        }
+        (Reach::Copy(_), _) | (_, Reach::Copy(_)) => Reach::Keyless(Err(TOGETHER)),
+    }
+}
+
+/// Why one statement needs the primary.
+fn primary_for(statement: &Node, settings: &Settings) -> Option<Cause> {
+    let node = statement.node.as_ref()?;
+    let is_read = match node {
+        NodeEnum::SelectStmt(_) | NodeEnum::ExplainStmt(_) | NodeEnum::CopyStmt(_) => true,
+        NodeEnum::TransactionStmt(transaction) => return primary_for_transaction(transaction),
+        // What is left in the session has to be found again, so it is all in one place.
+        NodeEnum::VariableSetStmt(_)
+        | NodeEnum::VariableShowStmt(_)
+        | NodeEnum::ConstraintsSetStmt(_)
+        | NodeEnum::DiscardStmt(_)
+        | NodeEnum::PrepareStmt(_)
+        | NodeEnum::ExecuteStmt(_)
+        | NodeEnum::DeallocateStmt(_)
+        | NodeEnum::DeclareCursorStmt(_)
+        | NodeEnum::FetchStmt(_)
+        | NodeEnum::ClosePortalStmt(_)
+        | NodeEnum::ListenStmt(_)
+        | NodeEnum::UnlistenStmt(_)
+        | NodeEnum::LoadStmt(_) => return Some(Cause::Session),
+        NodeEnum::LockStmt(_) => return Some(Cause::Locks),
+        _ => false,
+    };
+    let only_reads = |name: &[&str]| settings.functions.only_reads(name);
+    match grammar::effect_of_statement(statement, &only_reads) {
+        Effect::ReadOnly if !is_read => Some(Cause::Writes),
+        Effect::ReadOnly if names_temporary(statement) => Some(Cause::Temporary),
+        // It is EXPLAIN that reads, and what it explains may be a statement of the session.
+        Effect::ReadOnly => match node {
+            NodeEnum::ExplainStmt(explain) => {
+                let inner = explain.query.as_deref().and_then(|query| query.node.as_ref());
+                matches!(inner, Some(NodeEnum::ExecuteStmt(_))).then_some(Cause::Session)
+            }
+            _ => None,
+        },
+        Effect::Locks => Some(Cause::Locks),
+        Effect::UnknownFunction => Some(Cause::Function),
+        Effect::Unreadable => Some(Cause::Unreadable),
+        _ => Some(Cause::Writes),
+    }
+}
+
+/// `BEGIN READ ONLY` promises not to write; but replicas know no serializable transactions.
+fn primary_for_transaction(transaction: &TransactionStmt) -> Option<Cause> {
+    if !matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart) {
+        // Where there is a transaction it is where that is, and `COMMIT AND CHAIN` begins another.
+        return Some(Cause::Transaction);
+    }
+    let mut reads_only = false;
+    let mut is_serializable = false;
+    for option in &transaction.options {
+        let Some(NodeEnum::DefElem(option)) = &option.node else { continue };
+        let constant = option.arg.as_deref().and_then(|arg| match &arg.node {
+            Some(NodeEnum::AConst(constant)) => constant.val.as_ref(),
+            _ => None,
+        });
+        use pg_query::protobuf::a_const::Val;
+        match (option.defname.as_str(), constant) {
+            ("transaction_read_only", Some(Val::Ival(value))) => reads_only = value.ival != 0,
+            ("transaction_isolation", Some(Val::Sval(level))) => {
+                is_serializable = level.sval == "serializable";
+            }
+            ("transaction_deferrable", _) => {}
+            _ => return Some(Cause::Transaction),
+        }
+    }
+    (!reads_only || is_serializable).then_some(Cause::Transaction)
+}
+
+fn is_begin(statement: &Node) -> bool {
+    matches!(&statement.node, Some(NodeEnum::TransactionStmt(transaction))
+        if matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart))
+}
+
+/// Whether a schema of temporary tables is named anywhere.
+fn names_temporary(statement: &Node) -> bool {
+    let mut found = false;
+    let is_seen = grammar::visit(statement, &mut |kind, value| {
+        let name = value.as_str().unwrap_or_default();
+        found |= matches!(kind, "schemaname" | "sval") && crate::settings::is_temporary(name);
+    });
+    found || !is_seen
+}
+
+/// Whether it makes something temporary that is there after its transaction.
+fn temporary_of(statement: &Node) -> Option<Temporary> {
+    if let Some(NodeEnum::DiscardStmt(discard)) = &statement.node {
+        let forgets =
+            matches!(discard.target(), DiscardMode::DiscardAll | DiscardMode::DiscardTemp);
+        return forgets.then_some(Temporary::Forgets);
+    }
+    let makes = match statement.node.as_ref()? {
+        NodeEnum::CreateStmt(_)
+        | NodeEnum::CreateTableAsStmt(_)
+        | NodeEnum::CreateSeqStmt(_)
+        | NodeEnum::ViewStmt(_)
+        | NodeEnum::SelectStmt(_) => {
+            let mut is_temporary = false;
+            grammar::visit(statement, &mut |kind, value| {
+                is_temporary |= kind == "relpersistence" && value == "t";
+            });
+            is_temporary
+        }
+        _ => false,
+    };
+    makes.then_some(Temporary::Makes)
+}

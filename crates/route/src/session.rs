@@ -1,0 +1,537 @@
+//! [`Session`]: what a client has said about routing, and where its requests go.
+
+use std::{ops::Range, sync::Arc};
+
+use howdah_shard::Key;
+use howdah_wire::frontend::Bind;
+
+use crate::{
+    Answer, Command, Refusal,
+    cache::Cache,
+    dialect::Dialect,
+    fan::FanOut,
+    hint::Hints,
+    keys::Values,
+    plan::{Plan, Reach, Temporary},
+    refusal::Keyless,
+    role::{Cause, Role, RoleWish},
+    route::{Route, Shards},
+    settings::{DefaultShard, Settings},
+};
+
+/// The settings of a database, and what has been learnt about its statements. One for each worker: a session
+/// is given that of the worker that it is on.
+#[derive(Debug)]
+pub struct Router {
+    settings: Arc<Settings>,
+    cache: Cache,
+}
+
+impl Router {
+    /// With settings that have been [checked](Settings::check), and a memory of about `cache_bytes`.
+    pub fn new(settings: Arc<Settings>, cache_bytes: usize) -> Self {
+        Self { settings, cache: Cache::with_capacity(cache_bytes) }
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn plan(&mut self, sql: &[u8], dialect: &Dialect) -> Arc<Plan> {
+        if sql.len() > self.settings.text_bytes_max {
+            return Arc::new(Plan::unreadable(Keyless::Unreadable));
+        }
+        if !dialect.is_followed(sql) {
+            return Arc::new(Plan::unreadable(Keyless::Encoding));
+        }
+        self.cache.plan(sql, &self.settings)
+    }
+}
+
+/// How long a server stays with a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// For a transaction.
+    Transaction,
+    /// For the rest of the session: its first statement fixes server and shard.
+    Session,
+}
+
+/// The routing of one client's session.
+///
+/// ```text
+///             simple, bind, unbound: a Route            linked(shard)
+///   free ────────────────────────────────────► free ───────────────────► linked
+///    ▲  commands change what is wanted                 commands are refused, and │
+///    │                                                 statements for other shards
+///    └────────────────────────────── released() ◄────────────────────────────────┘
+/// ```
+///
+/// Does no I/O: whoever has the connections asks for a route before a request that may need a server, says
+/// when a server has been linked for it, and when it is let go.
+#[derive(Clone, Debug)]
+pub struct Session {
+    hold: Hold,
+    role: Option<RoleWish>,
+    primary_reads: Option<bool>,
+    shard: Option<u32>,
+    link: Option<Link>,
+    /// The route given last, in case a server is linked for it.
+    last_is_said: bool,
+    /// A BEGIN that has not been sent yet.
+    begun: Option<Role>,
+    has_temporary: bool,
+    dialect: Dialect,
+    /// The state of the generator of random shards.
+    dice: u64,
+}
+
+/// A server that the session is on.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    shard: u32,
+    /// The client has said so, so statements are not looked at.
+    is_said: bool,
+}
+
+/// What to do with a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// It is a command, and this is the answer; no server sees it.
+    Command(Answer),
+    /// It goes there.
+    Route(Route),
+}
+
+/// A prepared statement, as far as routing goes.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    plan: Arc<Plan>,
+    hints: Hints,
+    types: Box<[u32]>,
+    text: Option<Text>,
+}
+
+/// A text whose constants are keys.
+#[derive(Clone, Debug)]
+struct Text {
+    sql: Box<[u8]>,
+    constants: Box<[Range<usize>]>,
+}
+
+/// What a Parse holds.
+#[derive(Clone, Debug)]
+pub enum Parsed {
+    /// A command. It is obeyed when it is executed, by [`Session::execute`].
+    Command(Command),
+    /// A statement for servers.
+    Statement(Statement),
+}
+
+impl Session {
+    /// Of a client that has said nothing yet. `seed` decides what `SET SHARD TO ANY` takes.
+    pub fn new(hold: Hold, seed: u64) -> Self {
+        Self {
+            hold,
+            role: None,
+            primary_reads: None,
+            shard: None,
+            link: None,
+            last_is_said: false,
+            begun: None,
+            has_temporary: false,
+            dialect: Dialect::default(),
+            dice: seed,
+        }
+    }
+
+    /// A ParameterStatus that the client has been sent: some decide how its texts are to be read. Until
+    /// `client_encoding` and `server_encoding` are known, only ASCII is read.
+    pub fn parameter_status(&mut self, name: &[u8], value: &[u8]) {
+        self.dialect.parameter_status(name, value);
+    }
+
+    /// A Query. Call it whether or not a server is linked.
+    ///
+    /// # Errors
+    ///
+    /// It goes nowhere; nothing has changed.
+    pub fn simple(&mut self, router: &mut Router, sql: &[u8]) -> Result<Request, Refusal> {
+        if let Some(command) = Command::read(sql) {
+            return self.execute(router, &command?).map(Request::Command);
+        }
+        let hints = self.hints(router, sql)?;
+        if let Some(route) = self.without_plan(router, &hints)? {
+            return Ok(Request::Route(route));
+        }
+        let plan = router.plan(sql, &self.dialect);
+        let values = Values {
+            sql,
+            constants: router.cache.skeleton().constants(),
+            bind: None,
+            same_encoding: self.dialect.same_encoding(),
+        };
+        self.route(&router.settings, &plan, &hints, values).map(Request::Route)
+    }
+
+    /// A Parse, with the types of parameters that it says.
+    ///
+    /// # Errors
+    ///
+    /// A hint or command in it cannot be.
+    pub fn parse(
+        &mut self,
+        router: &mut Router,
+        sql: &[u8],
+        types: impl IntoIterator<Item = u32>,
+    ) -> Result<Parsed, Refusal> {
+        if let Some(command) = Command::read(sql) {
+            return command.map(Parsed::Command);
+        }
+        let hints = self.hints(router, sql)?;
+        let plan = router.plan(sql, &self.dialect);
+        let constants = router.cache.skeleton().constants();
+        let text =
+            plan.reach.has_keys().then(|| Text { sql: sql.into(), constants: constants.into() });
+        Ok(Parsed::Statement(Statement { plan, hints, types: types.into_iter().collect(), text }))
+    }
+
+    /// A Bind to a statement: the portal has to be executed there.
+    ///
+    /// # Errors
+    ///
+    /// It goes nowhere; nothing has changed.
+    pub fn bind(
+        &mut self,
+        router: &Router,
+        statement: &Statement,
+        bind: &Bind<'_>,
+    ) -> Result<Route, Refusal> {
+        if let Some(route) = self.without_plan(router, &statement.hints)? {
+            return Ok(route);
+        }
+        let text = statement.text.as_ref();
+        let sql = text.map_or(&[][..], |text| &text.sql);
+        let constants = text.map_or(&[][..], |text| &text.constants);
+        let same_encoding = self.dialect.same_encoding();
+        let values = Values { sql, constants, bind: Some((&statement.types, bind)), same_encoding };
+        self.route(&router.settings, &statement.plan, &statement.hints, values)
+    }
+
+    /// Parse or Describe of a statement without a Bind: any shard knows what it is like.
+    ///
+    /// # Errors
+    ///
+    /// A hint says a shard that is not there, or another than the one that a server is linked of.
+    pub fn unbound(&mut self, router: &Router, statement: &Statement) -> Result<Route, Refusal> {
+        if let Some(route) = self.without_plan(router, &statement.hints)? {
+            return Ok(route);
+        }
+        self.last_is_said = false;
+        let shards = self.link.map_or(Shards::Any, |link| Shards::One(link.shard));
+        Ok(self.to(&router.settings, shards, &statement.plan, &statement.hints))
+    }
+
+    /// Obeys a command, which [`Self::simple`] does by itself.
+    ///
+    /// # Errors
+    ///
+    /// It is not possible now, or not with this value; nothing has changed.
+    pub fn execute(&mut self, router: &Router, command: &Command) -> Result<Answer, Refusal> {
+        let settings = &*router.settings;
+        let tag = command.tag();
+        let shows = matches!(
+            command,
+            Command::ShowShard | Command::ShowServerRole | Command::ShowPrimaryReads
+        );
+        if !shows && (self.link.is_some() || self.begun.is_some()) {
+            return Err(Refusal::TooLate { tag, in_session_mode: self.is_in_session_mode() });
+        }
+        let mut row = None;
+        match command {
+            Command::SetShard(None) => self.shard = Some(self.roll(settings.shards)),
+            Command::SetShard(Some(shard)) => self.shard = Some(self.checked(settings, *shard)?),
+            Command::SetShardingKey(key) => {
+                let texts: Vec<_> = key.iter().map(String::as_str).collect();
+                self.shard = Some(self.shard_of(settings, &texts)?);
+            }
+            Command::SetServerRole(wish) => self.role = *wish,
+            Command::SetPrimaryReads(on) => self.primary_reads = *on,
+            Command::ShowShard => {
+                let shard = self.link.map(|link| link.shard).or(self.shard);
+                let text = shard.map_or("unset".to_owned(), |shard| shard.to_string());
+                row = Some(("shard", text));
+            }
+            Command::ShowServerRole => {
+                let wish = self.role.unwrap_or(settings.role);
+                row = Some(("server role", wish.as_str().to_owned()));
+            }
+            Command::ShowPrimaryReads => {
+                let on = self.primary_reads.unwrap_or(settings.primary_reads);
+                row = Some(("primary reads", if on { "on" } else { "off" }.to_owned()));
+            }
+        }
+        Ok(Answer { row, tag })
+    }
+
+    /// A server of this shard has been linked, for the route given last. Of a database that is not sharded it
+    /// is 0.
+    pub fn linked(&mut self, shard: u32) {
+        self.link = Some(Link { shard, is_said: self.last_is_said });
+    }
+
+    /// The server has been let go. In session mode that is never before the end.
+    pub fn released(&mut self) {
+        self.link = None;
+        self.begun = None;
+    }
+
+    /// A BEGIN, whose route was given last, has been answered and is kept until the next request tells where
+    /// it goes: that is on one shard, and on a server that would do for both.
+    pub fn begun(&mut self, route: &Route) {
+        self.begun = Some(route.role);
+    }
+
+    fn is_in_session_mode(&self) -> bool {
+        self.hold == Hold::Session
+    }
+
+    fn hints(&self, router: &Router, sql: &[u8]) -> Result<Hints, Refusal> {
+        match &router.settings.hints {
+            Some(names) => Hints::read(sql, names),
+            None => Ok(Hints::default()),
+        }
+    }
+
+    /// The route of a request that goes somewhere whatever it says: no text has to be looked at.
+    fn without_plan(&mut self, router: &Router, hints: &Hints) -> Result<Option<Route>, Refusal> {
+        let settings = &*router.settings;
+        let said = self.said_shard(settings, hints)?;
+        if let (Some(link), Some(wanted)) = (self.link, said) {
+            let in_session_mode = self.is_in_session_mode();
+            if link.shard != wanted {
+                return Err(Refusal::OtherShard { wanted, linked: link.shard, in_session_mode });
+            }
+        }
+        let shard = match (self.link, said) {
+            (Some(link), _) if link.is_said || said.is_some() => Some(link.shard),
+            (_, Some(shard)) => Some(shard),
+            // One shard is where everything is.
+            _ if settings.shards == 1 => Some(0),
+            _ => None,
+        };
+        // Nothing is sent elsewhere once there is a server.
+        let role_is_known =
+            self.link.is_some() || self.said_role(settings, hints) != RoleWish::Auto;
+        match shard {
+            Some(shard) if role_is_known => {
+                self.last_is_said = true;
+                let role = self.role_for(settings, hints, None);
+                Ok(Some(Route { shards: Shards::One(shard), role, why: None, is_begin: false }))
+            }
+            None if role_is_known && settings.tables.is_empty() => {
+                self.last_is_said = false;
+                let shards = match self.link {
+                    Some(link) => Shards::One(link.shard),
+                    None => by_default(settings)?,
+                };
+                let role = self.role_for(settings, hints, None);
+                Ok(Some(Route { shards, role, why: None, is_begin: false }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The route of a request whose text has been looked at.
+    fn route(
+        &mut self,
+        settings: &Settings,
+        plan: &Plan,
+        hints: &Hints,
+        values: Values<'_>,
+    ) -> Result<Route, Refusal> {
+        let said = self.said_shard(settings, hints)?;
+        let one = said.or((settings.shards == 1).then_some(0));
+        let shards = match one {
+            Some(shard) => Shards::One(shard),
+            None => self.reached(settings, plan, values)?,
+        };
+        self.last_is_said = said.is_some();
+        match plan.temporary {
+            Some(Temporary::Makes) => self.has_temporary = true,
+            Some(Temporary::Forgets) => self.has_temporary = false,
+            None => {}
+        }
+        Ok(self.to(settings, shards, plan, hints))
+    }
+
+    fn to(&self, settings: &Settings, shards: Shards, plan: &Plan, hints: &Hints) -> Route {
+        let why = match plan.primary {
+            None if self.has_temporary => Some(Cause::Temporary),
+            why => why,
+        };
+        let role = self.role_for(settings, hints, Some(why));
+        Route { shards, role, why, is_begin: plan.is_begin }
+    }
+
+    /// Where a statement goes by itself.
+    fn reached(
+        &self,
+        settings: &Settings,
+        plan: &Plan,
+        values: Values<'_>,
+    ) -> Result<Shards, Refusal> {
+        let shards = match settings.tables.is_empty() {
+            true => by_default(settings)?,
+            false => anywhere(settings, plan, values)?,
+        };
+        let stays = self.link.is_some() || self.begun.is_some();
+        match (shards, self.link) {
+            (Shards::Any, Some(link)) => Ok(Shards::One(link.shard)),
+            (Shards::One(wanted), Some(link)) if wanted != link.shard => {
+                let in_session_mode = self.is_in_session_mode();
+                Err(Refusal::OtherShard { wanted, linked: link.shard, in_session_mode })
+            }
+            (Shards::Many { .. }, _) if stays || self.is_in_session_mode() => {
+                let why = match self.is_in_session_mode() {
+                    true => "is not possible in session mode",
+                    false => "is not possible in a transaction",
+                };
+                Err(Refusal::Keyless(Keyless::Spread(why)))
+            }
+            (Shards::Copy(_), _) if stays || self.is_in_session_mode() => {
+                Err(Refusal::Keyless(Keyless::Spread("COPY cannot do in a transaction")))
+            }
+            (shards, _) => Ok(shards),
+        }
+    }
+
+    fn said_role(&self, settings: &Settings, hints: &Hints) -> RoleWish {
+        hints.role.or(self.role).unwrap_or(settings.role)
+    }
+
+    /// `why` a request needs the primary, if its text has been looked at.
+    fn role_for(&self, settings: &Settings, hints: &Hints, why: Option<Option<Cause>>) -> Role {
+        let role = match self.said_role(settings, hints) {
+            RoleWish::Primary => Role::Primary,
+            RoleWish::Replica => Role::Replica,
+            RoleWish::Any => Role::Any,
+            // What comes later in the session nobody knows.
+            RoleWish::Auto if self.is_in_session_mode() => Role::Primary,
+            RoleWish::Auto if why != Some(None) => Role::Primary,
+            RoleWish::Auto if self.primary_reads.unwrap_or(settings.primary_reads) => Role::Any,
+            RoleWish::Auto => Role::Replica,
+        };
+        // The BEGIN before it needs a server that would do for both.
+        match self.begun {
+            Some(Role::Primary) => Role::Primary,
+            _ => role,
+        }
+    }
+
+    /// The shard that the client has said, for this request or until it says another.
+    fn said_shard(&self, settings: &Settings, hints: &Hints) -> Result<Option<u32>, Refusal> {
+        if let Some(shard) = hints.shard {
+            return self.checked(settings, shard).map(Some);
+        }
+        match &hints.key {
+            Some(key) => self.shard_of(settings, &[key]).map(Some),
+            None => Ok(self.shard),
+        }
+    }
+
+    fn checked(&self, settings: &Settings, shard: u32) -> Result<u32, Refusal> {
+        let shards = settings.shards;
+        match shard < shards {
+            true => Ok(shard),
+            false => Err(Refusal::NoSuchShard { shard, shards, stays: self.shard }),
+        }
+    }
+
+    fn shard_of(&self, settings: &Settings, key: &[&str]) -> Result<u32, Refusal> {
+        let map = settings.map.as_ref().ok_or(Refusal::NoMap)?;
+        let column = |(text, of): (&&str, &howdah_shard::KeyType)| {
+            // The server would be sent other bytes.
+            match *of == howdah_shard::KeyType::Text && !self.dialect.is_same(text.as_bytes()) {
+                true => Err(Refusal::Keyless(Keyless::Encoding)),
+                false => Ok(of.parse(text)?),
+            }
+        };
+        let columns = map.columns();
+        let mut values = key.iter().zip(columns).map(column).collect::<Result<Vec<Key>, _>>()?;
+        // The map says what is wrong with too many or too few.
+        values.extend((columns.len()..key.len()).map(|_| Key::Int(0)));
+        let values: Vec<_> = values.into_iter().map(Some).collect();
+        Ok(map.shard(&values)?)
+    }
+
+    /// SplitMix64.
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.dice;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % u64::from(sides.max(1))) as u32
+    }
+}
+
+/// Where everything goes that is not looked at, and has been sent nowhere.
+fn by_default(settings: &Settings) -> Result<Shards, Refusal> {
+    match settings.default_shard {
+        DefaultShard::One(shard) => Ok(Shards::One(shard)),
+        DefaultShard::Any => Ok(Shards::Any),
+        DefaultShard::Refuse => Err(Refusal::Keyless(Keyless::NotSet)),
+    }
+}
+
+/// Where a statement goes, by what it says and by the settings.
+fn anywhere(settings: &Settings, plan: &Plan, values: Values<'_>) -> Result<Shards, Refusal> {
+    let default = settings.default_shard;
+    let unlisted = |why: &Keyless, reads: bool| match default {
+        DefaultShard::One(shard) => Ok(Shards::One(shard)),
+        DefaultShard::Any if reads => Ok(Shards::Any),
+        _ => Err(Refusal::Keyless(why.clone())),
+    };
+    match &plan.reach {
+        Reach::Free => Ok(Shards::Any),
+        Reach::Unlisted { why, reads } => unlisted(why, *reads),
+        Reach::Keyless(Err(why)) => Err(Refusal::Keyless(why.clone())),
+        Reach::Keyless(Ok(how)) => Ok(many((0..settings.shards).collect(), how)),
+        Reach::Copy(copy) => Ok(Shards::Copy(Arc::clone(copy))),
+        Reach::Keyed { table, rows, unlisted: beside, otherwise } => {
+            let Some(map) = &settings.map else { return Err(Refusal::NoMap) };
+            let mut shards = Vec::new();
+            for row in rows {
+                let Some(key) = row.key(map.columns(), values) else {
+                    return match otherwise {
+                        Ok(how) => Ok(many((0..settings.shards).collect(), how)),
+                        Err(_) => Err(Refusal::Keyless(Keyless::Value(table.clone()))),
+                    };
+                };
+                let shard = map.shard(&key)?;
+                if let Err(place) = shards.binary_search(&shard) {
+                    shards.insert(place, shard);
+                }
+            }
+            match (&shards[..], beside, otherwise) {
+                // What stands beside has to be on the same shard.
+                (&[shard], Some(why), _) => match unlisted(why, true)? {
+                    Shards::One(there) if there != shard => Err(Refusal::Keyless(why.clone())),
+                    _ => Ok(Shards::One(shard)),
+                },
+                (&[shard], None, _) => Ok(Shards::One(shard)),
+                (_, _, Ok(how)) => Ok(many(shards, how)),
+                (_, _, Err(Keyless::Spread(why))) => Err(Refusal::Keyless(Keyless::Spread(why))),
+                (_, _, Err(_)) => Err(Refusal::SeveralShards { shards }),
+            }
+        }
+    }
+}
+
+fn many(shards: Vec<u32>, how: &Arc<FanOut>) -> Shards {
+    Shards::Many { shards, how: Arc::clone(how) }
+}
+
+#[cfg(test)]
+mod tests;
