@@ -1,0 +1,274 @@
+//! Generated statements are answered by shards as by one server, or are refused.
+
+use std::cmp::Ordering;
+
+use howdah_route::{Aggregate, FanOut, Shards, SortColumn};
+
+use super::*;
+
+const TABLES: &str = "
+    CREATE SCHEMA whole; CREATE SCHEMA s0; CREATE SCHEMA s1; CREATE SCHEMA s2;
+    CREATE TABLE countries (code int, name text);
+    INSERT INTO countries SELECT c, 'c' || c FROM generate_series(0, 4) c;
+    CREATE TABLE whole.orders (id int8, a int, b text) PARTITION BY HASH (id);
+    CREATE TABLE whole.items (order_id int8, id int, a int) PARTITION BY HASH (order_id);";
+
+fn make(client: &mut Client) {
+    let mut sql = TABLES.to_owned();
+    for shard in 0..SHARDS {
+        for table in ["orders", "items"] {
+            sql += &format!(
+                "CREATE TABLE s{shard}.{table} PARTITION OF whole.{table}
+                 FOR VALUES WITH (MODULUS {SHARDS}, REMAINDER {shard});"
+            );
+        }
+    }
+    sql += "INSERT INTO whole.orders SELECT n, nullif(n % 5, 3), 'b' || n % 3 FROM generate_series(-20, 40) n;
+            INSERT INTO whole.orders VALUES (NULL, 1, 'b1'), (NULL, 2, NULL);
+            INSERT INTO whole.items SELECT n % 25, n, nullif(n % 4, 0) FROM generate_series(1, 90) n;
+            INSERT INTO whole.items VALUES (NULL, 1, 1);";
+    client.query(&sql).unwrap();
+}
+
+/// A statement over orders, items and countries; not each is one that a server takes.
+fn statement(random: &mut Random) -> String {
+    let key = |random: &mut Random| (random.below(40) as i64 - 10).to_string();
+    let from = random.one(&[
+        "orders o",
+        "orders o",
+        "orders o",
+        "items o",
+        "orders o JOIN items i ON i.order_id = o.id",
+        "orders o LEFT JOIN items i ON i.order_id = o.id",
+        "orders o LEFT JOIN items i ON i.order_id = o.id AND i.a = 1",
+        "orders o LEFT JOIN items i ON i.order_id = {k} AND o.id = {k}",
+        "orders o JOIN items i ON i.id = o.id",
+        "orders o, items i",
+        "orders o JOIN orders i USING (id)",
+        "orders o JOIN countries i ON i.code = o.a",
+        "orders o LEFT JOIN countries i ON i.code = o.a",
+        "countries i LEFT JOIN orders o ON i.code = o.a",
+        "countries o",
+        "(SELECT * FROM orders WHERE id = {k}) o",
+        "(SELECT * FROM orders) o",
+        "orders o RIGHT JOIN items i ON i.order_id = o.id",
+    ]);
+    let conditions = [
+        "o.id = {k}",
+        "o.id = {k}",
+        "id = {k}",
+        "o.id IN ({k}, {k})",
+        "o.id > {k}",
+        "o.a = 1",
+        "o.a = 1 OR o.id = {k}",
+        "i.order_id = {k}",
+        "o.id = i.order_id",
+        "NOT o.id = {k}",
+        "o.b = 'b1'",
+        "EXISTS (SELECT 1 FROM items x WHERE x.order_id = o.id)",
+        "EXISTS (SELECT 1 FROM items x WHERE x.order_id = {k})",
+        "o.id IN (SELECT order_id FROM items)",
+        "o.id IS NULL",
+        "order_id = {k}",
+        "i.a = {k}",
+        "true",
+    ];
+    let mut sql = match random.below(9) {
+        0 => "SELECT count(*), sum(o.a), min(o.id), max(o.a)".to_owned(),
+        1 => format!(
+            "SELECT {}",
+            random.one(&["avg(o.a)", "count(DISTINCT o.a)", "count(*) + 1", "o.a, count(*)"])
+        ),
+        2 => "SELECT *".to_owned(),
+        3 => format!("SELECT o.id, {}(o.a)", random.one(&["count", "max", "array_agg"])),
+        4 => "SELECT DISTINCT o.a".to_owned(),
+        _ => format!(
+            "SELECT {}",
+            random.one(&["o.id, o.a", "o.a, o.b", "o.*", "o.a AS x, o.id", "o.id, o.id"])
+        ),
+    };
+    sql += &format!(" FROM {from}");
+    let clauses: Vec<_> = (0..random.below(3)).map(|_| random.one(&conditions)).collect();
+    if !clauses.is_empty() {
+        sql += &format!(" WHERE {}", clauses.join(" AND "));
+    }
+    if sql.contains("o.id, ") && sql.contains("(o.a)") && !random.is(5) {
+        sql += " GROUP BY o.id";
+    } else if random.is(12) {
+        sql += random.one(&[
+            " GROUP BY o.id",
+            " GROUP BY o.a",
+            " GROUP BY 1",
+            " GROUP BY i.order_id",
+            " GROUP BY ROLLUP (o.id)",
+        ]);
+    }
+    if random.is(3) {
+        sql += random.one(&[
+            " ORDER BY o.id",
+            " ORDER BY o.a, o.id",
+            " ORDER BY a DESC, id",
+            " ORDER BY 1",
+            " ORDER BY 2 DESC, 1",
+            " ORDER BY o.id DESC NULLS LAST",
+            " ORDER BY x",
+            " ORDER BY id NULLS FIRST",
+        ]);
+        if random.is(3) {
+            sql += random.one(&[" LIMIT 3", " LIMIT 3 OFFSET 1", " LIMIT 0"]);
+        }
+    }
+    if random.is(12) {
+        sql = format!("WITH q AS ({sql}) SELECT * FROM q");
+    } else if random.is(12) {
+        let other =
+            random.one(&["SELECT id, a FROM orders WHERE id = {k}", "SELECT id, a FROM orders"]);
+        sql = format!("{sql} UNION ALL {other}");
+    }
+    let sql = match random.below(8) {
+        0 => {
+            let set =
+                random.one(&["a = a + 1", "b = 'x'", "id = 7", "a = (SELECT max(a) FROM items)"]);
+            let when = random.one(&conditions);
+            let from = random.one(&["", "", " FROM items i"]);
+            format!("UPDATE orders o SET {set}{from} WHERE {when} RETURNING o.id, o.a")
+        }
+        1 => {
+            let using = random.one(&["", "", " USING items i"]);
+            format!("DELETE FROM orders o{using} WHERE {} RETURNING o.id", random.one(&conditions))
+        }
+        2 => {
+            let rows = random.one(&[
+                "({k}, 1)",
+                "({k}, 1), ({k}, 2)",
+                "({k}, (SELECT max(a) FROM items))",
+                "({k} + 1, 1)",
+            ]);
+            format!("INSERT INTO orders (id, a) VALUES {rows} RETURNING id, a")
+        }
+        _ => sql,
+    };
+    let mut pieces = sql.split("{k}");
+    let first = pieces.next().unwrap().to_owned();
+    pieces.fold(first, |sql, piece| sql + &key(random) + piece)
+}
+
+/// As the pooler would: what shards answer, put together.
+fn together(how: &FanOut, columns: &[String], answers: Vec<Rows>) -> Rows {
+    match how {
+        FanOut::Concatenate => answers.concat(),
+        FanOut::Merge { by, limit } => {
+            let place = |column: &SortColumn| match column {
+                SortColumn::Position(place) => *place,
+                SortColumn::Named(name) => {
+                    let mut places =
+                        columns.iter().enumerate().filter(|(_, known)| *known == &**name);
+                    places.next().unwrap().0
+                }
+            };
+            let number =
+                |cell: &Option<String>| cell.as_ref().and_then(|cell| cell.parse::<i64>().ok());
+            let compare = |one: &Vec<Option<String>>, other: &Vec<Option<String>>| {
+                by.iter().fold(Ordering::Equal, |known, by| {
+                    let place = place(&by.column);
+                    let order = match (number(&one[place]), number(&other[place])) {
+                        (None, None) => Ordering::Equal,
+                        (None, _) if by.nulls_first => Ordering::Less,
+                        (None, _) => Ordering::Greater,
+                        (_, None) if by.nulls_first => Ordering::Greater,
+                        (_, None) => Ordering::Less,
+                        (one, other) if by.descending => other.cmp(&one),
+                        (one, other) => one.cmp(&other),
+                    };
+                    known.then(order)
+                })
+            };
+            let mut rows: Rows = Vec::new();
+            for answer in answers {
+                assert!(answer.is_sorted_by(|one, other| compare(one, other).is_le()));
+                rows.extend(answer);
+            }
+            rows.sort_by(compare);
+            rows.truncate(limit.map_or(usize::MAX, |limit| limit as usize));
+            rows
+        }
+        FanOut::Aggregate(aggregates) => {
+            let column = |(at, aggregate): (usize, &Aggregate)| {
+                let cells = answers.iter().filter_map(|rows| rows[0][at].as_ref());
+                let numbers = cells.map(|cell| cell.parse::<i64>().unwrap());
+                let number = match aggregate {
+                    Aggregate::Count => Some(numbers.sum()),
+                    Aggregate::Sum => numbers.reduce(|one, other| one + other),
+                    Aggregate::Min => numbers.min(),
+                    Aggregate::Max => numbers.max(),
+                };
+                number.map(|number| number.to_string())
+            };
+            vec![aggregates.iter().enumerate().map(column).collect()]
+        }
+    }
+}
+
+#[test]
+fn answers_are_those_of_one_server_or_refused() {
+    const STATEMENTS: usize = 4000;
+    let Some((_cluster, mut client)) = server("answers of shards") else { return };
+    make(&mut client);
+    let tables: &[(&str, &[&str])] =
+        &[("orders", &["id"]), ("items", &["order_id"]), ("countries", &[])];
+    let mut chooser = Chooser::new(&[KeyType::Int], tables);
+    let mut random = Random(6);
+    let (mut one, mut many, mut refused) = (0, 0, 0);
+    for _ in 0..STATEMENTS {
+        let sql = statement(&mut random);
+        let Ok((columns, whole)) = run(&mut client, "whole", &sql) else { continue };
+        let mut on =
+            |shard: u32| run(&mut client, &format!("s{shard}"), &sql).map(|(_, rows)| rows);
+        let route = chooser.route(&sql);
+        let mut answer = match &route {
+            Err(_) => {
+                refused += 1;
+                continue;
+            }
+            Ok(route) => match &route.shards {
+                Shards::One(shard) => {
+                    one += 1;
+                    on(*shard).unwrap_or_else(|error| panic!("{sql}: {error}"))
+                }
+                // Then every shard has it.
+                Shards::Any => on(random.below(3) as u32).unwrap(),
+                Shards::Many { shards, how } => {
+                    many += 1;
+                    let answers = shards.iter().map(|shard| on(*shard).unwrap()).collect();
+                    together(how, &columns, answers)
+                }
+                Shards::Copy(_) => panic!("{sql} is no COPY"),
+            },
+        };
+        let mut whole = whole;
+        if let Ok(Route { shards: Shards::Many { how, .. }, .. }) = &route
+            && let FanOut::Merge { by, limit } = &**how
+        {
+            for by in by {
+                if let SortColumn::Position(place) = by.column {
+                    let column = |rows: &Rows| -> Vec<_> {
+                        rows.iter().map(|row| row[place].clone()).collect()
+                    };
+                    assert_eq!(column(&answer), column(&whole), "{sql}");
+                }
+            }
+            // Where an order leaves several rows equal, any of them may be behind a limit.
+            if limit.is_some() {
+                assert_eq!(answer.len(), whole.len(), "{sql}");
+                continue;
+            }
+        }
+        answer.sort();
+        whole.sort();
+        assert_eq!(answer, whole, "{sql}: {route:?}");
+    }
+    assert!(
+        one > 300 && many > 300 && refused > 300,
+        "{one} by key, {many} of all, {refused} refused"
+    );
+}

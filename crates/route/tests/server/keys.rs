@@ -1,0 +1,182 @@
+//! Rows are sent where the server itself puts them.
+
+use super::*;
+
+/// A table whose key has these columns, and partitions that are shards.
+fn make(client: &mut Client, columns: &[KeyType]) {
+    let named: Vec<_> = columns.iter().enumerate().map(|(at, of)| format!("k{at} {of}")).collect();
+    let names: Vec<_> = (0..columns.len()).map(|at| format!("k{at}")).collect();
+    let mut sql = format!(
+        "DROP SCHEMA IF EXISTS whole, s0, s1, s2 CASCADE; CREATE SCHEMA whole; CREATE SCHEMA s0;
+         CREATE SCHEMA s1; CREATE SCHEMA s2;
+         CREATE TABLE whole.t (x int, {}) PARTITION BY HASH ({});",
+        named.join(", "),
+        names.join(", ")
+    );
+    for shard in 0..SHARDS {
+        sql += &format!(
+            "CREATE TABLE s{shard}.t PARTITION OF whole.t
+             FOR VALUES WITH (MODULUS {SHARDS}, REMAINDER {shard});"
+        );
+    }
+    client.query(&sql).unwrap();
+}
+
+/// Some way to write some key, which the server may refuse.
+fn written(random: &mut Random, of: KeyType) -> String {
+    match of {
+        KeyType::Int => {
+            let shift = random.below(64);
+            let number = random.next().cast_signed() >> shift;
+            let forms = [
+                "{}",
+                "{}",
+                "'{}'",
+                "'{}'::bigint",
+                "' {}'",
+                "$${}$$",
+                "E'{}'",
+                "cast({} as int8)",
+            ];
+            let odd =
+                ["{}.0", "{}.4", "({})", "+{}", "{}e0", "'{}'::numeric", "{} + 0", "'0{}'", "0{}"];
+            let form = if random.is(4) { random.one(&odd) } else { random.one(&forms) };
+            form.replace("{}", &number.to_string())
+        }
+        KeyType::Text => {
+            let letters: Vec<_> = "aZ09 -äß漢🐘'\\$".chars().collect();
+            let length = random.below(16);
+            let letter = |_| letters[random.below(letters.len())];
+            let text: String = (0..length).map(letter).collect();
+            let quoted = format!("'{}'", text.replace('\'', "''"));
+            match random.below(9) {
+                0 => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "\\'")),
+                1 => format!("$q${text}$q$"),
+                2 => format!("{quoted}::text"),
+                3 => format!("varchar {quoted}"),
+                4 => format!("{quoted}::varchar(3)"),
+                5 => format!("N{quoted}"),
+                6 => random
+                    .one(&[
+                        "7",
+                        "007",
+                        "lower('A')",
+                        "'a'\n'b'",
+                        "E'\\x41'",
+                        "U&'\\0041'",
+                        "'a'::char(3)",
+                    ])
+                    .to_owned(),
+                _ => quoted,
+            }
+        }
+        KeyType::Uuid => {
+            let digits = format!("{:016x}{:016x}", random.next(), random.next());
+            let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+            let text = if random.is(2) { parts.join("-") } else { digits.to_uppercase() };
+            let form = random.one(&[
+                "'{}'",
+                "'{}'",
+                "uuid '{}'",
+                "'{{}}'",
+                "'{}'::uuid",
+                "'{}'::text::uuid",
+            ]);
+            form.replacen("{}", &text, 1)
+        }
+        KeyType::Bytea => {
+            let length = random.below(20);
+            let hex: String = (0..length).map(|_| format!("{:02x}", random.next() as u8)).collect();
+            let form = [
+                "'\\x{}'",
+                "E'\\\\x{}'",
+                "'\\x{}'::bytea",
+                "'{}'",
+                "'a\\\\{}\\001'",
+                "x'{}'",
+                "decode('{}', 'hex')",
+            ];
+            random.one(&form).replace("{}", &hex)
+        }
+    }
+}
+
+#[test]
+fn a_row_is_sent_where_the_server_puts_it() {
+    const ALL: [KeyType; 4] = [KeyType::Int, KeyType::Text, KeyType::Uuid, KeyType::Bytea];
+    const STATEMENTS: usize = 400;
+    let Some((_cluster, mut client)) = server("rows on shards") else { return };
+    for columns in [&ALL[..1], &ALL[1..2], &ALL[2..3], &ALL[3..], &ALL[..2]] {
+        make(&mut client, columns);
+        let names: Vec<_> = (0..columns.len()).map(|at| format!("k{at}")).collect();
+        let key: Vec<_> = names.iter().map(String::as_str).collect();
+        let mut chooser = Chooser::new(columns, &[("t", &key)]);
+        let mut random = Random(columns.len() as u64);
+        let (mut sent, mut refused) = (0, 0);
+        for _ in 0..STATEMENTS {
+            let mut row =
+                || -> Vec<_> { columns.iter().map(|of| written(&mut random, *of)).collect() };
+            let row = row();
+            let insert = format!(
+                "INSERT INTO t (x, {}) VALUES (7, {}) RETURNING tableoid::oid",
+                names.join(", "),
+                row.join(", ")
+            );
+            let whole = run(&mut client, "whole", &insert);
+            let here = chooser.route(&insert).map(|route| route.shards);
+            match here {
+                Ok(howdah_route::Shards::One(shard)) => {
+                    let there = run(&mut client, &format!("s{shard}"), &insert);
+                    match whole {
+                        Ok(whole) => assert_eq!(there.as_ref(), Ok(&whole), "{insert}"),
+                        // It is refused by whoever gets it.
+                        Err(_) => assert!(there.is_err(), "{insert}"),
+                    }
+                    sent += 1;
+                }
+                Ok(other) => panic!("{insert}: {other:?}"),
+                Err(_) => refused += 1,
+            }
+            // A row that is there is found, and by no other shard's key.
+            let conditions: Vec<_> =
+                names.iter().zip(&row).map(|(name, value)| format!("{name} = {value}")).collect();
+            let select = format!("SELECT * FROM t WHERE {}", conditions.join(" AND "));
+            if let Ok(howdah_route::Shards::One(shard)) =
+                chooser.route(&select).map(|route| route.shards)
+            {
+                let both = |path: &str| {
+                    format!(
+                        "SET LOCAL search_path = whole; {}; SET LOCAL search_path = {path}; {select}",
+                        insert.split(" RETURNING").next().unwrap()
+                    )
+                };
+                let whole = run(&mut client, "whole", &both("whole"));
+                let there = run(&mut client, "whole", &both(&format!("s{shard}")));
+                if let Ok(whole) = whole {
+                    assert_eq!(there, Ok(whole), "{select}");
+                }
+            }
+        }
+        // Most are understood, and nothing is by accident.
+        assert!(
+            sent > STATEMENTS / 3 && refused > 0,
+            "{columns:?}: {sent} sent, {refused} refused"
+        );
+    }
+}
+
+#[test]
+fn functions_over_rows_are_known_by_name() {
+    let Some((_cluster, mut client)) = server("functions over rows") else { return };
+    let names = client
+        .query("SELECT DISTINCT proname FROM pg_proc WHERE prokind IN ('a', 'w') ORDER BY 1")
+        .unwrap();
+    let mut chooser = Chooser::new(&[KeyType::Int], &[("t", &["k0"])]);
+    for row in &names[0].rows {
+        let name = row.text(0).unwrap();
+        let sql = format!("SELECT k0, \"{name}\"(x) FROM t");
+        let refusal = chooser.route(&sql).expect_err(&sql).to_string();
+        assert!(refusal.contains("cannot be put together"), "{sql}: {refusal}");
+    }
+    assert!(names[0].rows.len() > 40);
+}
