@@ -49,6 +49,7 @@ fn statement(random: &mut Random) -> String {
         "orders o LEFT JOIN countries i ON i.code = o.a",
         "countries i LEFT JOIN orders o ON i.code = o.a",
         "countries o",
+        "orders o CROSS JOIN items i LEFT JOIN countries c ON i.order_id = o.id",
         "(SELECT * FROM orders WHERE id = {k}) o",
         "(SELECT * FROM orders) o",
         "orders o RIGHT JOIN items i ON i.order_id = o.id",
@@ -72,6 +73,7 @@ fn statement(random: &mut Random) -> String {
         "order_id = {k}",
         "i.a = {k}",
         "true",
+        "CASE WHEN o.a = 1 THEN true ELSE (SELECT count(*) > 80 FROM items) END",
     ];
     let mut sql = match random.below(9) {
         0 => "SELECT count(*), sum(o.a), min(o.id), max(o.a)".to_owned(),
