@@ -124,6 +124,7 @@ fn stage_with(spec: PoolSpec, settings: Vec<Setting>) -> (Core, Sent, ClientId, 
         version: ProtocolVersion::V3_0,
         secret: CancelSecret([0; 32]),
         settings,
+        role: None,
     };
     let client = core.add_client(login).expect("the pool is known");
     core.greet_client(client, b"", Time(0), &mut sent);
