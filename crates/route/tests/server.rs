@@ -5,7 +5,7 @@
 //! a statement runs on the whole, and where it is sent, by the search path alone; and a row that is sent to
 //! the wrong shard is an error of the server.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 #[path = "server/answers.rs"]
 mod answers;

@@ -32,7 +32,8 @@ fn make(client: &mut Client) {
 
 /// A statement over orders, items and countries; not each is one that a server takes.
 fn statement(random: &mut Random) -> String {
-    let key = |random: &mut Random| (random.below(40) as i64 - 10).to_string();
+    let key =
+        |random: &mut Random| (random.next() % 40).cast_signed().saturating_sub(10).to_string();
     let from = random.one(&[
         "orders o",
         "orders o",
@@ -168,12 +169,14 @@ fn together(how: &FanOut, columns: &[String], answers: Vec<Rows>) -> Rows {
                     places.next().unwrap().0
                 }
             };
-            let number =
-                |cell: &Option<String>| cell.as_ref().and_then(|cell| cell.parse::<i64>().ok());
+            // A number, or one of a few words that are in one order everywhere.
+            let value = |cell: &Option<String>| {
+                cell.as_ref().map(|cell| (cell.parse::<i64>().ok(), cell.clone()))
+            };
             let compare = |one: &Vec<Option<String>>, other: &Vec<Option<String>>| {
                 by.iter().fold(Ordering::Equal, |known, by| {
                     let place = place(&by.column);
-                    let order = match (number(&one[place]), number(&other[place])) {
+                    let order = match (value(&one[place]), value(&other[place])) {
                         (None, None) => Ordering::Equal,
                         (None, _) if by.nulls_first => Ordering::Less,
                         (None, _) => Ordering::Greater,
