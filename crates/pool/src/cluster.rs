@@ -13,6 +13,7 @@
 //! their version has changed. [`judge`] says which of several servers is the primary.
 
 mod balance;
+mod court;
 mod judge;
 mod lag;
 mod member;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use self::member::{Ban, Member, MemberReport, MemberState};
 pub(crate) use self::{
     balance::Balance,
+    court::Court,
     judge::{Judge, Seen, Standing},
     lag::Track,
 };

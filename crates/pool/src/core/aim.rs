@@ -202,10 +202,7 @@ impl Core {
                 if server.pool != pool || server.state == ServerState::Opening {
                     continue;
                 }
-                if let ServerState::Linked(client) = server.state {
-                    self.refuse(client, &Refusal::Fenced, io);
-                }
-                self.close_server(id, io);
+                self.break_up(id, &Refusal::Fenced, io);
             }
         }
     }

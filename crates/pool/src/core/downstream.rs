@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Closes a server that cannot be followed, and its client.
-    fn break_up(&mut self, id: ServerId, refusal: &Refusal, io: &mut dyn Io) {
+    pub(super) fn break_up(&mut self, id: ServerId, refusal: &Refusal, io: &mut dyn Io) {
         self.doubt(id, io);
         let Some(server) = self.servers.get_mut(id) else { return };
         let cut_off = server.inlet.is_inside_forwarded();

@@ -21,11 +21,13 @@ pub(crate) enum Mutant {
 
 #[cfg(test)]
 impl Mutant {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
         Self::DoubleAnswer,
         Self::LimitBreach,
+        Self::WriteAstray,
+        Self::Unfenced,
     ];
 }

@@ -38,6 +38,8 @@ pub(super) struct Backend {
     left_by: Option<u32>,
     /// Client whose statement runs or ran last.
     pub(super) owner: Option<u32>,
+    /// The same, of what was fed last.
+    pub(super) ran: Option<u32>,
     /// A statement that takes its time: what it says in the end.
     pub(super) sleeping: Option<String>,
     /// What must not have happened.
@@ -70,6 +72,7 @@ impl Backend {
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.ran = None;
         self.input.extend_from_slice(bytes);
         self.work();
     }
@@ -445,6 +448,7 @@ impl Backend {
             self.violations.push(format!("{sql} finds {:?} of {:?}", self.leftovers, self.left_by));
         }
         self.owner = Some(owner);
+        self.ran = Some(owner);
     }
 
     fn leave(&mut self, what: &'static str) {

@@ -9,11 +9,14 @@ use howdah_wire::{
 };
 
 use super::{backend::Backend, random::Random};
+use crate::ServerRole;
 
 /// A client, its script and its expectations.
 pub(super) struct SimClient {
     pub(super) number: u32,
     pub(super) zone: String,
+    /// Which servers would do, of a database with several.
+    pub(super) role: ServerRole,
     shadow: Backend,
     /// What it was promised, in order.
     promised: VecDeque<Promise>,
@@ -47,6 +50,7 @@ impl SimClient {
         Self {
             number,
             zone: settings[0].1.to_owned(),
+            role: ServerRole::Any,
             shadow: Backend::new(settings),
             promised: VecDeque::new(),
             received: Vec::new(),

@@ -2,6 +2,7 @@
 //! all on one fake clock.
 
 mod actors;
+mod hosts;
 mod network;
 mod orders;
 mod wire;
@@ -13,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-use self::{network::Link, wire::Wire};
+use self::{hosts::Hosts, network::Link, wire::Wire};
 use super::{backend::Backend, random::Random, script::SimClient};
 use crate::{
-    Check, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reserve, Reset, ServerId, Statements, Time,
-    Transfer, WorkerId, core::Mutant,
+    Check, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reserve, Reset, ServerId, ServerRole,
+    Statements, Time, Transfer, WorkerId, cluster::Seen, core::Mutant,
 };
 
 const MS: u64 = 1_000_000;
@@ -46,6 +47,15 @@ enum Event {
     Wanted(usize, PoolId, WorkerId),
     Adopt(usize, usize, Box<Transfer>),
     Tick,
+    Ask(usize),
+    Heard(usize, u32, Option<Seen>),
+    Turned(usize),
+    Fail,
+    Start(usize),
+    Stream,
+    Promote { old: usize, new: usize },
+    Rejoin(usize),
+    Doubted(usize),
 }
 
 /// An end of a connection to the pooler.
@@ -80,12 +90,23 @@ pub(super) struct World {
     /// Tables change under prepared statements.
     outdates: bool,
     traced: bool,
+    /// Several servers behind one database, in some worlds.
+    hosts: Option<Hosts>,
 }
 
 impl World {
     pub(super) fn new(seed: u64, mutant: Option<Mutant>) -> Self {
         let mut random = Random::new(seed);
-        let specs: Vec<_> = (0..1 + random.below(2)).map(|_| spec(&mut random)).collect();
+        let mut specs: Vec<_> = (0..1 + random.below(2)).map(|_| spec(&mut random)).collect();
+        // Clients come to these; behind them are the members of the last, if it is a cluster.
+        let homes = u32::try_from(specs.len()).unwrap();
+        let mut own = Random::new(seed ^ 0x5eed << 40);
+        let hosts = own.percent(40).then(|| Hosts::new(PoolId(homes - 1), &mut own));
+        if let Some(hosts) = &hosts
+            && let Some(last) = specs.pop()
+        {
+            specs.extend(hosts.specs(&last));
+        }
         let mut limits: Vec<_> =
             specs.iter().map(|spec| Arc::clone(&spec.server_limits[0])).collect();
         let all = Limit::new(1 + u32::try_from(random.below(3)).unwrap());
@@ -133,19 +154,27 @@ impl World {
             faults,
             outdates,
             traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
+            hosts,
         };
         for number in 0..2 + world.random.below(4) {
             let number = u32::try_from(number).unwrap();
             let steps = 3 + u32::try_from(world.random.below(12)).unwrap();
             let zone = if world.random.percent(30) { "CET" } else { "UTC" };
             let settings = [("TimeZone", zone), ("application_name", "")];
-            let pool = number % u32::try_from(specs.len()).unwrap();
+            let pool = number % homes;
             let link = Link { pool: PoolId(pool), ..Link::default() };
-            world.clients.push((SimClient::new(number, &settings, steps), link));
+            let mut client = SimClient::new(number, &settings, steps);
+            if world.hosts.as_ref().is_some_and(|hosts| hosts.home == link.pool) {
+                let mostly = [ServerRole::Primary, ServerRole::Primary, ServerRole::Primary];
+                client.steps_left += u32::try_from(own.below(30)).unwrap();
+                client.role = *own.pick(&[&ServerRole::ALL[..], &mostly].concat());
+            }
+            world.clients.push((client, link));
             let at = world.random.below(20 * MS);
             world.at(at, Event::Connect(number as usize));
         }
         world.at(0, Event::Tick);
+        world.begin_hosts();
         world
     }
 
@@ -216,6 +245,13 @@ impl World {
             Event::Gone(End::Client(c)) => self.trace(&format_args!("c{c} is gone"), b"."),
             Event::Vanish(c) => self.trace(&format_args!("c{c} vanishes"), b"."),
             Event::LoggedIn(b, s) => self.trace(&format_args!("s{b} logged in: {s}"), b"."),
+            Event::Promote { old, new } => self.trace(&format_args!("h{old} -> h{new}"), b"."),
+            Event::Start(host) => self.trace(&format_args!("h{host} starts"), b"."),
+            Event::Stream => self.trace(&"standbys stream", b"."),
+            Event::Fail => self.trace(&"the primary fails", b"."),
+            Event::Heard(host, _, Some(seen)) => {
+                self.trace(&format_args!("h{host} is heard: {seen:?}"), b".");
+            }
             Event::Adopt(w, b, _) => self.trace(&format_args!("s{b} adopted by {w}"), b"."),
             _ => {}
         }
@@ -239,6 +275,7 @@ impl World {
                 if !self.backends[backend].1.closed {
                     self.trace(&format_args!("s{backend} hears"), &bytes);
                     self.backends[backend].0.feed(&bytes);
+                    self.check_place(backend)?;
                     self.backend_says(backend);
                 }
             }
@@ -296,6 +333,17 @@ impl World {
                 }
                 self.call(worker, |core, now, io| core.serve_waiting(pool, now, io));
             }
+            Event::Ask(host) => self.ask_host(host),
+            Event::Heard(host, doubts, seen) => self.host_heard(host, doubts, seen),
+            Event::Turned(worker) => {
+                self.call(worker, |core, now, io| core.clusters_turned(now, io));
+            }
+            Event::Fail => self.fail_host(),
+            Event::Start(host) => self.start_host(host),
+            Event::Stream => self.stream(),
+            Event::Promote { old, new } => self.promote(old, new),
+            Event::Rejoin(host) => self.rejoin(host),
+            Event::Doubted(host) => self.host_doubted(host),
             Event::Tick => {
                 for worker in 0..self.workers.len() {
                     self.call(worker, |core, now, io| core.tick(now, io));

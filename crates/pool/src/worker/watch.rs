@@ -9,7 +9,7 @@ mod probe;
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
@@ -17,6 +17,7 @@ use std::{
 };
 
 use howdah_connect::Endpoint;
+use howdah_net::Waker;
 
 use self::probe::{Probe, ProbeError};
 use super::{
@@ -24,8 +25,8 @@ use super::{
     mail::{Mail, Mailbox},
 };
 use crate::{
-    ClusterState, Member, MemberState, Time,
-    cluster::{Judge, Seen, Standing, Track},
+    ClusterState, Member, Time,
+    cluster::{Court, Seen, Standing},
     config::{ClusterPool, EntryRole},
 };
 
@@ -34,6 +35,9 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// Between two checks, however often one is wished for.
 const APART: Duration = Duration::from_millis(20);
+
+/// Checks in a row that may be made so soon.
+const ROUNDS_MAX: u32 = 3000;
 
 /// Between two looks at whether the pooler is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -45,22 +49,20 @@ pub(super) struct Watched {
     pub(super) name: String,
     pub(super) cluster: ClusterPool,
     pub(super) state: Arc<ClusterState>,
+    /// Locked before what was told.
     court: Mutex<Court>,
+    /// What was told of each server in the log.
+    told_log: Mutex<Vec<&'static str>>,
+    /// Whether a server was last seen to be another than the settings say.
+    contradicts: Box<[AtomicBool]>,
     /// How often somebody wished for a check.
-    wishes: Mutex<u64>,
-    wished: Condvar,
+    wishes: AtomicU32,
+    /// Of its threads.
+    wakers: Mutex<Vec<Waker>>,
     has_begun: AtomicBool,
     is_over: AtomicBool,
     /// Version of what workers were told last.
     told: AtomicU32,
-}
-
-#[derive(Debug)]
-struct Court {
-    judge: Judge,
-    track: Track,
-    /// What was told of each server in the log.
-    told: Vec<&'static str>,
 }
 
 impl Watched {
@@ -68,20 +70,19 @@ impl Watched {
         let settings = &cluster.settings;
         let roles = cluster.servers.iter().map(|server| server.role);
         let servers = cluster.servers.len();
-        let court = Court {
-            judge: Judge::new(servers, settings.primary_return),
-            track: Track::default(),
-            told: vec![""; servers],
-        };
+        let state = ClusterState::new(roles, settings.ban);
+        let court = Court::new(&cluster, Arc::clone(&state));
         Self {
             name: name.to_owned(),
-            state: ClusterState::new(roles, settings.ban),
+            state,
             cluster,
             court: Mutex::new(court),
-            wishes: Mutex::default(),
-            wished: Condvar::new(),
+            contradicts: (0..servers).map(|_| AtomicBool::new(false)).collect(),
+            wishes: AtomicU32::new(0),
+            wakers: Mutex::default(),
             has_begun: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            told_log: Mutex::new(vec![""; servers]),
             told: AtomicU32::new(0),
         }
     }
@@ -94,8 +95,9 @@ impl Watched {
 
     /// Has all of its servers be asked at once: one that ended may have a successor among the others.
     pub(super) fn ask_now(&self) {
-        *self.wishes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.wished.notify_all();
+        self.wishes.fetch_add(1, Ordering::Release);
+        let wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        wakers.iter().for_each(Waker::wake);
     }
 
     /// Those of its servers that are called so, by host or by host and port.
@@ -116,78 +118,34 @@ impl Watched {
         self.court.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for as long, or until a wish comes that `seen` does not know of.
-    fn wait(&self, pause: Duration, seen: &mut u64) {
-        let deadline = Instant::now() + pause;
-        let mut wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);
-        while *wishes == *seen {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            let woken = self.wished.wait_timeout(wishes, left);
-            wishes = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *seen = *wishes;
+    fn told(&self) -> MutexGuard<'_, Vec<&'static str>> {
+        self.told_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what a server says of itself. Gives whether it still holds.
     fn heard(&self, server: usize, doubts: u32, seen: &Seen, now: Time) -> bool {
-        let mut court = self.court();
-        court.judge.hear(server, Some(seen.clone()), now);
-        let standings = court.judge.standings(now);
-        let standing = |at: usize| match self.cluster.servers[at].role {
-            EntryRole::Auto => standings[at],
-            EntryRole::Primary => Standing::Primary,
-            EntryRole::Replica => Standing::Replica,
-        };
-        if standing(server) == Standing::Primary && !seen.is_in_recovery {
-            court.track.note(server, seen.lsn, now);
-        }
-        let behind = court.track.behind(seen.lsn, now).filter(|_| seen.is_in_recovery);
-        let settings = &self.cluster.settings;
-        let lags = behind.is_some_and(|(bytes, time)| {
-            settings.lag_max_bytes.is_some_and(|most| bytes > most.get())
-                || settings.lag_max.is_some_and(|most| time > most)
-        });
-        let found = MemberState {
-            timeline: seen.timeline,
-            lsn: seen.lsn,
-            lag_bytes: behind.map(|(bytes, _)| bytes),
-            lag: behind.map(|(_, time)| time),
-            lags,
-        };
-        for (at, member) in self.state.members.iter().enumerate().filter(|(at, _)| *at != server) {
-            member.stands(standing(at));
-        }
-        let member = &self.state.members[server];
-        let holds = member.check_succeeded(doubts, standing(server), found, now);
-        self.tell_log(&mut court);
+        let (mut court, mut told) = (self.court(), self.told());
+        let holds = court.heard(server, doubts, seen, now);
+        self.tell_log(&mut told);
         if self.cluster.servers[server].role != EntryRole::Auto {
-            self.contradict(server, seen, &mut court);
+            self.contradict(server, seen);
         }
         holds
     }
 
     /// Takes that a server does not answer.
     fn unheard(&self, server: usize, reason: &str, now: Time) {
-        let mut court = self.court();
-        court.judge.hear(server, None, now);
-        // It may have been the last of whom nothing was known.
-        let standings = court.judge.standings(now);
-        for (member, standing) in self.state.members.iter().zip(standings) {
-            member.stands(standing);
-        }
-        if self.state.members[server].check_failed(now, reason) {
+        let (mut court, mut told) = (self.court(), self.told());
+        if court.unheard(server, reason, now) {
             let (database, server) = (&self.name, &self.cluster.servers[server].endpoint);
             tracing::warn!(database, %server, reason, "a server does not answer");
         }
-        self.tell_log(&mut court);
+        self.tell_log(&mut told);
     }
 
     /// Tells what servers have become. That there are two primaries is an alarm.
-    fn tell_log(&self, court: &mut Court) {
-        for (at, told) in court.told.iter_mut().enumerate() {
+    fn tell_log(&self, told: &mut [&'static str]) {
+        for (at, told) in told.iter_mut().enumerate() {
             let report = self.state.members[at].report();
             let standing = self.state.members[at].standing();
             if std::mem::replace(told, report.role) == report.role {
@@ -207,11 +165,10 @@ impl Watched {
     }
 
     /// Tells that a server is not what the settings say it is.
-    fn contradict(&self, server: usize, seen: &Seen, court: &mut Court) {
+    fn contradict(&self, server: usize, seen: &Seen) {
         let entry = &self.cluster.servers[server];
         let is_right = seen.is_in_recovery == (entry.role == EntryRole::Replica);
-        let word = if is_right { entry.role.as_str() } else { "not what it is said to be" };
-        if std::mem::replace(&mut court.told[server], word) != word && !is_right {
+        if self.contradicts[server].swap(!is_right, Ordering::Relaxed) == is_right && !is_right {
             let (database, said, server) = (&self.name, entry.role.as_str(), &entry.endpoint);
             let is_in_recovery = seen.is_in_recovery;
             tracing::error!(database, %server, said, is_in_recovery, "a server is not what it is said to be");
@@ -233,19 +190,33 @@ pub(super) fn begin(watched: &Arc<Watched>, front: &Arc<Front>, mailboxes: &Arc<
     for server in 0..watched.cluster.servers.len() {
         let (watched, front, mailboxes) =
             (Arc::clone(watched), Arc::clone(front), Arc::clone(mailboxes));
-        let watch = move || watch(&watched, server, &front, &mailboxes);
+        let watch = move || match Probe::new() {
+            Ok(probe) => watch(&watched, server, probe, &front, &mailboxes),
+            Err(error) => tracing::error!(%error, "cannot watch a server"),
+        };
         if let Err(error) = thread::Builder::new().name(format!("check-{server}")).spawn(watch) {
             tracing::error!(%error, "cannot watch a server");
         }
     }
 }
 
-fn watch(watched: &Watched, server: usize, front: &Front, mailboxes: &[Arc<Mailbox>]) {
+fn watch(
+    watched: &Watched,
+    server: usize,
+    mut probe: Probe,
+    front: &Front,
+    mailboxes: &[Arc<Mailbox>],
+) {
     let settings = &watched.cluster.settings;
-    let mut probe = Probe::default();
-    let (mut wishes, mut attempt) = (0, 0);
-    while !front.is_over() && !watched.is_over.load(Ordering::Relaxed) {
-        let member = &watched.state.members[server];
+    let member = &watched.state.members[server];
+    match probe.waker() {
+        Ok(waker) => watched.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker),
+        Err(error) => tracing::warn!(%error, "a server is asked at its times only"),
+    }
+    let (mut attempt, mut rounds) = (0, 0);
+    let is_over = || front.is_over() || watched.is_over.load(Ordering::Relaxed);
+    while !is_over() {
+        let wishes = watched.wishes.load(Ordering::Acquire);
         let doubts = member.doubts();
         let deadline = Instant::now() + settings.check_timeout;
         let entry = front.directory.checker(watched, server, attempt);
@@ -276,17 +247,23 @@ fn watch(watched: &Watched, server: usize, front: &Front, mailboxes: &[Arc<Mailb
         if watched.told.swap(version, Ordering::Relaxed) != version {
             mailboxes.iter().for_each(|mailbox| mailbox.send(Mail::ClustersTurned));
         }
-        if !watched.has_primary() && entry.is_some() {
+        // Where there is none for long, there may be none at all: standbys only.
+        rounds = if watched.has_primary() { 0 } else { rounds + 1 };
+        if (1..ROUNDS_MAX).contains(&rounds) && entry.is_some() {
             pause = pause.min(SOON);
         }
-        thread::sleep(APART.min(pause));
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            let before = wishes;
-            watched
-                .wait(LOOK_EVERY.min(until.saturating_duration_since(Instant::now())), &mut wishes);
-            if wishes != before || front.is_over() {
+        let asked = Instant::now();
+        let mut is_wished = false;
+        while !is_over() {
+            is_wished |= watched.wishes.load(Ordering::Acquire) != wishes;
+            let until = asked + if is_wished { APART.min(pause) } else { pause };
+            if Instant::now() >= until {
                 break;
+            }
+            if probe.rest(until.min(Instant::now() + LOOK_EVERY)) {
+                // Whoever answers next may have been started since.
+                member.doubt();
+                watched.ask_now();
             }
         }
     }

@@ -15,8 +15,8 @@ impl World {
         secret.fill_with(|| self.random.below(256) as u8);
         let secret = CancelSecret(secret);
         let pool = self.clients[client].1.pool;
-        let login =
-            ClientLogin { pool, version: ProtocolVersion::V3_2, secret, settings, role: None };
+        let role = Some(self.clients[client].0.role);
+        let login = ClientLogin { pool, version: ProtocolVersion::V3_2, secret, settings, role };
         let id = self.workers[worker].core.add_client(login).expect("the pool is known");
         self.attach(End::Client(client), worker, Peer::Client(id));
         self.call(worker, |core, now, io| core.greet_client(id, b"", now, io));
@@ -71,8 +71,16 @@ impl World {
         }
     }
 
+    /// Whether a server's host is alive.
+    fn is_there(&mut self, backend: usize) -> bool {
+        let pool = self.backends[backend].1.pool;
+        let host = self.hosts.as_mut().and_then(|hosts| hosts.host(pool));
+        host.is_none_or(|host| host.is_alive)
+    }
+
     pub(super) fn logged_in(&mut self, backend: usize, succeeded: bool) {
         let Some((worker, Peer::Server(id))) = self.backends[backend].1.at else { return };
+        let succeeded = succeeded && self.is_there(backend);
         if succeeded && !self.backends[backend].1.closed {
             let parameters = AT_LOGIN.map(|(name, value)| Setting::new(name, value)).into();
             let cancel_key = CancelKey::new(i32::try_from(backend).unwrap(), b"four");
@@ -82,7 +90,9 @@ impl World {
             self.backends[backend].1.closed = true;
             self.backends[backend].1.at = None;
             self.workers[worker].ends.remove(&Peer::Server(id));
-            let failure = ServerFailure { sqlstate: *b"57P03", message: "starting up".to_owned() };
+            let is_there = self.is_there(backend);
+            let sqlstate = if is_there { *b"57P03" } else { *b"08006" };
+            let failure = ServerFailure { sqlstate, message: "starting up".to_owned() };
             self.call(worker, |core, now, io| core.server_failed(id, failure, now, io));
         }
     }

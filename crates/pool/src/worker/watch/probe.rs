@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Instant};
 
-use howdah_net::{Interest, Poller, Received, Stream, Token};
+use howdah_net::{Interest, Poller, Received, Stream, Token, Waker};
 use howdah_wire::{Frame, backend::Message, frontend::encode};
 
 use crate::{
@@ -49,19 +49,57 @@ impl From<io::Error> for ProbeError {
 }
 
 /// A connection for questions, if there is one.
-#[derive(Debug, Default)]
-pub(super) struct Probe(Option<Line>);
+#[derive(Debug)]
+pub(super) struct Probe {
+    poller: Poller,
+    line: Option<Line>,
+}
 
 #[derive(Debug)]
 struct Line {
     stream: Stream,
-    poller: Poller,
     read: Vec<u8>,
     /// By whose login it was made, so that other settings make another.
     entry: Arc<PoolEntry>,
 }
 
 impl Probe {
+    /// # Errors
+    ///
+    /// The process is out of descriptors.
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { poller: Poller::new()?, line: None })
+    }
+
+    /// Ends [`Probe::rest`] early.
+    pub(super) fn waker(&self) -> io::Result<Waker> {
+        self.poller.waker()
+    }
+
+    /// Waits until then, or until something happens. Gives whether the connection has ended: that the
+    /// server was started anew would else be seen at the next question only.
+    pub(super) fn rest(&mut self, until: Instant) -> bool {
+        if self.poller.wait(Some(until), &mut Vec::new()).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(1)); // Then there is no hurry.
+        }
+        let Some(line) = &mut self.line else { return false };
+        let mut buffer = [0; 4096];
+        loop {
+            match line.stream.receive(&mut buffer) {
+                Ok(Received::Drained(0)) => return false,
+                Ok(Received::Bytes(some) | Received::Drained(some)) => {
+                    line.read.extend_from_slice(&buffer[..some]);
+                    if line.take(&mut Vec::new()).is_err() {
+                        break; // It says goodbye.
+                    }
+                }
+                Ok(Received::Closed) | Err(_) => break,
+            }
+        }
+        self.line = None;
+        true
+    }
+
     /// Asks a server; logs in before where that is due.
     ///
     /// # Errors
@@ -73,25 +111,29 @@ impl Probe {
         front: &Front,
         deadline: Instant,
     ) -> Result<Seen, ProbeError> {
-        let kept = self.0.take().filter(|line| Arc::ptr_eq(&line.entry, entry));
+        let kept = self.line.take().filter(|line| Arc::ptr_eq(&line.entry, entry));
         if let Some(mut line) = kept {
             // A connection that is gone says only that the one it led to is.
-            if let Ok(seen) = line.ask(deadline) {
-                self.0 = Some(line);
+            if let Ok(seen) = line.ask(&mut self.poller, deadline) {
+                self.line = Some(line);
                 return Ok(seen);
             }
         }
-        let mut line = log_in(entry, front, deadline)?;
-        let seen = line.ask(deadline)?;
-        self.0 = Some(line);
+        let mut line = log_in(&mut self.poller, entry, front, deadline)?;
+        let seen = line.ask(&mut self.poller, deadline)?;
+        self.line = Some(line);
         Ok(seen)
     }
 }
 
-fn log_in(entry: &Arc<PoolEntry>, front: &Front, deadline: Instant) -> Result<Line, ProbeError> {
+fn log_in(
+    poller: &mut Poller,
+    entry: &Arc<PoolEntry>,
+    front: &Front,
+    deadline: Instant,
+) -> Result<Line, ProbeError> {
     let name = ServerId::new(0, 0); // Of no core.
     let mut entrance = Entrance::server(ServerEntrance::new(name, Arc::clone(entry)));
-    let mut poller = Poller::new()?;
     loop {
         match entrance.advance(front, true) {
             Progress::Server(_, ready, _) => {
@@ -103,7 +145,7 @@ fn log_in(entry: &Arc<PoolEntry>, front: &Front, deadline: Instant) -> Result<Li
                     poller.add_for(&stream, Token(0), Interest::Both)?;
                 }
                 let (read, entry) = (ready.received, Arc::clone(entry));
-                return Ok(Line { stream, poller, read, entry });
+                return Ok(Line { stream, read, entry });
             }
             Progress::NoServer(_, failure) => {
                 let is_refusal =
@@ -121,7 +163,7 @@ fn log_in(entry: &Arc<PoolEntry>, front: &Front, deadline: Instant) -> Result<Li
             poller.add_for(stream, Token(0), Interest::Both)?;
             entrance.watched = Some(Interest::Both);
         }
-        wait(&mut poller, deadline)?;
+        wait(poller, deadline)?;
     }
 }
 
@@ -135,7 +177,7 @@ fn wait(poller: &mut Poller, deadline: Instant) -> Result<(), ProbeError> {
 }
 
 impl Line {
-    fn ask(&mut self, deadline: Instant) -> Result<Seen, ProbeError> {
+    fn ask(&mut self, poller: &mut Poller, deadline: Instant) -> Result<Seen, ProbeError> {
         let mut question = Vec::new();
         let no_question = |_| ProbeError::Refused("the question cannot be asked".to_owned());
         encode::query(&mut question, QUESTION).map_err(no_question)?;
@@ -144,7 +186,7 @@ impl Line {
             let taken = self.stream.send(&question[sent..])?;
             sent += taken;
             if taken == 0 {
-                wait(&mut self.poller, deadline)?;
+                wait(poller, deadline)?;
             }
         }
         let mut row = Vec::new();
@@ -157,7 +199,7 @@ impl Line {
                 Received::Closed => {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }
-                Received::Drained(0) => wait(&mut self.poller, deadline)?,
+                Received::Drained(0) => wait(poller, deadline)?,
                 Received::Bytes(some) | Received::Drained(some) => {
                     self.read.extend_from_slice(&buffer[..some]);
                 }

@@ -1,0 +1,86 @@
+//! [`Court`]: what servers of a cluster said, and what follows from it for each.
+
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
+
+use super::{ClusterState, Judge, MemberState, Seen, Standing, Track};
+use crate::{
+    config::{ClusterPool, EntryRole},
+    time::Time,
+};
+
+/// Takes what servers say, and writes what they are into what workers look at.
+#[derive(Debug)]
+pub(crate) struct Court {
+    state: Arc<ClusterState>,
+    roles: Box<[EntryRole]>,
+    lag_max: Option<Duration>,
+    lag_max_bytes: Option<NonZeroU64>,
+    judge: Judge,
+    track: Track,
+}
+
+impl Court {
+    pub(crate) fn new(cluster: &ClusterPool, state: Arc<ClusterState>) -> Self {
+        let settings = &cluster.settings;
+        Self {
+            state,
+            roles: cluster.servers.iter().map(|server| server.role).collect(),
+            lag_max: settings.lag_max,
+            lag_max_bytes: settings.lag_max_bytes,
+            judge: Judge::new(cluster.servers.len(), settings.primary_return),
+            track: Track::default(),
+        }
+    }
+
+    /// Takes what a server said of itself, when it was asked after so many doubts. Gives whether it
+    /// still holds.
+    pub(crate) fn heard(&mut self, server: usize, doubts: u32, seen: &Seen, now: Time) -> bool {
+        self.judge.hear(server, Some(seen.clone()), now);
+        let standings = self.standings(now);
+        if standings[server] == Standing::Primary && !seen.is_in_recovery {
+            self.track.note(server, seen.lsn, now);
+        }
+        let behind = self.track.behind(seen.lsn, now).filter(|_| seen.is_in_recovery);
+        let lags = behind.is_some_and(|(bytes, time)| {
+            self.lag_max_bytes.is_some_and(|most| bytes > most.get())
+                || self.lag_max.is_some_and(|most| time > most)
+        });
+        let found = MemberState {
+            timeline: seen.timeline,
+            lsn: seen.lsn,
+            lag_bytes: behind.map(|(bytes, _)| bytes),
+            lag: behind.map(|(_, time)| time),
+            lags,
+        };
+        // The others first: there are never two to write to.
+        self.tell_others(server, &standings);
+        self.state.members[server].check_succeeded(doubts, standings[server], found, now)
+    }
+
+    /// Takes that a server did not answer. Gives whether it was news.
+    pub(crate) fn unheard(&mut self, server: usize, reason: &str, now: Time) -> bool {
+        self.judge.hear(server, None, now);
+        // It may have been the last of whom nothing was known.
+        let standings = self.standings(now);
+        self.tell_others(server, &standings);
+        let member = &self.state.members[server];
+        member.stands(standings[server]);
+        member.check_failed(now, reason)
+    }
+
+    fn tell_others(&self, server: usize, standings: &[Standing]) {
+        let members = self.state.members.iter().zip(standings).enumerate();
+        for (_, (member, standing)) in members.filter(|(at, _)| *at != server) {
+            member.stands(*standing);
+        }
+    }
+
+    fn standings(&mut self, now: Time) -> Vec<Standing> {
+        let said = |(standing, role): (Standing, &EntryRole)| match role {
+            EntryRole::Auto => standing,
+            EntryRole::Primary => Standing::Primary,
+            EntryRole::Replica => Standing::Replica,
+        };
+        self.judge.standings(now).into_iter().zip(&self.roles).map(said).collect()
+    }
+}
