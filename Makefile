@@ -8,7 +8,7 @@ SECONDS ?= 60
 SEEDS ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt fuzz simulate bench compat doc receivers
+.PHONY: help setup demo test lint fmt fuzz simulate failover bench compat doc receivers
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -38,6 +38,9 @@ fuzz: ## Fuzz the parsers, or one: make fuzz TARGET=sql SECONDS=600.
 
 simulate: ## Run the pooler through invented worlds, and find planted mistakes: make simulate SEEDS=100000.
 	HOWDAH_POOL_SEEDS=$(SEEDS) $(CARGO) test --package howdah-pool --lib sim:: -- --nocapture
+
+failover: setup ## Kill a primary, promote its standby, start the old one again, before a pooler: 20 times, with other pauses each.
+	HOWDAH_FAILOVER_RUNS=20 $(CARGO) test --package howdah-pool --test it -- failovers_lose_nothing --nocapture
 
 compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18.
 	compat/run
