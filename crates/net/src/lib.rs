@@ -12,6 +12,7 @@
 
 mod dialer;
 mod listener;
+mod passed;
 mod poller;
 mod stream;
 mod sys;
@@ -20,6 +21,7 @@ mod timers;
 
 pub use dialer::{DialError, Dialer};
 pub use listener::{ListenError, Listener};
+pub use passed::{PassedError, PassedSocket, passed_sockets};
 pub use poller::{Interest, Poller, Readiness, Token, Waker};
 pub use stream::{Received, Stream};
 pub use tcp::TcpOptions;

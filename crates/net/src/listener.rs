@@ -175,6 +175,8 @@ impl Listener {
         ioctl_fionbio(&socket, true)?;
         let address = getsockname(&socket)?;
         let place = if let Ok(address) = SocketAddr::try_from(address.clone()) {
+            // Those that are accepted have it from here.
+            set_tcp_nodelay(&socket, true)?;
             Place::Tcp(address)
         } else {
             let unix = SocketAddrUnix::try_from(address)?;

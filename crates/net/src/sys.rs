@@ -1,12 +1,12 @@
-//! The one system call that has no safe wrapper.
+//! The two system calls that have no safe wrapper.
 #![allow(
     unsafe_code,
-    reason = "a socket option that rustix does not know; what it gets lives on the stack"
+    reason = "a socket option that rustix does not know, and descriptors that we know by number"
 )]
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd as _},
+    os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -31,4 +31,19 @@ pub(crate) fn set_tcp_defer_accept(socket: impl AsFd, patience: Duration) -> io:
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes a descriptor ours that was open when the process began and that nothing else of it knows of; a
+/// process that we start does not get it.
+///
+/// # Errors
+///
+/// Nothing is open under the number.
+pub(crate) fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the call has numbers only; one that is not open is an error.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and by the caller's word nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -61,6 +61,7 @@ pub use core::{
     ServerReport, Transfer,
 };
 pub use gate::Gate;
+pub use howdah_net::{PassedError, PassedSocket, passed_sockets};
 pub use ids::{ClientId, Peer, PoolId, ServerId, WorkerId};
 pub use io::{Backlog, Io};
 pub use limits::{Limit, Permits};

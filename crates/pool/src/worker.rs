@@ -21,6 +21,7 @@ mod front;
 mod group;
 mod helpers;
 mod link;
+mod listening;
 mod lookup;
 mod mail;
 mod reload;
@@ -35,14 +36,14 @@ mod watch;
 
 use std::{
     io,
-    net::{SocketAddr, ToSocketAddrs as _},
+    net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::{self, JoinHandle},
 };
 
 use howdah_connect::tls::TlsError;
-use howdah_net::{ListenError, Listener, Poller};
+use howdah_net::{ListenError, Listener, PassedSocket, Poller};
 
 pub use self::{
     control::Control,
@@ -52,6 +53,7 @@ use self::{
     directory::Directory,
     front::Front,
     helpers::Helpers,
+    listening::Places,
     mail::{Mail, Mailbox},
     run::{Parts, Worker},
     takeover::{Giver, Heir},
@@ -154,7 +156,21 @@ impl Pooler {
     ///
     /// [`StartError`]; nothing is left behind.
     pub fn start_from(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
-        Self::begin(config, origin, None)
+        Self::start_at(Vec::new(), config, origin)
+    }
+
+    /// The same at sockets that were passed to this process instead of where the settings say; if there
+    /// are any.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left behind.
+    pub fn start_at(
+        passed: Vec<PassedSocket>,
+        config: Config,
+        origin: Option<Origin>,
+    ) -> Result<Self, StartError> {
+        Self::begin(config, origin, passed, None)
     }
 
     /// Takes over from the process that serves now, by `listen.takeover`: its listeners, and its clients
@@ -166,7 +182,7 @@ impl Pooler {
     /// [`StartError`]; the other process serves on.
     pub fn take_over(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
         let heir = Heir::knock(&config)?;
-        Self::begin(config, origin, Some(heir))
+        Self::begin(config, origin, Vec::new(), Some(heir))
     }
 
     /// Whether another process has taken over, or is about to.
@@ -177,6 +193,7 @@ impl Pooler {
     fn begin(
         config: Config,
         origin: Option<Origin>,
+        passed: Vec<PassedSocket>,
         mut heir: Option<Heir>,
     ) -> Result<Self, StartError> {
         let workers = match config.workers {
@@ -188,17 +205,18 @@ impl Pooler {
             return Err(StartError::Workers { workers });
         }
         let workers = workers.min(most);
-        let (mut addresses, mut listeners) = (Vec::new(), Vec::new());
-        listeners.resize_with(workers, Vec::new);
-        let mut inherited =
+        let inherited =
             heir.as_mut().map(|it| std::mem::take(&mut it.listeners)).unwrap_or_default();
-        listen_tcp(&config, &mut inherited, &mut listeners, &mut addresses)?;
-        let unix = listen_unix(&config, &mut inherited, &addresses, &mut listeners)?;
-        drop(inherited);
+        let are_given = heir.as_ref().is_some_and(|heir| heir.are_given);
+        let places = match passed.is_empty() && !are_given {
+            true => Places::named(&config, inherited, workers)?,
+            false => {
+                let passed = passed.into_iter().map(|socket| socket.listener);
+                Places::given(&config, passed.chain(inherited).collect(), workers)?
+            }
+        };
+        let Places { listeners, addresses, unix, shown, are_given } = places;
         let door = takeover::place(&config);
-        let tcp = listeners.iter().flatten().filter(|it| it.tcp_address().is_some());
-        let shown = tcp.chain(&unix).filter(|_| door.is_some());
-        let shown = shown.map(Listener::try_clone).collect::<io::Result<Vec<_>>>()?;
 
         let tls = tls::server_config(&config.tls)?;
         let front = Arc::new(Front::new(Directory::new(config)?, tls, origin));
@@ -243,7 +261,8 @@ impl Pooler {
             thread::Builder::new().name("takeover".to_owned()).spawn(move || taker.run())?;
         }
         if let Some(path) = door {
-            let giver = Giver { control: pooler.control(), listeners: shown, path };
+            let control = pooler.control();
+            let giver = Giver { control, listeners: shown, are_given, path };
             let watch = move || takeover::watch(&giver);
             thread::Builder::new().name("handover".to_owned()).spawn(watch)?;
         }
@@ -344,86 +363,4 @@ impl End {
         // Nobody says anything; the last worker takes the sender along.
         let _ = self.0.recv();
     }
-}
-
-/// One listener per address and worker.
-fn listen_tcp(
-    config: &Config,
-    inherited: &mut Vec<Listener>,
-    listeners: &mut [Vec<Listener>],
-    addresses: &mut Vec<SocketAddr>,
-) -> Result<(), StartError> {
-    let listen = &config.listen;
-    for text in &listen.addresses {
-        for address in resolve(text, listen.port)? {
-            let mut found = address;
-            let is_it = |listener: &mut Listener| {
-                let there = listener.tcp_address();
-                there.is_some_and(|it| {
-                    it.ip() == address.ip() && [0, it.port()].contains(&address.port())
-                })
-            };
-            let mut ready = inherited.extract_if(.., is_it).collect::<Vec<_>>().into_iter();
-            if let Some(first) = ready.as_slice().first() {
-                found = first.tcp_address().unwrap_or(found);
-            } else if found.port() != 0 {
-                Listener::check_free(found)?;
-            }
-            for own in &mut *listeners {
-                if let Some(listener) = ready.next() {
-                    own.push(listener);
-                    continue;
-                }
-                let listener = Listener::tcp(found, listen.backlog, listen.defer_accept)?;
-                config.tcp.options().apply(&listener)?;
-                found = listener.tcp_address().unwrap_or(found);
-                own.push(listener);
-            }
-            // Connections wait at each of them.
-            ready
-                .zip((0..listeners.len()).cycle())
-                .for_each(|(it, worker)| listeners[worker].push(it));
-            addresses.push(found);
-        }
-    }
-    Ok(())
-}
-
-fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>, StartError> {
-    if text == "*" {
-        return Ok(vec![([0, 0, 0, 0], port).into(), ([0_u16; 8], port).into()]);
-    }
-    let wrong = || StartError::Address { text: text.to_owned() };
-    let (host, port) = crate::config::host_and_port(text, port).map_err(|_| wrong())?;
-    let found: Vec<_> = (host, port).to_socket_addrs().map_err(|_| wrong())?.collect();
-    if found.is_empty() { Err(wrong()) } else { Ok(found) }
-}
-
-/// One listener per directory, which all workers watch.
-fn listen_unix(
-    config: &Config,
-    inherited: &mut Vec<Listener>,
-    addresses: &[SocketAddr],
-    listeners: &mut [Vec<Listener>],
-) -> Result<Vec<Listener>, StartError> {
-    let listen = &config.listen;
-    let port = match (listen.port, addresses.first()) {
-        (0, Some(found)) => found.port(),
-        (port, _) => port,
-    };
-    let group = listen.unix_group.as_deref().map(group::number).transpose()?;
-    let mut unix = Vec::new();
-    for directory in &listen.unix_directories {
-        let path = directory.join(format!(".s.PGSQL.{port}"));
-        let is_it = |listener: &Listener| listener.unix_path() == Some(&path);
-        let listener = match inherited.iter().position(is_it) {
-            Some(at) => inherited.swap_remove(at),
-            None => Listener::unix(&path, listen.unix_mode, group, listen.backlog)?,
-        };
-        for own in &mut *listeners {
-            own.push(listener.try_clone()?);
-        }
-        unix.push(listener);
-    }
-    Ok(unix)
 }

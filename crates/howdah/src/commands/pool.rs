@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 use howdah_pool::{
     Control, Origin, Pooler,
     config::{Config, EXAMPLE, Read, ReadError, Remark},
+    passed_sockets,
 };
 use rustix::{
     process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
@@ -38,6 +39,9 @@ use crate::{
 /// tells.
 ///
 /// Operators connect to the database howdah, or pgbouncer, and say SHOW HELP there.
+///
+/// Sockets that a service manager passes (systemd's socket activation) are listened at instead of those
+/// that the settings name.
 ///
 /// SIGHUP reads the settings again: those that are wrong are refused as a whole, and what changed is
 /// logged.
@@ -98,11 +102,14 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let flag = ctx.interrupted();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let origin = Origin { path, workers: args.workers };
+    let passed = passed_sockets()
+        .context("cannot use the sockets that the service manager passed")
+        .hint("see deploy/howdah-pool.socket")?;
     let pooler = match args.takeover {
         true => Pooler::take_over(config, Some(origin))
             .context("cannot start the pooler")
             .hint("the other process has to run, as the same user, with the same listen.takeover"),
-        false => Pooler::start_from(config, Some(origin))
+        false => Pooler::start_at(passed, config, Some(origin))
             .context("cannot start the pooler")
             .hint("is another pooler running there? Places are set by [pool.listen]"),
     }?;

@@ -23,8 +23,13 @@ fn instructions(dockerfile: &str) -> Vec<Vec<String>> {
 
 /// Whether a command line is understood up to one wrong option behind it.
 fn is_understood(words: &[String]) -> Result<(), String> {
+    is_understood_but("--interval", words)
+}
+
+/// The same with another option that takes no such word.
+fn is_understood_but(option: &str, words: &[String]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
-    let output = howdah(folder.path()).args(words).args(["--interval", "soon"]).output().unwrap();
+    let output = howdah(folder.path()).args(words).args([option, "soon"]).output().unwrap();
     let said = text(&output.stderr);
     match output.status.code() {
         Some(2) if said.contains("'soon'") => Ok(()),
@@ -101,4 +106,23 @@ fn the_unit_of_a_watch_starts_what_there_is() {
     let words = words(&start.replace("%d/howdah.toml", "/dev/null"));
     assert_eq!(words[0], "/usr/bin/howdah");
     is_understood(&words[1..]).unwrap();
+}
+
+#[test]
+fn the_units_of_the_pooler_belong_together() {
+    let unit = read("deploy/howdah-pool.service");
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let words = words(start);
+    assert_eq!(words[0], "/usr/bin/howdah");
+    is_understood_but("--workers", &words[1..]).unwrap();
+    // What the pooler says and does by itself is what the unit counts on.
+    for line in ["Type=notify", "NotifyAccess=all", "ExecReload=/bin/kill -HUP $MAINPID"] {
+        assert!(unit.lines().any(|it| it == line), "{line}");
+    }
+    // A socket unit is for the service of its name unless it says otherwise, and has to be accepted from.
+    let sockets = read("deploy/howdah-pool.socket");
+    assert!(!sockets.contains("Accept=") && !sockets.contains("Service="));
+    let listens = sockets.lines().filter_map(|line| line.strip_prefix("ListenStream="));
+    let ports: Vec<_> = listens.map(|place| place.rsplit(['.', ':']).next().unwrap()).collect();
+    assert_eq!(ports, ["6432", "6432"], "clients look for a unix socket by the port's number");
 }

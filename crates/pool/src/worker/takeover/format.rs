@@ -27,6 +27,8 @@ pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
 pub(super) const HELLO: u8 = 1;
 /// Old to new: a listener's descriptor.
 pub(super) const LISTENER: u8 = 2;
+/// What is said of one that a service manager opened: it is used as it is.
+pub(super) const GIVEN: &[u8] = b"given";
 /// Old to new: these were all listeners; with what is paused and disabled.
 pub(super) const LISTENERS_END: u8 = 3;
 /// New to old: it accepts clients, and takes those that there are.

@@ -44,6 +44,8 @@ pub(in crate::worker) struct Leaver {
 pub(in crate::worker) struct Giver {
     pub(in crate::worker) control: Control,
     pub(in crate::worker) listeners: Vec<Listener>,
+    /// Whether others opened them, so that settings do not name them.
+    pub(in crate::worker) are_given: bool,
     pub(in crate::worker) path: PathBuf,
 }
 
@@ -119,7 +121,8 @@ impl Giver {
             return Err(unexpected());
         }
         for listener in &self.listeners {
-            line::send(line, LISTENER, b"", Some(listener.as_fd()))?;
+            let kind: &[u8] = if self.are_given { GIVEN } else { b"" };
+            line::send(line, LISTENER, kind, Some(listener.as_fd()))?;
         }
         let gates = self.control.front.directory.gates().into_iter();
         let gates = gates.map(|(name, gate)| (name, gate.is_paused(), gate.is_disabled()));

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(in crate::worker) struct Heir {
     line: UnixStream,
     pub(in crate::worker) listeners: Vec<Listener>,
+    /// Whether they are to be used as they are, whatever the settings say.
+    pub(in crate::worker) are_given: bool,
     gates: Vec<(String, bool, bool)>,
 }
 
@@ -56,14 +58,17 @@ impl Heir {
         line.set_read_timeout(Some(PATIENCE))?;
         let hello = [MAGIC, &VERSION.to_be_bytes()].concat();
         line::send(&line, HELLO, &hello, None)?;
-        let mut listeners = Vec::new();
+        let (mut listeners, mut are_given) = (Vec::new(), false);
         loop {
             let frame = line::receive(&line)?.ok_or_else(unexpected)?;
             match (frame.kind, frame.socket) {
-                (LISTENER, Some(socket)) => listeners.push(Listener::inherited(socket)?),
+                (LISTENER, Some(socket)) => {
+                    are_given |= frame.body == GIVEN;
+                    listeners.push(Listener::inherited(socket)?);
+                }
                 (LISTENERS_END, _) => {
                     let gates = decode_gates(&frame.body).ok_or_else(unexpected)?;
-                    return Ok(Self { line, listeners, gates });
+                    return Ok(Self { line, listeners, are_given, gates });
                 }
                 (REFUSED, _) => {
                     let why = String::from_utf8_lossy(&frame.body).into_owned();
