@@ -22,6 +22,7 @@ mod sessions;
 mod startup;
 mod support;
 mod suspend;
+mod tables;
 mod takeover;
 mod tls;
 mod unused;
