@@ -1,6 +1,7 @@
 //! Dialogues: a recording [`Io`] in the place of a worker.
 
 mod cancel;
+mod cluster;
 mod doubts;
 mod hand_over;
 mod outdated;
