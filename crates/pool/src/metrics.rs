@@ -9,7 +9,7 @@ use std::{
 use howdah_stats::{Description, Histogram, Registry, Unit};
 
 use crate::{
-    Control, Counts,
+    Control, Counts, MemberView, View,
     tally::{Spans, Tally, micros},
 };
 
@@ -28,8 +28,14 @@ pub const METRICS: &[Description] = &[
     TRANSACTION_SECONDS,
     QUERY_SECONDS,
     WAIT_SECONDS,
+    MEMBER_UP,
+    MEMBER_PRIMARY,
+    MEMBER_LAG_SECONDS,
+    MEMBER_LAG_BYTES,
+    MEMBER_TRANSACTIONS,
 ];
 
+const MEMBER: &[&str] = &["database", "server"];
 const POOL: &[&str] = &["database", "user"];
 const POOL_AND_STATE: &[&str] = &["database", "user", "state"];
 
@@ -84,12 +90,42 @@ const WAIT_SECONDS: Description = Description::histogram(
 .bounds_us(&Spans::BOUNDS_US)
 .labels(POOL);
 
+const MEMBER_UP: Description = Description::gauge(
+    "howdah_pool_member_up",
+    "Whether a server of several is up, not banned and not too far behind, 0 or 1.",
+)
+.labels(MEMBER);
+const MEMBER_PRIMARY: Description = Description::gauge(
+    "howdah_pool_member_primary",
+    "Whether a server of several is the primary, 0 or 1.",
+)
+.labels(MEMBER);
+const MEMBER_LAG_SECONDS: Description = Description::gauge(
+    "howdah_pool_member_lag_seconds",
+    "How long ago the primary was where a standby is now.",
+)
+.unit(Unit::Seconds)
+.labels(MEMBER);
+const MEMBER_LAG_BYTES: Description = Description::gauge(
+    "howdah_pool_member_lag_bytes",
+    "How many bytes of WAL a standby is behind the primary.",
+)
+.unit(Unit::Bytes)
+.labels(MEMBER);
+const MEMBER_TRANSACTIONS: Description = Description::counter(
+    "howdah_pool_member_transactions_total",
+    "Transactions that ended at a server of several.",
+)
+.labels(MEMBER);
+
 /// What a registry was told.
 #[derive(Default)]
 struct Known {
     databases: BTreeSet<String>,
     /// By database and user: what was counted up to then.
     pools: HashMap<(String, String), Tally>,
+    /// By database and server: transactions up to then.
+    members: HashMap<(String, String), u64>,
 }
 
 /// How old the numbers may be.
@@ -142,6 +178,37 @@ impl Control {
             show(registry, [("database", database), ("user", user)], &counts, &tally.since(before));
             *before = tally;
         }
+        show_members(registry, &view, known);
+    }
+}
+
+/// Shows how servers are of databases that have several.
+fn show_members(registry: &Registry, view: &View, known: &mut Known) {
+    let name = |member: &MemberView| (member.database.clone(), member.endpoint.to_string());
+    let names: BTreeSet<_> = view.members.iter().map(name).collect();
+    known.members.retain(|place, _| {
+        let is_there = names.contains(place);
+        if !is_there {
+            registry.forget(METRICS, &[("database", &place.0), ("server", &place.1)]);
+        }
+        is_there
+    });
+    for member in &view.members {
+        let (database, server) = name(member);
+        let labels = [("database", &*database), ("server", &*server)];
+        let yes = |is_so: bool| f64::from(u8::from(is_so));
+        let report = &member.report;
+        registry.gauge_with(&MEMBER_UP, &labels).set(yes(report.state == "up"));
+        registry.gauge_with(&MEMBER_PRIMARY, &labels).set(yes(report.role == "primary"));
+        let lag = report.found.lag.unwrap_or_default().as_secs_f64();
+        registry.gauge_with(&MEMBER_LAG_SECONDS, &labels).set(lag);
+        #[expect(clippy::cast_precision_loss, reason = "a lag of petabytes may be off by a byte")]
+        let bytes = report.found.lag_bytes.unwrap_or_default() as f64;
+        registry.gauge_with(&MEMBER_LAG_BYTES, &labels).set(bytes);
+        let counter = registry.counter_with(&MEMBER_TRANSACTIONS, &labels);
+        let before = known.members.entry((database, server)).or_default();
+        counter.add(member.transactions.saturating_sub(*before));
+        *before = member.transactions;
     }
 }
 

@@ -13,7 +13,11 @@ use super::{
     Cluster, ServerRole, Strategy,
     member::{ANY, PRIMARY, REPLICA},
 };
-use crate::{ids::WorkerId, tally::Tally, time::Time};
+use crate::{
+    ids::{PoolId, WorkerId},
+    tally::Tally,
+    time::Time,
+};
 
 /// A worker's choice among the members of a cluster.
 #[derive(Debug)]
@@ -71,11 +75,18 @@ impl Balance {
     }
 
     /// Copies what is known of members, if that has changed. Gives whether it has.
+    #[inline]
     pub(crate) fn refresh(&mut self) -> bool {
         let version = self.cluster.state.version();
-        if version == self.version {
-            return false;
+        let has_changed = version != self.version;
+        if has_changed {
+            self.copy(version);
         }
+        has_changed
+    }
+
+    #[cold]
+    fn copy(&mut self, version: u32) {
         self.version = version;
         (self.any, self.primary, self.replica, self.warming) = (0, 0, 0, 0);
         for (index, member) in self.cluster.members.iter().enumerate() {
@@ -86,7 +97,6 @@ impl Balance {
             let until = member.state.warm_from().map(|from| from + self.cluster.slow_start);
             self.warming |= if until.is_some_and(|until| self.now < until) { bit } else { 0 };
         }
-        true
     }
 
     /// Lets time pass: slow starts end, and it is seen how fast members are by what their pools counted.
@@ -102,6 +112,7 @@ impl Balance {
         }
     }
 
+    #[inline]
     fn members_for(&self, role: ServerRole) -> u64 {
         match role {
             ServerRole::Any => self.any,
@@ -116,6 +127,21 @@ impl Balance {
     pub(crate) fn suits(&mut self, member: usize, role: ServerRole) -> bool {
         self.refresh();
         self.members_for(role) & 1 << member != 0
+    }
+
+    /// The pool of the member that the next client of a role gets, where nothing but whose turn it is has
+    /// to be known for that.
+    #[inline]
+    pub(crate) fn choose_plainly(&mut self, role: ServerRole) -> Option<PoolId> {
+        self.refresh();
+        let members = self.members_for(role);
+        let is_only = members & members.wrapping_sub(1) == 0;
+        let is_plain = self.cluster.strategy == Strategy::RoundRobin && members & self.warming == 0;
+        if members == 0 || !is_only && !is_plain {
+            return None;
+        }
+        let at = if is_only { members.trailing_zeros() as usize } else { self.next(members) };
+        self.cluster.members.get(at).map(|member| member.pool)
     }
 
     /// The member that the next client of a role gets; `None` if none would do. `load` tells how much a

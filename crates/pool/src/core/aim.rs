@@ -53,18 +53,34 @@ impl Core {
     /// Chooses the member whose servers a client uses next; its home if none would do. `None` if it
     /// has no choice.
     pub(super) fn aim(&mut self, id: ClientId) -> Option<PoolId> {
-        let astray = self.makes(Mutant::WriteAstray);
         let client = self.clients.get(id).filter(|client| client.roams)?;
-        let home = client.home;
+        let chosen = self.choose(client.home, client.role);
+        self.clients.get_mut(id)?.pool = chosen;
+        Some(chosen)
+    }
+
+    /// The pool of the member that a client of a role gets next; its home if none would do.
+    #[inline]
+    pub(super) fn choose(&mut self, home: PoolId, role: ServerRole) -> PoolId {
+        let role = if self.makes(Mutant::WriteAstray) { ServerRole::Any } else { role };
+        let pool = self.pools[home.index()].as_mut();
+        if let Some(balance) = pool.and_then(|pool| pool.balance.as_mut())
+            && let Some(pool) = balance.choose_plainly(role)
+            && self.has_pool(pool)
+        {
+            return pool;
+        }
+        self.choose_by_load(home, role).unwrap_or(home)
+    }
+
+    /// The same where it has to be known how much members have to do, or none would do.
+    fn choose_by_load(&mut self, home: PoolId, role: ServerRole) -> Option<PoolId> {
         let mut balance = self.pools[home.index()].as_mut()?.balance.take()?;
-        let role = if astray { ServerRole::Any } else { client.role };
         let members = &balance.cluster.clone().members;
         let load = |at: usize| self.pools[members[at].pool.index()].as_ref().map_or(0, Pool::load);
         let chosen = balance.choose(role, load).map(|at| members[at].pool);
-        let chosen = chosen.filter(|pool| self.has_pool(*pool)).unwrap_or(home);
-        self.clients.get_mut(id)?.pool = chosen;
         self.pool(home).balance = Some(balance);
-        Some(chosen)
+        chosen.filter(|pool| self.has_pool(*pool))
     }
 
     /// A server has ended by itself, or says what it should not.

@@ -50,12 +50,12 @@ impl Core {
     pub(super) fn link_idle(&mut self, id: ClientId) -> Option<bool> {
         let client = self.clients.get(id)?;
         let is_queued = client.state == ClientState::Waiting;
-        if client.roams && !is_queued {
-            self.aim(id);
-        }
-        let client = self.clients.get(id)?;
-        let pool_id = client.pool;
         let waited = is_queued.then(|| self.now.since(client.since));
+        let mut pool_id = client.pool;
+        if client.roams && !is_queued {
+            pool_id = self.choose(client.home, client.role);
+            self.clients.get_mut(id)?.pool = pool_id;
+        }
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
             return None;
         }

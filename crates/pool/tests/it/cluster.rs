@@ -3,14 +3,14 @@
 mod failover;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     process::{Command, Output},
     time::{Duration, Instant},
 };
 
 use howdah_lab::{Cluster, client_tool, or_say_why_not};
-use howdah_pool::Pooler;
+use howdah_pool::{Origin, Pooler, config::Config};
 
 use crate::support::{Raw, pooler_of, said};
 
@@ -227,4 +227,77 @@ fn weights_are_kept() {
     let Some(stage) = Stage::set("weights", &NAMED, more) else { return };
     let shares = shares(&mut stage.client("any"), &stage, 300);
     assert_eq!(shares, [50, 100, 150]);
+}
+
+/// A server answers late when it is far away, or busy: then the others get what there is.
+#[test]
+fn a_slow_server_gets_little_by_latency() {
+    let more = "cluster = { strategy = \"latency\" }";
+    let Some(stage) = Stage::set("latency", &NAMED, more) else { return };
+    // The same text takes its time at one of them only.
+    let slow = stage.servers[2].port();
+    let sql = format!(
+        "select pg_sleep(case current_setting('port') when '{slow}' then 0.05 else 0.001 end)"
+    );
+    let work = |transactions: u32| {
+        let mut client = stage.client("any");
+        (0..transactions).for_each(|_| {
+            client.query(&sql);
+            client.until(b'Z');
+        });
+    };
+    let run = || std::thread::scope(|scope| (0..6).for_each(|_| drop(scope.spawn(|| work(100)))));
+    // Until it is known how fast each is, and then what they get.
+    run();
+    let counts = || {
+        let members = stage.console("show members");
+        let cells = members.lines().map(|line| line.split('|').nth(9).unwrap().parse().unwrap());
+        cells.collect::<Vec<u64>>()
+    };
+    let before = counts();
+    run();
+    let more: Vec<_> = counts().iter().zip(&before).map(|(now, then)| now - then).collect();
+    assert_eq!(more.iter().sum::<u64>(), 600);
+    assert!(more[2] < 60, "a tenth of what it would get in turn: {more:?}");
+}
+
+#[test]
+fn the_list_of_servers_can_be_changed_while_clients_are_there() {
+    let Some(stage) = Stage::set("list", &NAMED, "") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("howdah.toml");
+    let write = |entries: &[&str], more: &str| {
+        std::fs::write(&file, settings(&stage.servers, entries, more)).unwrap();
+    };
+    write(&NAMED, "");
+    let config = Config::read(&file).unwrap().config;
+    let origin = Origin { path: file.clone(), workers: None };
+    let pooler = Pooler::start_from(config, Some(origin)).unwrap();
+    let mut raw = Raw::connect(pooler.addresses()[0]);
+    raw.start_in("app", "target_session_attrs\0standby\0");
+    raw.until(b'Z');
+    let ports: Vec<_> = stage.servers.iter().map(|server| server.port().to_string()).collect();
+    let seen = |raw: &mut Raw| -> BTreeSet<String> { (0..10).map(|_| value(raw, PORT)).collect() };
+    let of = |servers: &[usize]| servers.iter().map(|at| ports[*at].clone()).collect();
+    assert_eq!(seen(&mut raw), of(&[1, 2]));
+    write(&NAMED[..2], "");
+    pooler.control().reload().unwrap();
+    assert_eq!(seen(&mut raw), of(&[1]));
+    write(&[NAMED[0], NAMED[2]], "");
+    pooler.control().reload().unwrap();
+    assert_eq!(seen(&mut raw), of(&[2]));
+    write(&NAMED, "cluster = { strategy = \"random\", ban = 5 }");
+    pooler.control().reload().unwrap();
+    until("both serve", || seen(&mut raw) == of(&[1, 2]));
+    // One server in their place: who is there stays.
+    let text = settings(&stage.servers, &[], "hosts = [\"127.0.0.1\"]");
+    let text = text.replace("servers = []", &format!("port = {}", ports[0]));
+    std::fs::write(&file, text).unwrap();
+    pooler.control().reload().unwrap();
+    let both: BTreeSet<String> = of(&[1, 2]);
+    assert!(seen(&mut raw).is_subset(&both));
+    let mut other = Raw::connect(pooler.addresses()[0]);
+    other.start_in("app", "");
+    other.until(b'Z');
+    assert_eq!(seen(&mut other), of(&[0]));
 }

@@ -122,6 +122,14 @@ fn operators_ban_replicas_and_no_primary() {
     assert_eq!(members.lines().count(), 3, "{members}");
     assert_eq!(stage.console("show databases").lines().count(), 3);
     assert_eq!(stage.console("show pools").lines().count(), 1);
+    let registry = howdah_stats::Registry::new();
+    let (stop, stopped) = std::sync::mpsc::channel();
+    drop(stop); // One round.
+    stage.pooler.control().keep_metrics(&registry, &stopped);
+    let text = registry.prometheus();
+    let labels = format!("{{database=\"app\",server=\"127.0.0.1:{}\"}}", port(0));
+    assert!(text.contains(&format!("howdah_pool_member_primary{labels} 1\n")), "{text}");
+    assert!(text.contains(&format!("howdah_pool_member_up{labels} 1\n")), "{text}");
 }
 
 #[test]
