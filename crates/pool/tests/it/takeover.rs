@@ -1,5 +1,7 @@
 //! A new pooler in the place of an old one, with its clients' connections.
 
+mod cancel;
+
 use std::{
     collections::BTreeSet,
     io::{Read as _, Write as _},
