@@ -37,7 +37,7 @@ mod watch;
 use std::{
     io,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::{self, JoinHandle},
 };
@@ -85,6 +85,7 @@ pub struct Pooler {
     beside: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     addresses: Vec<SocketAddr>,
+    unix_sockets: Vec<PathBuf>,
     /// Kept to be removed from their directories.
     unix: Vec<Listener>,
     /// Where another process may knock to take over.
@@ -216,6 +217,8 @@ impl Pooler {
             }
         };
         let Places { listeners, addresses, unix, shown, are_given } = places;
+        let unix_sockets =
+            shown.iter().filter_map(Listener::unix_path).map(Path::to_owned).collect();
         let door = takeover::place(&config);
 
         let tls = tls::server_config(&config.tls)?;
@@ -234,6 +237,7 @@ impl Pooler {
             beside: Vec::new(),
             threads: Vec::new(),
             addresses,
+            unix_sockets,
             unix,
             door: door.clone(),
         };
@@ -285,6 +289,11 @@ impl Pooler {
     /// TCP addresses that are listened on, with the ports that were found for port 0.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Unix sockets that are listened on, those that were passed included.
+    pub fn unix_sockets(&self) -> impl Iterator<Item = &Path> {
+        self.unix_sockets.iter().map(PathBuf::as_path)
     }
 
     /// Takes no new clients, lets go of each as soon as it is in no transaction, and ends with the

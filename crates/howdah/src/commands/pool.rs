@@ -21,7 +21,7 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime},
 };
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals,
 };
 
@@ -47,7 +47,7 @@ use crate::{
 /// logged.
 ///
 /// SIGTERM and Ctrl-C take no new clients and let each go when its transaction is over; a second one
-/// stops.
+/// stops, as SIGQUIT does at once. SIGUSR1 pauses all databases, SIGUSR2 resumes them.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     raise_descriptor_limit(&config);
     // Before anything is open: a signal that comes early must not be missed.
     let flag = ctx.interrupted();
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2])?;
     let origin = Origin { path, workers: args.workers };
     let passed = passed_sockets()
         .context("cannot use the sockets that the service manager passed")
@@ -116,6 +116,10 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     for address in pooler.addresses() {
         ctx.say(format_args!("listening: {address}"));
         tracing::info!(%address, "listening");
+    }
+    for path in pooler.unix_sockets() {
+        ctx.say(format_args!("listening: {}", path.display()));
+        tracing::info!(path = %path.display(), "listening");
     }
     // Its console may end it as well.
     if let Some(end) = pooler.end() {
@@ -142,6 +146,16 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
             reload(&control);
             false
         }
+        SIGUSR1 => {
+            let paused = control.pause_all();
+            tracing::info!(paused, "SIGUSR1: PAUSE");
+            false
+        }
+        SIGUSR2 => {
+            let resumed = control.resume_all();
+            tracing::info!(resumed, "SIGUSR2: RESUME");
+            false
+        }
         _ => true,
     });
     metrics.takes_no_more();
@@ -149,10 +163,12 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if !pooler.was_taken_over() {
         service_state("STOPPING=1");
     }
-    if signal.is_some() {
-        pooler.drain();
+    match signal {
+        Some(SIGQUIT) => pooler.stop(),
+        Some(_) => pooler.drain(),
+        None => {}
     }
-    let ended = wait(pooler, control.config().timeouts.shutdown);
+    let ended = wait(pooler, control.config().timeouts.shutdown, &mut signals);
     drop(flag);
     ended
 }
@@ -171,11 +187,16 @@ fn reload(control: &Control) {
 }
 
 /// Waits for the last client, for so long as it is given.
-fn wait(pooler: Pooler, patience: Option<Duration>) -> anyhow::Result<Outcome> {
+fn wait(
+    pooler: Pooler,
+    patience: Option<Duration>,
+    signals: &mut Signals,
+) -> anyhow::Result<Outcome> {
     const LOOK: Duration = Duration::from_millis(20);
     let began = Instant::now();
     while !pooler.is_over() {
-        if patience.is_some_and(|patience| began.elapsed() >= patience) {
+        let is_late = patience.is_some_and(|patience| began.elapsed() >= patience);
+        if is_late || signals.pending().any(|signal| signal == SIGQUIT) {
             pooler.stop();
         }
         thread::sleep(LOOK);

@@ -17,6 +17,7 @@ mod doctor;
 mod help;
 mod lab;
 mod pool;
+mod pool_signals;
 mod pool_sockets;
 mod probe;
 mod probe_faults;

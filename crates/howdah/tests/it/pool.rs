@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use crate::{howdah, text};
 
 /// A pooler that runs.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     stderr: BufReader<ChildStderr>,
     port: u16,
@@ -26,7 +26,7 @@ struct Server {
 
 impl Server {
     /// Starts one with these settings, in a folder.
-    fn start(folder: &Path, file: &str, settings: &str) -> Self {
+    pub(crate) fn start(folder: &Path, file: &str, settings: &str) -> Self {
         Self::start_with(folder, file, settings, |command| command)
     }
 
@@ -68,17 +68,17 @@ impl Server {
         self.send(Signal::TERM);
     }
 
-    fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end; how it ended, and all that it said.
-    fn end(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
         self.stderr.read_to_string(&mut self.said).unwrap();
         (self.child.wait().unwrap(), self.said)
     }
 
-    fn connect(&self, words: &str) -> Result<Client, ConnectError> {
+    pub(crate) fn connect(&self, words: &str) -> Result<Client, ConnectError> {
         connect(&format!("host=127.0.0.1 port={} dbname=postgres {words}", self.port))
     }
 }
@@ -89,12 +89,12 @@ fn connect(words: &str) -> Result<Client, ConnectError> {
     Client::connect(&Target::resolve(&words, &environment).unwrap())
 }
 
-fn cluster(test: &str) -> Option<Cluster> {
+pub(crate) fn cluster(test: &str) -> Option<Cluster> {
     or_say_why_not(test, Cluster::builder().setting("max_connections", "60").start())
 }
 
 /// Settings without a password.
-fn trusting(server: &Cluster, more: &str) -> String {
+pub(crate) fn trusting(server: &Cluster, more: &str) -> String {
     format!(
         "[pool]\nmode = 'transaction'\n{more}\n\
          [pool.listen]\nport = 0\nunix-directories = []\n\

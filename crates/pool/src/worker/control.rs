@@ -205,6 +205,22 @@ impl Control {
         }
     }
 
+    /// Lets nobody have a server of any database, as PAUSE does, and does not wait for it. Gives whether
+    /// that was to be: not while everything is suspended.
+    pub fn pause_all(&self) -> bool {
+        let may = !self.front.is_suspended();
+        if may {
+            self.front.directory.gates().iter().for_each(|(_, gate)| gate.set_paused(true));
+            self.tell(|| Mail::GatesTurned);
+        }
+        may
+    }
+
+    /// Ends all pauses, and a suspension. Gives whether there were any.
+    pub fn resume_all(&self) -> bool {
+        self.resume(&Databases::All) == Ok(true)
+    }
+
     /// Lets nobody have a server of these databases, and waits until they have none.
     pub(super) fn pause(&self, databases: &Databases) -> Result<(), Unfit> {
         let gates = self.gates(databases)?;

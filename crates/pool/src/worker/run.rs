@@ -413,7 +413,7 @@ impl Worker {
             Progress::NoServer(id, failure) => {
                 self.sockets.seats.remove(seat);
                 self.sockets.unseat(Peer::Server(id));
-                tracing::warn!(message = failure.message, "cannot log in to a server");
+                tracing::warn!(error = failure.message, "cannot log in to a server");
                 self.core.server_failed(id, failure, self.now, &mut self.sockets);
             }
             Progress::Cancelled(server) => {
