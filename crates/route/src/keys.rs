@@ -55,22 +55,36 @@ pub(crate) struct Values<'a> {
     pub(crate) same_encoding: bool,
 }
 
+/// What a [`Row`] is in one text or Bind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A key.
+    Key(Vec<Option<Key>>),
+    /// Nothing is equal to NULL, so no row is meant, on whatever shard.
+    Nothing,
+    /// A value is not understood.
+    NotUnderstood,
+}
+
 impl Row {
-    /// The key's values; `None` if one is not understood.
-    pub(crate) fn key(&self, columns: &[KeyType], values: Values<'_>) -> Option<Vec<Option<Key>>> {
-        let column = |(source, of): (&Source, &KeyType)| {
-            let key = source.key(*of, values)?;
-            // A comparison with NULL is true of nothing, and where nothing is asked is all the same.
-            if key.is_none() && !self.is_inserted {
-                return None;
+    /// The key's values.
+    pub(crate) fn key(&self, columns: &[KeyType], values: Values<'_>) -> Found {
+        let mut key = Vec::with_capacity(columns.len());
+        let mut is_nothing = false;
+        for (source, of) in self.sources.iter().zip(columns) {
+            match source.key(*of, values) {
+                None => return Found::NotUnderstood,
+                Some(None) if !self.is_inserted => is_nothing = true,
+                // Spaces at the end are cut where a column's length is limited.
+                Some(Some(Key::Bytes(bytes)))
+                    if self.is_inserted && *of == KeyType::Text && bytes.ends_with(b" ") =>
+                {
+                    return Found::NotUnderstood;
+                }
+                Some(value) => key.push(value),
             }
-            // Spaces at the end are cut where a column's length is limited.
-            match &key {
-                Some(Key::Bytes(bytes)) if *of == KeyType::Text && bytes.ends_with(b" ") => None,
-                _ => Some(key),
-            }
-        };
-        self.sources.iter().zip(columns).map(column).collect()
+        }
+        if is_nothing { Found::Nothing } else { Found::Key(key) }
     }
 }
 

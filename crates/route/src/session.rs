@@ -11,7 +11,7 @@ use crate::{
     dialect::Dialect,
     fan::FanOut,
     hint::Hints,
-    keys::Values,
+    keys::{Found, Values},
     plan::{Plan, Reach, Temporary},
     refusal::Keyless,
     role::{Cause, Role, RoleWish},
@@ -219,17 +219,25 @@ impl Session {
         self.route(&router.settings, &statement.plan, &statement.hints, values)
     }
 
-    /// Parse or Describe of a statement without a Bind: any shard knows what it is like.
+    /// Parse or Describe of a statement without a Bind: any shard that has its tables knows what it is like.
     ///
     /// # Errors
     ///
-    /// A hint says a shard that is not there, or another than the one that a server is linked of.
+    /// A hint says a shard that is not there, or another than the one that a server is linked of; or nothing
+    /// says where its tables are.
     pub fn unbound(&mut self, router: &Router, statement: &Statement) -> Result<Route, Refusal> {
         if let Some(route) = self.without_plan(router, &statement.hints)? {
             return Ok(route);
         }
         self.last_is_said = false;
-        let shards = self.link.map_or(Shards::Any, |link| Shards::One(link.shard));
+        let values = Values { sql: b"", constants: &[], bind: None, same_encoding: false };
+        let settings = &*router.settings;
+        let shards = match (&statement.plan.reach, self.link) {
+            (_, Some(link)) => Shards::One(link.shard),
+            _ if settings.tables.is_empty() => by_default(settings)?,
+            (Reach::Unlisted { .. }, None) => anywhere(settings, &statement.plan, values)?,
+            _ => Shards::Any,
+        };
         Ok(self.to(&router.settings, shards, &statement.plan, &statement.hints))
     }
 
@@ -503,11 +511,15 @@ fn anywhere(settings: &Settings, plan: &Plan, values: Values<'_>) -> Result<Shar
             let Some(map) = &settings.map else { return Err(Refusal::NoMap) };
             let mut shards = Vec::new();
             for row in rows {
-                let Some(key) = row.key(map.columns(), values) else {
-                    return match otherwise {
-                        Ok(how) => Ok(many((0..settings.shards).collect(), how)),
-                        Err(_) => Err(Refusal::Keyless(Keyless::Value(table.clone()))),
-                    };
+                let key = match row.key(map.columns(), values) {
+                    Found::Key(key) => key,
+                    Found::Nothing => continue,
+                    Found::NotUnderstood => {
+                        return match otherwise {
+                            Ok(how) => Ok(many((0..settings.shards).collect(), how)),
+                            Err(_) => Err(Refusal::Keyless(Keyless::Value(table.clone()))),
+                        };
+                    }
                 };
                 let shard = map.shard(&key)?;
                 if let Err(place) = shards.binary_search(&shard) {
@@ -521,6 +533,8 @@ fn anywhere(settings: &Settings, plan: &Plan, values: Values<'_>) -> Result<Shar
                     _ => Ok(Shards::One(shard)),
                 },
                 (&[shard], None, _) => Ok(Shards::One(shard)),
+                (&[], Some(why), _) => unlisted(why, true),
+                (&[], None, _) => Ok(Shards::Any),
                 (_, _, Ok(how)) => Ok(many(shards, how)),
                 (_, _, Err(Keyless::Spread(why))) => Err(Refusal::Keyless(Keyless::Spread(why))),
                 (_, _, Err(_)) => Err(Refusal::SeveralShards { shards }),
