@@ -13,6 +13,7 @@ pub mod pool_settings;
 pub mod probe_recording;
 pub mod probe_waits;
 pub mod redact;
+pub mod route;
 pub mod scram;
 pub mod server_record;
 pub mod session;
@@ -298,6 +299,16 @@ pub static TARGETS: &[Target] = &[
         bytes_max: 1024,
         memory: grammar::MEMORY,
         smoke: 400,
+    },
+    Target {
+        name: "route",
+        about: "where a request goes: company, comments and memory change nothing, no key is invented",
+        run: route::run,
+        seeds: Seeds::Folder("route"),
+        words: route::WORDS,
+        bytes_max: 1024,
+        memory: route::MEMORY,
+        smoke: 1500,
     },
     Target {
         name: "redact",

@@ -180,3 +180,64 @@ fn functions_over_rows_are_known_by_name() {
     }
     assert!(names[0].rows.len() > 40);
 }
+
+/// A key as text and in the binary format.
+fn value(random: &mut Random, of: KeyType) -> (String, Vec<u8>) {
+    match of {
+        KeyType::Int => {
+            let shift = random.below(64);
+            let number = random.next().cast_signed() >> shift;
+            (number.to_string(), number.to_be_bytes().to_vec())
+        }
+        KeyType::Text => {
+            let letters: Vec<_> = "aZ09-äß漢🐘'\\$".chars().collect();
+            let length = random.below(30);
+            let letter = |_| letters[random.below(letters.len())];
+            let text: String = (0..length).map(letter).collect();
+            (text.clone(), text.into_bytes())
+        }
+        KeyType::Uuid | KeyType::Bytea => {
+            let length = if of == KeyType::Uuid { 16 } else { random.below(30) };
+            let bytes: Vec<_> = (0..length).map(|_| random.next() as u8).collect();
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            (if of == KeyType::Uuid { hex } else { format!("\\x{hex}") }, bytes)
+        }
+    }
+}
+
+#[test]
+fn a_bound_row_is_sent_where_the_server_puts_it() {
+    use howdah_route::{Parsed, Shards};
+    use howdah_wire::{
+        Format, Frame, Tag,
+        frontend::{Message, encode},
+    };
+
+    const ROWS: usize = 200;
+    let Some((_cluster, mut client)) = server("bound rows on shards") else { return };
+    for of in [KeyType::Int, KeyType::Text, KeyType::Uuid, KeyType::Bytea] {
+        make(&mut client, &[of]);
+        client.query("SET search_path = whole").unwrap();
+        let mut chooser = Chooser::new(&[of], &[("t", &["k0"])]);
+        let mut random = Random(11);
+        let insert = "INSERT INTO t (x, k0) VALUES (7, $1) RETURNING tableoid::regclass";
+        let parsed = chooser.session.parse(&mut chooser.router, insert.as_bytes(), []);
+        let Ok(Parsed::Statement(statement)) = parsed else { panic!("{parsed:?}") };
+        for _ in 0..ROWS {
+            let (text, binary) = value(&mut random, of);
+            let mut shard = |format: Format, value: &[u8]| {
+                let mut bytes = Vec::new();
+                encode::bind(&mut bytes, b"", b"", &[format], [Some(value)], &[]).unwrap();
+                let frame = Frame { tag: Tag(bytes[0]), body: &bytes[5..] };
+                let Ok(Message::Bind(bind)) = Message::parse(frame) else { panic!("no Bind") };
+                let route = chooser.session.bind(&chooser.router, &statement, &bind).unwrap();
+                let Shards::One(shard) = route.shards else { panic!("{route:?}") };
+                format!("s{shard}.t")
+            };
+            let there = client.query_with(insert, &[Some(&text)]).unwrap();
+            let there = there.rows[0].text(0).unwrap();
+            assert_eq!(shard(Format::Text, text.as_bytes()), there, "{of}: {text}");
+            assert_eq!(shard(Format::Binary, &binary), there, "{of}: {text}, binary");
+        }
+    }
+}

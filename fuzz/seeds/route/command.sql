@@ -1,0 +1,1 @@
+set sharding key to '1234';

@@ -1,0 +1,1 @@
+copy orders (x, id) from stdin (format csv, header, delimiter ';')

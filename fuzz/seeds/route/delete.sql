@@ -1,0 +1,1 @@
+with d as (delete from items where order_id = 0 returning 1) delete from orders where id = 1

@@ -1,0 +1,1 @@
+/* shard_id: 1, role: 'replica' */ select 1 /* sharding_key: 7 */

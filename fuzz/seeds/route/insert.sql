@@ -1,0 +1,1 @@
+insert into orders (x, id) values (5, 0), (E'6', -1::bigint) on conflict (id) do update set x = 1 returning *

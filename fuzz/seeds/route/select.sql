@@ -1,0 +1,1 @@
+select max(x) from orders o left join items i on i.order_id = o.id where o.id = 0 group by y order by 1 limit 3

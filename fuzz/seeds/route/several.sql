@@ -1,0 +1,1 @@
+begin read only; select * from orders where id = 0; commit

@@ -1,0 +1,1 @@
+select id, x as y, lower(z) from orders join countries c using (code) order by y desc nulls last limit 9

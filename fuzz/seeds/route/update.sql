@@ -1,0 +1,1 @@
+update orders o set x = i.x from items i where i.order_id = o.id and o.id in (0, '1')

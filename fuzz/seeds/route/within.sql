@@ -1,0 +1,1 @@
+select (select count(*) from items i where i.order_id = o.id) from orders o where id = $$0$$ and exists (select from countries)

@@ -1,0 +1,154 @@
+//! Where a client's request goes.
+
+use std::sync::Arc;
+
+use howdah_route::{
+    DefaultShard, HintNames, Hold, Refusal, Request, Role, RoleWish, Router, Session, Settings,
+    Shards, Table,
+};
+use howdah_shard::{KeyType, ShardMap};
+use howdah_sql::{Lexer, TokenKind};
+
+use super::Shape;
+
+/// Pieces of statements with keys, and of what hides them.
+pub const WORDS: &[&[u8]] = &[
+    b"select ",
+    b"* from orders o",
+    b" join items i on i.order_id = o.id",
+    b" left join ",
+    b" using (id)",
+    b", items",
+    b" where ",
+    b"id = 0",
+    b"o.id = 1234",
+    b"order_id in (0, 1)",
+    b" = '0'::bigint",
+    b" = $1",
+    b" and ",
+    b" or ",
+    b"not ",
+    b"exists (select 1 from items where order_id = 0)",
+    b"insert into orders (id) values (0)",
+    b", (1)",
+    b"update orders set x = 1",
+    b"delete from orders",
+    b"with orders as (",
+    b"(select * from orders) x",
+    b"count(*)",
+    b" group by id",
+    b" order by id desc",
+    b" limit 3",
+    b" for update",
+    b" union all ",
+    b"explain ",
+    b"copy orders (id) from stdin",
+    b"begin",
+    b"set shard to '1'",
+    b"set sharding key to '",
+    b"show server role",
+    b"/* shard_id: 1 */",
+    b"/* role: replica */",
+    b";",
+    b"--",
+    b"/*",
+    b"*/",
+    b"'",
+    b"$$",
+    b"E'\\'",
+    b"(",
+    b")",
+    b"-",
+    b"\xc3\xa9",
+];
+
+/// The tree of a text, the same as nested maps, and several looks at it.
+pub const MEMORY: (usize, usize) = (4 << 20, 160_000);
+
+/// One text, and the same beside others.
+pub fn run(sql: &[u8]) -> Shape {
+    let mut router = router();
+    let alone = route(&mut router, sql);
+    assert_eq!(route(&mut router, sql), alone, "with a memory");
+    let Ok(Request::Route(here)) = &alone else {
+        // A command, or a refusal that says enough to be acted upon.
+        let told = alone.as_ref().map_err(|refusal| {
+            assert!(refusal.to_string().len() < 4096);
+            (refusal.sqlstate(), std::mem::discriminant(refusal))
+        });
+        return Shape::of(format!("{:.40}", format!("{told:?}")));
+    };
+    if let Shards::One(shard) = here.shards {
+        assert!(shard < 3);
+    }
+    if !has_hint(sql) {
+        let other = route(&mut router, &upper_case_and_commented(sql));
+        assert_eq!(other, alone, "in upper case, with comments");
+        beside(&mut router, sql, &here.shards);
+    }
+    Shape::of((here.role, here.why, here.is_begin))
+        .and(format!("{:.60}", format!("{:?}", here.shards)))
+}
+
+/// Other statements of the same text have their say.
+fn beside(router: &mut Router, sql: &[u8], shards: &Shards) {
+    let mut with = |behind: &[u8]| route(router, &[sql, b"\n;", behind].concat());
+    let keyless = with(b"delete from orders");
+    assert!(keyless.is_err(), "a write of every shard goes {keyless:?}");
+    // The key 0 is on shard 2.
+    let Ok(both) = with(b"insert into orders (id) values (0)") else { return };
+    let Request::Route(both) = both else { unreachable!("two statements are no command") };
+    assert_eq!((both.shards, both.role), (Shards::One(2), Role::Primary));
+    assert!(matches!(shards, Shards::Any | Shards::One(2)), "{shards:?} and 2 are not 2");
+}
+
+/// Three shards, with two tables by key and one that each has whole.
+fn router() -> Router {
+    let table = |(name, key): (&str, &[&str])| Table {
+        schema: None,
+        name: name.to_owned(),
+        key: key.iter().map(|column| (*column).to_owned()).collect(),
+    };
+    let tables: [(&str, &[&str]); 3] =
+        [("orders", &["id"]), ("items", &["order_id"]), ("countries", &[])];
+    let settings = Settings {
+        role: RoleWish::Auto,
+        shards: 3,
+        map: ShardMap::hash(3, vec![KeyType::Int]).ok(),
+        tables: tables.into_iter().map(table).collect(),
+        default_shard: DefaultShard::One(1),
+        hints: Some(HintNames::default()),
+        ..Settings::default()
+    };
+    Router::new(Arc::new(settings), 1 << 20)
+}
+
+/// By a session that has said nothing.
+fn route(router: &mut Router, sql: &[u8]) -> Result<Request, Refusal> {
+    let mut session = Session::new(Hold::Transaction, 1);
+    session.parameter_status(b"client_encoding", b"UTF8");
+    session.parameter_status(b"server_encoding", b"UTF8");
+    session.simple(router, sql)
+}
+
+fn has_hint(sql: &[u8]) -> bool {
+    [&b"shard_id"[..], b"sharding_key", b"role"]
+        .iter()
+        .any(|name| sql.windows(name.len()).any(|part| part == *name))
+}
+
+/// The same statement, written by somebody who shouts and explains.
+fn upper_case_and_commented(sql: &[u8]) -> Vec<u8> {
+    let mut other = Vec::with_capacity(sql.len() * 2);
+    for token in Lexer::new(sql) {
+        match token.kind {
+            TokenKind::Word => other.extend(token.text.to_ascii_uppercase()),
+            TokenKind::Space => {
+                other.extend_from_slice(b" /* ; -- ' $$ */");
+                other.extend_from_slice(token.text);
+            }
+            _ => other.extend_from_slice(token.text),
+        }
+    }
+    other
+}
