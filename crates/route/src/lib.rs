@@ -42,6 +42,7 @@ mod plan;
 mod refusal;
 mod role;
 mod route;
+mod router;
 mod session;
 mod settings;
 
@@ -52,5 +53,6 @@ pub use hint::HintNames;
 pub use refusal::{Keyless, Refusal};
 pub use role::{Cause, Role, RoleWish};
 pub use route::{Route, Shards};
-pub use session::{Hold, Parsed, Request, Router, Session, Statement};
+pub use router::Router;
+pub use session::{Hold, Parsed, Request, Session, Statement};
 pub use settings::{DefaultShard, Functions, Settings, SettingsError, Table, Tables};

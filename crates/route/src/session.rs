@@ -7,47 +7,16 @@ use howdah_wire::frontend::Bind;
 
 use crate::{
     Answer, Command, Refusal,
-    cache::Cache,
     dialect::Dialect,
-    fan::FanOut,
     hint::Hints,
-    keys::{Found, Values},
+    keys::Values,
     plan::{Plan, Reach, Temporary},
     refusal::Keyless,
     role::{Cause, Role, RoleWish},
     route::{Route, Shards},
-    settings::{DefaultShard, Settings},
+    router::{Router, anywhere, by_default},
+    settings::Settings,
 };
-
-/// The settings of a database, and what has been learnt about its statements. One for each worker: a session
-/// is given that of the worker that it is on.
-#[derive(Debug)]
-pub struct Router {
-    settings: Arc<Settings>,
-    cache: Cache,
-}
-
-impl Router {
-    /// With settings that have been [checked](Settings::check), and a memory of about `cache_bytes`.
-    pub fn new(settings: Arc<Settings>, cache_bytes: usize) -> Self {
-        Self { settings, cache: Cache::with_capacity(cache_bytes) }
-    }
-
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    fn plan(&mut self, sql: &[u8], dialect: &Dialect) -> Arc<Plan> {
-        if sql.len() > self.settings.text_bytes_max {
-            return Arc::new(Plan::unreadable(Keyless::Unreadable));
-        }
-        if !dialect.is_followed(sql) {
-            return Arc::new(Plan::unreadable(Keyless::Encoding));
-        }
-        self.cache.plan(sql, &self.settings)
-    }
-}
 
 /// How long a server stays with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -482,69 +451,6 @@ impl Session {
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ mixed >> 31) % u64::from(sides.max(1))) as u32
     }
-}
-
-/// Where everything goes that is not looked at, and has been sent nowhere.
-fn by_default(settings: &Settings) -> Result<Shards, Refusal> {
-    match settings.default_shard {
-        DefaultShard::One(shard) => Ok(Shards::One(shard)),
-        DefaultShard::Any => Ok(Shards::Any),
-        DefaultShard::Refuse => Err(Refusal::Keyless(Keyless::NotSet)),
-    }
-}
-
-/// Where a statement goes, by what it says and by the settings.
-fn anywhere(settings: &Settings, plan: &Plan, values: Values<'_>) -> Result<Shards, Refusal> {
-    let default = settings.default_shard;
-    let unlisted = |why: &Keyless, reads: bool| match default {
-        DefaultShard::One(shard) => Ok(Shards::One(shard)),
-        DefaultShard::Any if reads => Ok(Shards::Any),
-        _ => Err(Refusal::Keyless(why.clone())),
-    };
-    match &plan.reach {
-        Reach::Free => Ok(Shards::Any),
-        Reach::Unlisted { why, reads } => unlisted(why, *reads),
-        Reach::Keyless(Err(why)) => Err(Refusal::Keyless(why.clone())),
-        Reach::Keyless(Ok(how)) => Ok(many((0..settings.shards).collect(), how)),
-        Reach::Copy(copy) => Ok(Shards::Copy(Arc::clone(copy))),
-        Reach::Keyed { table, rows, unlisted: beside, otherwise } => {
-            let Some(map) = &settings.map else { return Err(Refusal::NoMap) };
-            let mut shards = Vec::new();
-            for row in rows {
-                let key = match row.key(map.columns(), values) {
-                    Found::Key(key) => key,
-                    Found::Nothing => continue,
-                    Found::NotUnderstood => {
-                        return match otherwise {
-                            Ok(how) => Ok(many((0..settings.shards).collect(), how)),
-                            Err(_) => Err(Refusal::Keyless(Keyless::Value(table.clone()))),
-                        };
-                    }
-                };
-                let shard = map.shard(&key)?;
-                if let Err(place) = shards.binary_search(&shard) {
-                    shards.insert(place, shard);
-                }
-            }
-            match (&shards[..], beside, otherwise) {
-                // What stands beside has to be on the same shard.
-                (&[shard], Some(why), _) => match unlisted(why, true)? {
-                    Shards::One(there) if there != shard => Err(Refusal::Keyless(why.clone())),
-                    _ => Ok(Shards::One(shard)),
-                },
-                (&[shard], None, _) => Ok(Shards::One(shard)),
-                (&[], Some(why), _) => unlisted(why, true),
-                (&[], None, _) => Ok(Shards::Any),
-                (_, _, Ok(how)) => Ok(many(shards, how)),
-                (_, _, Err(Keyless::Spread(why))) => Err(Refusal::Keyless(Keyless::Spread(why))),
-                (_, _, Err(_)) => Err(Refusal::SeveralShards { shards }),
-            }
-        }
-    }
-}
-
-fn many(shards: Vec<u32>, how: &Arc<FanOut>) -> Shards {
-    Shards::Many { shards, how: Arc::clone(how) }
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub(super) struct Survey {
     /// Names of tables that are not listed, or of queries in `WITH`.
     pub(super) unlisted: usize,
     pub(super) first_unlisted: Option<Box<str>>,
+    /// A table that every shard has whole is named.
+    pub(super) has_everywhere: bool,
     /// A table that is not sharded is written.
     pub(super) writes_unlisted: bool,
     /// A table that every shard has whole is written.
@@ -99,7 +101,8 @@ impl Survey {
                 self.unlisted += 1;
                 self.first_unlisted.get_or_insert_with(|| name.into());
             }
-            Meaning::Everywhere | Meaning::System => {}
+            Meaning::Everywhere => self.has_everywhere = true,
+            Meaning::System => {}
         }
     }
 

@@ -4,8 +4,9 @@ use howdah_shard::{KeyType, ShardMap};
 
 use super::*;
 use crate::{
-    HintNames, Table, Tables,
+    FanOut, HintNames, Table, Tables,
     role::Role::{Primary, Replica},
+    settings::DefaultShard,
 };
 
 mod extended;

@@ -167,9 +167,15 @@ fn tables_that_are_not_listed_are_where_the_settings_say() {
         assert!(client.shards("drop table logs").is_err());
     }
     for client in [&mut refused, &mut one, &mut any] {
-        assert_eq!(client.shards("select * from countries"), Ok(Shards::Any));
+        for sql in ["select * from countries", "copy countries to stdout"] {
+            assert_eq!(client.shards(sql), Ok(Shards::Any), "{sql}");
+        }
         for sql in [
             "insert into countries (code) values ('a')",
+            "alter table countries add x int",
+            "truncate countries",
+            "copy countries from stdin",
+            "drop table countries",
             "drop table orders",
             "truncate orders",
             "create table orders (id int)",
