@@ -106,7 +106,7 @@ pub fn tree(sql: &[u8]) -> Option<ParseResult> {
 /// Whether a function changes nothing, by the parts of its name: `["lower"]`, `["app", "total"]`.
 pub type Harmless<'f> = &'f dyn Fn(&[&str]) -> bool;
 
-/// What one statement of a [`tree`] may do, by the caller's own word on functions.
+/// What one statement of a [`tree()`] may do, by the caller's own word on functions.
 pub fn effect_of_statement(statement: &Node, harmless: Harmless<'_>) -> Effect {
     statement::judge_one(statement, &mut Vec::new(), harmless)
 }

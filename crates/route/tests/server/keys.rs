@@ -104,7 +104,7 @@ fn written(random: &mut Random, of: KeyType) -> String {
 #[test]
 fn a_row_is_sent_where_the_server_puts_it() {
     const ALL: [KeyType; 4] = [KeyType::Int, KeyType::Text, KeyType::Uuid, KeyType::Bytea];
-    const STATEMENTS: usize = 400;
+    const STATEMENTS: usize = 200;
     let Some((_cluster, mut client)) = server("rows on shards") else { return };
     for columns in [&ALL[..1], &ALL[1..2], &ALL[2..3], &ALL[3..], &ALL[..2]] {
         make(&mut client, columns);
