@@ -146,6 +146,14 @@ impl Member {
         }
     }
 
+    /// Its name means another place: servers are replaced as they become free, and who is there now has
+    /// to be heard of first.
+    pub(crate) fn is_elsewhere(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+        self.doubt();
+    }
+
     /// A connection to it has ended, and not because we ended it: if it is a primary that was not
     /// named, it is not written to before it has been heard of again.
     pub(crate) fn doubt(&self) {

@@ -38,6 +38,9 @@ impl Core {
             // First: a server that is closed is not to be given to one of them before.
             self.redirect(home, io);
             self.fence(home, io);
+            for pool in self.family(home) {
+                self.close_barred(pool, io);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! ended, and often while there is no primary. What it learns changes a few bits that workers look at
 //! when they choose, and a letter tells them when somebody may wait for that.
 
+mod addresses;
 mod probe;
 
 use std::{
@@ -19,8 +20,12 @@ use std::{
 use howdah_connect::Endpoint;
 use howdah_net::Waker;
 
-use self::probe::{Probe, ProbeError};
+use self::{
+    addresses::Addresses,
+    probe::{Probe, ProbeError},
+};
 use super::{
+    directory::PoolEntry,
     front::Front,
     mail::{Mail, Mailbox},
 };
@@ -213,13 +218,26 @@ fn watch(
         Ok(waker) => watched.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker),
         Err(error) => tracing::warn!(%error, "a server is asked at its times only"),
     }
-    let (mut attempt, mut rounds) = (0, 0);
+    let (mut attempt, mut rounds, mut addresses) = (0, 0, Addresses::default());
+    let endpoint = &watched.cluster.servers[server].endpoint;
+    let mut kept: Option<Arc<PoolEntry>> = None;
     let is_over = || front.is_over() || watched.is_over.load(Ordering::Relaxed);
     while !is_over() {
         let wishes = watched.wishes.load(Ordering::Acquire);
         let doubts = member.doubts();
         let deadline = Instant::now() + settings.check_timeout;
-        let entry = front.directory.checker(watched, server, attempt);
+        if addresses.have_changed(endpoint, Instant::now()) {
+            tracing::info!(database = watched.name, server = %endpoint, "its name has another address");
+            member.is_elsewhere();
+            probe.forget();
+        }
+        // Another is looked for when this one is no more what it was.
+        let is_current = |entry: &Arc<PoolEntry>| {
+            let now = front.directory.by_id(entry.id);
+            now.is_some_and(|now| Arc::ptr_eq(&now, entry))
+        };
+        let entry = kept.take().filter(is_current);
+        let entry = entry.or_else(|| front.directory.checker(watched, server, attempt));
         let result = match &entry {
             Some(entry) => probe.ask(entry, front, deadline),
             None => Err(ProbeError::NoUser),
@@ -228,6 +246,7 @@ fn watch(
         let mut pause = settings.check_every;
         match result {
             Ok(seen) => {
+                kept.clone_from(&entry);
                 if !watched.heard(server, doubts, &seen, now) {
                     pause = APART;
                 }

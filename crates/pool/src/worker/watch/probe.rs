@@ -71,6 +71,11 @@ impl Probe {
         Ok(Self { poller: Poller::new()?, line: None })
     }
 
+    /// Has the next question go over another connection.
+    pub(super) fn forget(&mut self) {
+        self.line = None;
+    }
+
     /// Ends [`Probe::rest`] early.
     pub(super) fn waker(&self) -> io::Result<Waker> {
         self.poller.waker()
