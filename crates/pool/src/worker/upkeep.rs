@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError},
     },
     time::{Duration, Instant},
@@ -28,6 +28,9 @@ impl Control {
     /// Gives up pools that nobody uses, until the pooler ends.
     pub(super) fn keep_up(&self, over: &Receiver<()>) {
         while over.recv_timeout(self.look_every()) == Err(RecvTimeoutError::Timeout) {
+            // Not while settings change: pools of a cluster know one another by their numbers, and what
+            // workers still have of before may name one that is left by what holds from now on.
+            let _alone = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);
             let pools = self.front.directory.leave(Instant::now());
             if !pools.is_empty() {
                 self.give_up(&pools);

@@ -37,6 +37,8 @@ pub(super) struct Vacancies {
     leaving: HashSet<PoolId>,
     /// Numbers without pools, and since when.
     free: VecDeque<(Instant, PoolId)>,
+    /// Something was to be dropped that somebody had hold of.
+    is_untidy: bool,
     /// What was counted of pools that are gone, by database; of databases that are gone, too, by none.
     past: BTreeMap<Option<String>, Tally>,
 }
@@ -68,6 +70,9 @@ impl Directory {
     pub(in crate::worker) fn leave(&self, now: Instant) -> Vec<PoolId> {
         let mut inner = self.inner();
         let config = self.config();
+        if inner.vacancies.is_untidy {
+            inner.tidy(&config);
+        }
         let Inner { pools, vacancies, by_key, .. } = &mut *inner;
         for entry in pools.iter().flatten() {
             if entry.occupants.taken() > 0 {
@@ -118,10 +123,15 @@ impl Inner {
         let used: HashSet<_> =
             self.pools.iter().flatten().map(|entry| &*entry.key.database).collect();
         let stays = |name: &str| config.databases.contains_key(name) || used.contains(name);
+        let mut is_untidy = false;
         self.gates.retain(|name, gate| {
             let is_turned = gate.is_paused() || gate.is_disabled();
-            stays(name) || is_turned || Arc::strong_count(gate) > 1
+            // Whoever looks at all databases has hold of it for a moment.
+            let is_held = Arc::strong_count(gate) > 1;
+            is_untidy |= is_held && !stays(name) && !is_turned;
+            stays(name) || is_turned || is_held
         });
+        self.vacancies.is_untidy = is_untidy;
         let past = std::mem::take(&mut self.vacancies.past);
         for (database, tally) in past {
             let database = database.filter(|name| stays(name));

@@ -99,6 +99,24 @@ fn numbers_limits_and_gates_do_not_grow_for_ever() {
     assert_eq!(inner.vacancies.past[&None].queries, 200, "sums of all stay");
 }
 
+/// Whoever looks at all databases has hold of their gates for a moment.
+#[test]
+fn what_somebody_had_hold_of_is_dropped_later() {
+    let directory = directory("autodb-idle = '1s'");
+    let (id, client) = enter(&directory, "tenant");
+    drop(client);
+    let now = Instant::now();
+    directory.leave(now);
+    let held = directory.gates();
+    assert_eq!(directory.leave(now + SECOND), [id]);
+    directory.vacate(vec![(id, Tally::default())], now + SECOND);
+    directory.leave(now + SECOND);
+    assert_eq!(directory.gates().len(), 2, "the other is named");
+    drop(held);
+    directory.leave(now + SECOND);
+    assert_eq!(directory.gates().len(), 1);
+}
+
 #[test]
 fn an_operators_order_outlives_the_pools_of_a_database() {
     let directory = directory("autodb-idle = '1s'");
