@@ -7,6 +7,10 @@ use pg_query::{
 
 use crate::{refusal::Keyless, settings::Table};
 
+mod rows;
+
+pub use rows::{CopyRows, RowPlace};
+
 /// A `COPY table (columns) FROM STDIN` of a sharded table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyFrom {

@@ -47,7 +47,7 @@ mod session;
 mod settings;
 
 pub use command::{Answer, Command};
-pub use copy::{CopyFormat, CopyFrom};
+pub use copy::{CopyFormat, CopyFrom, CopyRows, RowPlace};
 pub use fan::{Aggregate, FanOut, SortColumn, SortKey};
 pub use hint::HintNames;
 pub use refusal::{Keyless, Refusal};

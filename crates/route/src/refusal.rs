@@ -74,6 +74,9 @@ pub enum Refusal {
         /// Some of them, in order.
         shards: Vec<u32>,
     },
+    /// A row of a COPY that cannot be sent to its shard.
+    #[error("a row of the COPY tells no shard: {0}")]
+    CopyRow(&'static str),
     /// Nothing tells the shard.
     #[error("no shard for this statement: {0}")]
     Keyless(Keyless),
@@ -144,6 +147,7 @@ impl Refusal {
             Self::Nowhere(NoShard::Nowhere(_)) => b"23514",
             Self::Nowhere(_) => b"22023",
             Self::TooLate { .. } => b"25001",
+            Self::CopyRow(_) => b"22P04",
             Self::OtherShard { .. } | Self::SeveralShards { .. } | Self::Keyless(_) => b"0A000",
         }
     }

@@ -9,6 +9,8 @@
 
 #[path = "server/answers.rs"]
 mod answers;
+#[path = "server/copies.rs"]
+mod copies;
 #[path = "server/keys.rs"]
 mod keys;
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A table whose key has these columns, and partitions that are shards.
-fn make(client: &mut Client, columns: &[KeyType]) {
+pub(crate) fn make(client: &mut Client, columns: &[KeyType]) {
     let named: Vec<_> = columns.iter().enumerate().map(|(at, of)| format!("k{at} {of}")).collect();
     let names: Vec<_> = (0..columns.len()).map(|at| format!("k{at}")).collect();
     let mut sql = format!(

@@ -1,0 +1,456 @@
+//! [`CopyRows`]: the data of a COPY, row by row, and where each row goes.
+//!
+//! Rows are found as `CopyReadLine` and `CopyReadAttributes` of `copyfromparse.c` find them, for lines that end
+//! in a line feed, with a carriage return before it or not.
+
+use std::{borrow::Cow, sync::Arc};
+
+use howdah_shard::{Key, KeyType, ShardMap};
+
+use super::{CopyFormat, CopyFrom};
+use crate::{Refusal, refusal::Keyless};
+
+/// Splits the data of one COPY, which may come in pieces of any length.
+///
+/// ```
+/// # use howdah_route::*;
+/// # use howdah_shard::{KeyType, ShardMap};
+/// # use std::sync::Arc;
+/// # let format = CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
+/// # let copy = Arc::new(CopyFrom { table: "t".into(), key: vec![1], format, header: false });
+/// let map = ShardMap::hash(3, vec![KeyType::Int])?;
+/// let mut rows = CopyRows::new(copy, 1 << 20).expect("not binary");
+/// rows.push(b"\"a\nb\",1234\nc,");
+/// let (place, row) = rows.next(&map, true)?.expect("one is there");
+/// assert_eq!((place, row), (RowPlace::Shard(0), &b"\"a\nb\",1234\n"[..]));
+/// assert_eq!(rows.next(&map, true)?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct CopyRows {
+    copy: Arc<CopyFrom>,
+    held: Vec<u8>,
+    /// Where in `held` the next row begins.
+    start: usize,
+    /// Up to where its end has been looked for in vain, and how that stood.
+    seen: usize,
+    is_quoted: bool,
+    row_bytes_max: usize,
+    awaits_header: bool,
+    is_over: bool,
+}
+
+/// Where a row goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowPlace {
+    /// To one shard.
+    Shard(u32),
+    /// The header: to every shard.
+    All,
+}
+
+impl CopyRows {
+    /// None for the binary format, which is not split. A row of more than `row_bytes_max` is refused.
+    pub fn new(copy: Arc<CopyFrom>, row_bytes_max: usize) -> Option<Self> {
+        if copy.format == CopyFormat::Binary {
+            return None;
+        }
+        let awaits_header = copy.header;
+        Some(Self {
+            copy,
+            held: Vec::new(),
+            start: 0,
+            seen: 0,
+            is_quoted: false,
+            row_bytes_max,
+            awaits_header,
+            is_over: false,
+        })
+    }
+
+    /// The content of a CopyData, which follows what came before.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.held.drain(..self.start);
+        self.seen -= self.start;
+        self.start = 0;
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// The next row that is there whole, with the end of its line. `same_encoding`: text is the same bytes on
+    /// the server.
+    ///
+    /// # Errors
+    ///
+    /// The row has no key, or is too long: the COPY has to fail.
+    pub fn next(
+        &mut self,
+        map: &ShardMap,
+        same_encoding: bool,
+    ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
+        match self.end() {
+            Some(end) => self.row(end, map, same_encoding),
+            None if self.held.len() - self.start > self.row_bytes_max => {
+                Err(Refusal::CopyRow("it is too long"))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The last row, if it lacks the end of its line: nothing follows.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::next`]; or the row ends within quotes.
+    pub fn finish(
+        &mut self,
+        map: &ShardMap,
+        same_encoding: bool,
+    ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
+        if self.start == self.held.len() {
+            return Ok(None);
+        }
+        if self.is_quoted {
+            return Err(Refusal::CopyRow("it ends within quotes"));
+        }
+        self.row(self.held.len(), map, same_encoding)
+    }
+
+    fn row(
+        &mut self,
+        end: usize,
+        map: &ShardMap,
+        same_encoding: bool,
+    ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
+        let begin = std::mem::replace(&mut self.start, end);
+        self.seen = end;
+        self.is_quoted = false;
+        let row = &self.held[begin..end];
+        let line = row.strip_suffix(b"\n").unwrap_or(row);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if self.is_over || line == b"\\." {
+            self.is_over = true;
+            self.start = self.held.len();
+            self.seen = self.start;
+            return Ok(None);
+        }
+        if std::mem::take(&mut self.awaits_header) {
+            return Ok(Some((RowPlace::All, row)));
+        }
+        let key = key(&self.copy, line, map.columns(), same_encoding)?;
+        Ok(Some((RowPlace::Shard(map.shard(&key)?), row)))
+    }
+
+    /// Where the next row ends.
+    fn end(&mut self) -> Option<usize> {
+        match self.copy.format {
+            CopyFormat::Csv { quote, escape, .. } => self.end_of_csv(quote, escape),
+            _ => self.end_of_text(),
+        }
+    }
+
+    /// A line feed behind a backslash is data.
+    fn end_of_text(&mut self) -> Option<usize> {
+        while let Some(found) = memchr::memchr2(b'\n', b'\\', &self.held[self.seen..]) {
+            let at = self.seen + found;
+            if self.held[at] == b'\n' {
+                return Some(at + 1);
+            }
+            // What is behind the backslash is part of it, and may not be there yet. `\.` ends its line.
+            self.held.get(at + 1)?;
+            self.seen = at + 2;
+        }
+        self.seen = self.held.len();
+        None
+    }
+
+    /// A line feed within quotes is data.
+    fn end_of_csv(&mut self, quote: u8, escape: u8) -> Option<usize> {
+        loop {
+            let rest = &self.held[self.seen..];
+            let at = self.seen + memchr::memchr3(b'\n', quote, escape, rest)?;
+            let byte = self.held[at];
+            if byte == b'\n' && !self.is_quoted {
+                return Some(at + 1);
+            }
+            // An escape that is the quote leaves and enters again, which comes to the same.
+            if byte == escape && escape != quote && self.is_quoted {
+                let escaped = *self.held.get(at + 1)?;
+                self.seen = at + if escaped == quote || escaped == escape { 2 } else { 1 };
+                continue;
+            }
+            if byte == quote {
+                self.is_quoted = !self.is_quoted;
+            }
+            self.seen = at + 1;
+        }
+    }
+}
+
+/// The key of a line.
+fn key(
+    copy: &CopyFrom,
+    line: &[u8],
+    columns: &[KeyType],
+    same_encoding: bool,
+) -> Result<Vec<Option<Key>>, Refusal> {
+    // Where lines end in a carriage return alone, this is several rows.
+    if has_bare_return(&copy.format, line) {
+        return Err(Refusal::CopyRow("there is a carriage return in it"));
+    }
+    let last = copy.key.iter().copied().max().unwrap_or_default();
+    let cells = match &copy.format {
+        CopyFormat::Csv { delimiter, null, quote, escape } => {
+            csv(line, *delimiter, null.as_bytes(), (*quote, *escape), last)
+        }
+        CopyFormat::Text { delimiter, null } => text(line, *delimiter, null.as_bytes(), last),
+        CopyFormat::Binary => Vec::new(),
+    };
+    let column = |(place, of): (&usize, &KeyType)| {
+        let Some(cell) = cells.get(*place) else {
+            return Err(Refusal::CopyRow("it has too few columns"));
+        };
+        let Some(cell) = cell else { return Ok(None) };
+        if *of == KeyType::Text {
+            if !same_encoding && !cell.is_ascii() {
+                return Err(Refusal::Keyless(Keyless::Encoding));
+            }
+            // A column of limited length cuts it.
+            if cell.ends_with(b" ") {
+                return Err(Refusal::CopyRow("its key ends in a space"));
+            }
+        }
+        Ok(Some(of.parse(cell)?))
+    };
+    copy.key.iter().zip(columns).map(column).collect()
+}
+
+/// Whether a carriage return stands in a line that is neither escaped nor within quotes.
+fn has_bare_return(format: &CopyFormat, line: &[u8]) -> bool {
+    if memchr::memchr(b'\r', line).is_none() {
+        return false;
+    }
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    line.iter().any(|byte| {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        match format {
+            CopyFormat::Csv { quote, escape, .. } if !was_escaped => {
+                // An escape that is the quote leaves and enters again.
+                is_escaped = byte == escape && escape != quote && is_quoted;
+                is_quoted ^= byte == quote;
+            }
+            CopyFormat::Text { .. } if !was_escaped => is_escaped = *byte == b'\\',
+            _ => {}
+        }
+        *byte == b'\r' && !was_escaped && !is_quoted
+    })
+}
+
+/// A cell, or NULL.
+type Cell<'l> = Option<Cow<'l, [u8]>>;
+
+/// The columns of a line up to the `last`.
+fn text<'l>(line: &'l [u8], delimiter: u8, null: &[u8], last: usize) -> Vec<Cell<'l>> {
+    let mut cells = Vec::new();
+    let mut rest = line;
+    while cells.len() <= last {
+        let mut end = 0;
+        while let Some(byte) = rest.get(end)
+            && *byte != delimiter
+        {
+            end += if *byte == b'\\' { 2 } else { 1 };
+        }
+        let end = end.min(rest.len());
+        let cell = &rest[..end];
+        cells.push((cell != null).then(|| unescaped(cell)));
+        match rest.get(end + 1..) {
+            Some(behind) if end < rest.len() => rest = behind,
+            _ => break,
+        }
+    }
+    cells
+}
+
+fn unescaped(cell: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'\\', cell).is_none() {
+        return Cow::Borrowed(cell);
+    }
+    let mut value = Vec::with_capacity(cell.len());
+    let mut rest = cell;
+    while let [byte, behind @ ..] = rest {
+        rest = behind;
+        let (b'\\', [escaped, behind @ ..]) = (byte, behind) else {
+            value.push(*byte);
+            continue;
+        };
+        rest = behind;
+        let digit =
+            |byte: Option<&u8>, radix| byte.and_then(|byte| char::from(*byte).to_digit(radix));
+        let mut number = |first: u32, more: usize, radix: u32| {
+            let mut number = first;
+            for _ in 0..more {
+                let Some(next) = digit(rest.first(), radix) else { break };
+                number = number * radix + next;
+                rest = &rest[1..];
+            }
+            number as u8
+        };
+        value.push(match escaped {
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'v' => 11,
+            b'0'..=b'7' => number(u32::from(escaped - b'0'), 2, 8),
+            b'x' if digit(behind.first(), 16).is_some() => number(0, 2, 16),
+            other => *other,
+        });
+    }
+    Cow::Owned(value)
+}
+
+/// The columns of a line up to the `last`.
+fn csv<'l>(
+    line: &'l [u8],
+    delimiter: u8,
+    null: &[u8],
+    (quote, escape): (u8, u8),
+    last: usize,
+) -> Vec<Cell<'l>> {
+    let mut cells = Vec::new();
+    let mut bytes = line.iter().copied().peekable();
+    while cells.len() <= last {
+        let (mut cell, mut was_quoted, mut is_quoted) = (Vec::new(), false, false);
+        let mut is_last = true;
+        while let Some(byte) = bytes.next() {
+            let next = bytes.peek().copied();
+            if is_quoted
+                && byte == escape
+                && next.is_some_and(|next| next == quote || next == escape)
+            {
+                cell.extend(bytes.next());
+            } else if byte == quote {
+                is_quoted = !is_quoted;
+                was_quoted = true;
+            } else if byte == delimiter && !is_quoted {
+                is_last = false;
+                break;
+            } else {
+                cell.push(byte);
+            }
+        }
+        let is_null = !was_quoted && cell == null;
+        cells.push((!is_null).then_some(Cow::Owned(cell)));
+        if is_last {
+            break;
+        }
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(
+        format: CopyFormat,
+        key: usize,
+        data: &[u8],
+        piece: usize,
+    ) -> Result<Vec<(RowPlace, String)>, Refusal> {
+        let map = ShardMap::hash(3, vec![KeyType::Int]).expect("a map");
+        let copy = CopyFrom { table: "t".into(), key: vec![key], format, header: false };
+        let mut rows = CopyRows::new(copy.into(), 100).expect("not binary");
+        let mut found = Vec::new();
+        let own =
+            |(place, row): (RowPlace, &[u8])| (place, String::from_utf8_lossy(row).into_owned());
+        for piece in data.chunks(piece) {
+            rows.push(piece);
+            while let Some(row) = rows.next(&map, true)? {
+                found.push(own(row));
+            }
+        }
+        found.extend(rows.finish(&map, true)?.map(own));
+        Ok(found)
+    }
+
+    /// Its shard, and how it is written.
+    type Row = (u32, &'static str);
+
+    #[test]
+    fn rows_are_found_however_data_is_cut() {
+        let comma = CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
+        let backslash =
+            CopyFormat::Csv { delimiter: b';', null: "NULL".into(), quote: b'\'', escape: b'\\' };
+        let tab = CopyFormat::Text { delimiter: b'\t', null: "\\N".into() };
+        // 1234 is on 0, 1 on 2; NULL is on 0.
+        let cases: [(_, _, &str, &[Row]); 3] = [
+            (
+                &tab,
+                1,
+                "a\t1234\nb\\\n\\t\t\\x31\\0623\\64\r\nc\t\\N\td\nd\t1\n\\.\nx\n",
+                &[
+                    (0, "a\t1234\n"),
+                    (0, "b\\\n\\t\t\\x31\\0623\\64\r\n"),
+                    (0, "c\t\\N\td\n"),
+                    (2, "d\t1\n"),
+                ],
+            ),
+            (
+                &comma,
+                1,
+                "a,1234\n\"b,\n\"\"\",\"1\",x\r\nc,,\nd,1",
+                &[(0, "a,1234\n"), (2, "\"b,\n\"\"\",\"1\",x\r\n"), (0, "c,,\n"), (2, "d,1")],
+            ),
+            (
+                &backslash,
+                0,
+                "'1';'a\\'\n\\\\'\nNULL;\n'12'34;\n",
+                &[(2, "'1';'a\\'\n\\\\'\n"), (0, "NULL;\n"), (0, "'12'34;\n")],
+            ),
+        ];
+        for (format, key, data, expected) in cases {
+            let place = |(shard, row): &Row| (RowPlace::Shard(*shard), (*row).to_owned());
+            let expected: Vec<_> = expected.iter().map(place).collect();
+            for piece in [1, 2, 3, 7, 1000] {
+                let found = rows(format.clone(), key, data.as_bytes(), piece);
+                assert_eq!(found.as_ref(), Ok(&expected), "{data} in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_without_a_key_are_refused() {
+        let tab = CopyFormat::Text { delimiter: b'\t', null: "\\N".into() };
+        let comma = CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' };
+        let long = "x".repeat(200);
+        for (format, data) in [
+            (&tab, "a\n"),
+            (&tab, "a\tb\n"),
+            (&tab, "a\t1\rb\t2\r"),
+            (&tab, "a\t1\rb\t2\n"),
+            (&comma, "a,1\rb,2\n"),
+            (&tab, &*long),
+            (&comma, "a\n"),
+            (&comma, "a,1.0\n"),
+            (&comma, "a,\"1"),
+            (&comma, "a,\"\"\n"),
+        ] {
+            assert!(rows(format.clone(), 1, data.as_bytes(), 50).is_err(), "{data}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn pieces_change_nothing(data in "[a1,\"\\\\\n\r\t.;']{0,60}", piece in 1_usize..9) {
+            for format in [
+                CopyFormat::Text { delimiter: b'\t', null: "\\N".into() },
+                CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' },
+                CopyFormat::Csv { delimiter: b';', null: "a".into(), quote: b'\'', escape: b'\\' },
+            ] {
+                let whole = rows(format.clone(), 0, data.as_bytes(), 1000);
+                assert_eq!(rows(format, 0, data.as_bytes(), piece), whole);
+            }
+        }
+    }
+}
