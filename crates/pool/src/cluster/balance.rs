@@ -85,6 +85,11 @@ impl Balance {
         has_changed
     }
 
+    /// Whether something has changed that was not copied.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.cluster.state.version() != self.version
+    }
+
     #[cold]
     fn copy(&mut self, version: u32) {
         self.version = version;
@@ -157,11 +162,11 @@ impl Balance {
         if members == 0 {
             members = self.last_resort(role);
         }
-        if members & members.wrapping_sub(1) == 0 {
-            return (members != 0).then_some(members.trailing_zeros() as usize);
-        }
         if members & self.warming != 0 {
             members = self.with_warming(members);
+        }
+        if members & members.wrapping_sub(1) == 0 {
+            return (members != 0).then_some(members.trailing_zeros() as usize);
         }
         Some(self.pick(members, load))
     }
@@ -288,7 +293,7 @@ mod tests {
     };
 
     /// A primary and two replicas with weights 1, 2 and 3.
-    fn balance(strategy: Strategy) -> Balance {
+    fn of(strategy: Strategy) -> Balance {
         let roles = [EntryRole::Primary, EntryRole::Replica, EntryRole::Replica];
         let state = ClusterState::new(roles, Duration::from_secs(60));
         let members = (0..3)
@@ -320,23 +325,23 @@ mod tests {
     #[test]
     fn turns_are_even_and_weights_are_kept() {
         let none = |_| 0;
-        let mut turns = balance(Strategy::RoundRobin);
+        let mut turns = of(Strategy::RoundRobin);
         assert_eq!(shares(&mut turns, ServerRole::Any, none), [2000; 3]);
         assert_eq!(shares(&mut turns, ServerRole::Replica, none), [0, 3000, 3000]);
         assert_eq!(shares(&mut turns, ServerRole::PreferReplica, none), [0, 3000, 3000]);
         assert_eq!(shares(&mut turns, ServerRole::Primary, none), [6000, 0, 0]);
-        let mut weights = balance(Strategy::Weighted);
+        let mut weights = of(Strategy::Weighted);
         assert_eq!(shares(&mut weights, ServerRole::Any, none), [1000, 2000, 3000]);
-        let random = shares(&mut balance(Strategy::Random), ServerRole::Any, none);
+        let random = shares(&mut of(Strategy::Random), ServerRole::Any, none);
         assert!(random.iter().all(|share| (1900..2100).contains(share)), "{random:?}");
         let loads = |at| [5, 0, 1][at];
-        let least = shares(&mut balance(Strategy::LeastOutstanding), ServerRole::Any, loads);
+        let least = shares(&mut of(Strategy::LeastOutstanding), ServerRole::Any, loads);
         assert_eq!(least, [0, 6000, 0]);
     }
 
     #[test]
     fn a_slow_member_is_left_to_who_has_no_other() {
-        let mut balance = balance(Strategy::Latency);
+        let mut balance = of(Strategy::Latency);
         let tallies: Vec<_> = [1, 1, 50]
             .map(|millis| {
                 let mut tally = Tally { queries: 100, ..Tally::default() };
@@ -357,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_banned_are_passed_over_until_all_are() {
-        let mut balance = balance(Strategy::RoundRobin);
+        let mut balance = of(Strategy::RoundRobin);
         let states: Vec<_> =
             balance.cluster.members.iter().map(|member| Arc::clone(&member.state)).collect();
         states[1].failed(Time(1), "refused");
@@ -371,7 +376,7 @@ mod tests {
 
     #[test]
     fn who_is_back_gets_its_part_little_by_little() {
-        let mut balance = balance(Strategy::RoundRobin);
+        let mut balance = of(Strategy::RoundRobin);
         let state = Arc::clone(&balance.cluster.members[2].state);
         let seconds = |seconds| Time::default() + Duration::from_secs(seconds);
         state.failed(seconds(1), "refused");
@@ -384,6 +389,17 @@ mod tests {
         let (one, five, ten) = (after(1), after(5), after(10));
         assert!((100..800).contains(&one) && one < five && five < ten, "{one} {five} {ten}");
         assert_eq!(ten, 3000);
+        // Where there are two, and one is left out, the other is all there is.
+        for strategy in [Strategy::Latency, Strategy::LeastOutstanding, Strategy::Weighted] {
+            let mut other = of(strategy);
+            other.cluster.members[2].state.failed(seconds(1), "refused");
+            let found = crate::MemberState::default();
+            let back = &other.cluster.members[2].state;
+            assert!(back.check_succeeded(back.doubts(), Standing::Replica, found, seconds(61)));
+            other.tick(seconds(62), |_| None);
+            let [first, second, third] = shares(&mut other, ServerRole::Replica, |_| 0);
+            assert!(first == 0 && third < second, "{strategy:?} {first} {second} {third}");
+        }
         assert_eq!(state.standing(), Standing::Replica);
     }
 }

@@ -142,6 +142,19 @@ impl Core {
         [home].into_iter().chain(members).collect()
     }
 
+    /// Before a member's servers are given to those who wait for them: it may be none that would do any
+    /// more, a primary that was started anew while we logged in, say.
+    #[inline]
+    pub(super) fn follow_changes(&mut self, pool: PoolId, io: &mut dyn Io) {
+        let Some(known) = &self.pools[pool.index()] else { return };
+        let Some(home) = known.spec.member.as_ref().map(|member| member.home) else { return };
+        let home_pool = self.pools[home.index()].as_ref();
+        let balance = home_pool.and_then(|home| home.balance.as_ref());
+        if balance.is_some_and(|balance| balance.is_outdated()) {
+            self.redirect(home, io);
+        }
+    }
+
     /// Sends those who wait where they will not be served to where they will.
     fn redirect(&mut self, home: PoolId, io: &mut dyn Io) {
         let mut gained = Vec::new();

@@ -162,6 +162,7 @@ impl Core {
     /// Gives idle servers to those who wait, the first first.
     pub(super) fn serve(&mut self, pool_id: PoolId, io: &mut dyn Io) {
         self.welcome(pool_id, io);
+        self.follow_changes(pool_id, io);
         loop {
             if self.next_idle(pool_id).is_none() {
                 return self.check_idle(pool_id, io);

@@ -120,6 +120,13 @@ impl Hosts {
 }
 
 impl World {
+    /// With one seed, what is known of hosts.
+    pub(super) fn trace_hosts(&self) {
+        for member in self.hosts.iter().flat_map(|hosts| hosts.state.members.iter()) {
+            self.trace(&format_args!("{:?}", member.report()), b".");
+        }
+    }
+
     /// Begins to ask hosts, and plans what becomes of them.
     pub(super) fn begin_hosts(&mut self) {
         let Some(hosts) = &self.hosts else { return };
@@ -262,7 +269,11 @@ impl World {
         let Some(owner) = hearer.ran else { return Ok(()) };
         let is_late = |since: u64| self.now > since + CONSEQUENCES;
         if host.fenced_since.is_some_and(is_late) {
-            return Err(format!("c{owner} is served by {:?}, which was replaced", host.pool));
+            let role = self.clients[owner as usize].0.role;
+            return Err(format!(
+                "c{owner} ({role:?}) is served by {:?}, which was replaced",
+                host.pool
+            ));
         }
         let wants = self.clients[owner as usize].0.role;
         if wants == ServerRole::Primary && (host.is_in_recovery || host.is_doomed) {

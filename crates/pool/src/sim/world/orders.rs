@@ -52,7 +52,8 @@ impl World {
                 }
             }
             Order::Open(server, pool) => {
-                self.trace(&format_args!("{worker} opens {server:?}"), b".");
+                self.trace(&format_args!("{worker} opens {server:?} of {pool:?}"), b".");
+                self.trace_hosts();
                 let backend = self.backends.len();
                 let link = Link { pool, ..Link::default() };
                 self.backends.push((Backend::new(&AT_LOGIN), link));
