@@ -8,9 +8,7 @@ use std::{
 
 use howdah_connect::SslMode;
 
-use super::{
-    ANY_DATABASE, AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml, unused::unused, userlist,
-};
+use super::{AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml, unused::unused, userlist};
 
 /// Longest settings file or user list: a million users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -243,11 +241,6 @@ impl Config {
             let mut names = database.parameters.keys();
             let fixed = names.any(|name| fixed.contains(&name.as_str()) || name.is_empty());
             rule(fixed, &format!("{key}.parameters"), "not a setting of the server");
-            rule(
-                name == ANY_DATABASE && database.dbname.is_some() && database.user.is_none(),
-                &key,
-                "all names cannot mean one database of the server, unless its user is given too",
-            );
         }
         wrong.into_iter()
     }

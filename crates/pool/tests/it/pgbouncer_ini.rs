@@ -68,3 +68,25 @@ fn a_pgbouncer_ini_with_every_key_starts() {
     let mut console = connect(&words("pgbouncer")).unwrap();
     console.query("show config").unwrap();
 }
+
+#[test]
+fn all_names_may_mean_one_database() {
+    let Some(server) = or_say_why_not("one database", Cluster::builder().start()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pgbouncer.ini");
+    let text = format!(
+        "[databases]\n* = host=127.0.0.1 port={} dbname=postgres\n[pgbouncer]\nlisten_port = 0\n\
+         listen_addr = 127.0.0.1\nunix_socket_dir =\nauth_type = trust\nauth_file = users\n",
+        server.port()
+    );
+    fs::write(&file, text).unwrap();
+    fs::write(folder.path().join("users"), "\"postgres\" \"\"\n").unwrap();
+    let pooler = Pooler::start(Config::read(&file).unwrap().config).unwrap();
+    let port = pooler.addresses()[0].port();
+    for database in ["shop", "postgres", "any name"] {
+        let words = format!("host=127.0.0.1 port={port} user=postgres dbname='{database}'");
+        let mut client = connect(&words).unwrap();
+        let place = client.one_value("select current_database()").unwrap();
+        assert_eq!(place.as_deref(), Some("postgres"));
+    }
+}
