@@ -165,8 +165,9 @@ const EXACT: &[&str] = &[
     "xact_count",
 ];
 
-/// Of those, what is the same also for clients at work.
-const NAMES: &[&str] = &["application_name", "database", "name", "pool_mode", "type", "user"];
+/// Of those, what is the same also for clients at work; a server that is being opened has no
+/// application_name yet.
+const NAMES: &[&str] = &["database", "name", "pool_mode", "type", "user"];
 
 fn masked(name: &str, table: &Table) -> String {
     let at_work = |row: &[Option<String>]| row.iter().flatten().any(|value| value == "work");
