@@ -57,13 +57,14 @@ def transactions(bench):
 
 
 def latency(bench):
-    """Latency as 1,000 clients see it, from pgbench's log of every transaction."""
+    """Latency as 1,000 clients of a full pool see it, from pgbench's log of every transaction."""
     commands = {name: command for name, command in bench.commands(settings(bench.server)).items() if name != "direct"}
     print("| 1,000 clients, simple | p50 ms | p90 ms | p99 ms | tps |\n|" + "---|" * 5)
 
     def measure(name):
         with Pooler(commands[name]) as pooler, tempfile.TemporaryDirectory() as folder:
             prefix = pathlib.Path(folder) / "log"
+            pooler.pgbench("-c", 100, "-j", 2, "-t", 20, "-M", "simple")  # its pool is full from now on
             done = pooler.pgbench("-c", 1000, "-j", 2, "-t", 30, "-M", "simple", "-l", f"--log-prefix={prefix}")
             if not done:
                 return complain(name, pooler)
