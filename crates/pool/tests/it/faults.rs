@@ -136,7 +136,7 @@ fn a_client_that_stops_reading_costs_bounded_memory() {
     let stuck = "select count(*) from pg_stat_activity where wait_event = 'ClientWrite'";
     while stage.direct(stuck) != "1" {}
     let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 64 << 20, "grew by {grown} bytes");
+    assert!(grown < 128 << 20, "grew by {grown} bytes");
     let rows = slow.until(b'Z').iter().filter(|(tag, _)| *tag == b'D').count();
     assert_eq!(rows, 300_000);
 }
@@ -233,10 +233,10 @@ fn a_message_of_two_gigabytes_is_not_waited_for_in_memory() {
     for tag in *b"QPB" {
         let mut raw = Raw::log_in(stage.address());
         raw.0.write_all(&[tag, 0x7f, 0xff, 0xff, 0xff]).unwrap();
-        // As much as anybody takes of it.
-        let _ = (0..64).try_for_each(|_| raw.0.write_all(&part));
+        // As much as anybody takes of it; what other tests of this process take meanwhile is far less.
+        let _ = (0..256).try_for_each(|_| raw.0.write_all(&part));
         let grown = resident_bytes().saturating_sub(before);
-        assert!(grown < 16 << 20, "{}: grew by {grown} bytes", char::from(tag));
+        assert!(grown < 128 << 20, "{}: grew by {grown} bytes", char::from(tag));
         drop(raw);
         assert_eq!(stage.psql(&["select 1"]), "1");
     }
