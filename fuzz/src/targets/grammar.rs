@@ -115,7 +115,7 @@ fn within(sql: &[u8], effect: Effect) {
 }
 
 /// The same statement, written by somebody who shouts and explains.
-fn upper_case_and_commented(sql: &[u8]) -> Vec<u8> {
+pub(super) fn upper_case_and_commented(sql: &[u8]) -> Vec<u8> {
     let mut other = Vec::with_capacity(sql.len() * 2);
     for token in Lexer::new(sql) {
         match token.kind {

@@ -7,9 +7,8 @@ use howdah_route::{
     Shards, Table,
 };
 use howdah_shard::{KeyType, ShardMap};
-use howdah_sql::{Lexer, TokenKind};
 
-use super::Shape;
+use super::{Shape, grammar::upper_case_and_commented};
 
 /// Pieces of statements with keys, and of what hides them.
 pub const WORDS: &[&[u8]] = &[
@@ -135,20 +134,4 @@ fn has_hint(sql: &[u8]) -> bool {
     [&b"shard_id"[..], b"sharding_key", b"role"]
         .iter()
         .any(|name| sql.windows(name.len()).any(|part| part == *name))
-}
-
-/// The same statement, written by somebody who shouts and explains.
-fn upper_case_and_commented(sql: &[u8]) -> Vec<u8> {
-    let mut other = Vec::with_capacity(sql.len() * 2);
-    for token in Lexer::new(sql) {
-        match token.kind {
-            TokenKind::Word => other.extend(token.text.to_ascii_uppercase()),
-            TokenKind::Space => {
-                other.extend_from_slice(b" /* ; -- ' $$ */");
-                other.extend_from_slice(token.text);
-            }
-            _ => other.extend_from_slice(token.text),
-        }
-    }
-    other
 }

@@ -4,7 +4,10 @@ use std::{sync::mpsc, thread};
 
 use howdah_stats::Registry;
 
-use crate::support::{Raw, Stage, said};
+use crate::{
+    support::{Raw, Stage, said},
+    tables::TABLES,
+};
 
 /// A pooler whose console may be used.
 fn stage(test: &str) -> Option<Stage> {
@@ -31,28 +34,7 @@ fn every_table_is_shown_and_counts_what_was_done() {
     let mut held = Raw::log_in(stage.address());
     held.query("begin");
     held.until(b'Z');
-    for name in [
-        "active_sockets",
-        "clients",
-        "config",
-        "databases",
-        "dns_hosts",
-        "dns_zones",
-        "lists",
-        "mem",
-        "peer_pools",
-        "peers",
-        "pools",
-        "servers",
-        "sockets",
-        "state",
-        "stats",
-        "stats_averages",
-        "stats_totals",
-        "totals",
-        "users",
-        "version",
-    ] {
+    for name in TABLES {
         console(&stage, &format!("show {name}"));
     }
     let number =

@@ -126,6 +126,9 @@ fn draining_waits_for_transactions_and_sends_idle_clients_away() {
 
 #[test]
 fn a_client_that_stops_reading_costs_bounded_memory() {
+    if !is_alone("faults::a_client_that_stops_reading_costs_bounded_memory") {
+        return;
+    }
     let Some(stage) = Stage::set("slow reader", "") else { return };
     let mut slow = Raw::log_in(stage.address());
     let before = resident_bytes();
@@ -136,9 +139,24 @@ fn a_client_that_stops_reading_costs_bounded_memory() {
     let stuck = "select count(*) from pg_stat_activity where wait_event = 'ClientWrite'";
     while stage.direct(stuck) != "1" {}
     let grown = resident_bytes().saturating_sub(before);
-    assert!(grown < 128 << 20, "grew by {grown} bytes");
+    assert!(grown < 64 << 20, "grew by {grown} bytes");
     let rows = slow.until(b'Z').iter().filter(|(tag, _)| *tag == b'D').count();
     assert_eq!(rows, 300_000);
+}
+
+/// Whether this test has its process, and so the memory of it, to itself. If not it is run in one that it
+/// has, and must pass there.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "HOWDAH_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut itself = std::process::Command::new(std::env::current_exe().unwrap());
+    let done = itself.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = [done.stdout, done.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+    false
 }
 
 fn resident_bytes() -> u64 {
@@ -227,16 +245,19 @@ fn clients_wait_for_a_server_that_refuses_and_is_restarted() {
 
 #[test]
 fn a_message_of_two_gigabytes_is_not_waited_for_in_memory() {
+    if !is_alone("faults::a_message_of_two_gigabytes_is_not_waited_for_in_memory") {
+        return;
+    }
     let Some(stage) = Stage::set("2 GB", "sizes = { pool = 1 }") else { return };
     let before = resident_bytes();
     let part = [b' '; 1 << 20];
     for tag in *b"QPB" {
         let mut raw = Raw::log_in(stage.address());
         raw.0.write_all(&[tag, 0x7f, 0xff, 0xff, 0xff]).unwrap();
-        // As much as anybody takes of it; what other tests of this process take meanwhile is far less.
-        let _ = (0..256).try_for_each(|_| raw.0.write_all(&part));
+        // As much as anybody takes of it.
+        let _ = (0..64).try_for_each(|_| raw.0.write_all(&part));
         let grown = resident_bytes().saturating_sub(before);
-        assert!(grown < 128 << 20, "{}: grew by {grown} bytes", char::from(tag));
+        assert!(grown < 16 << 20, "{}: grew by {grown} bytes", char::from(tag));
         drop(raw);
         assert_eq!(stage.psql(&["select 1"]), "1");
     }

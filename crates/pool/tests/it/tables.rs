@@ -7,7 +7,8 @@ use howdah_lab::{Cluster, or_say_why_not};
 
 use crate::support::{Raw, Stage, pooler_of, said};
 
-const TABLES: [&str; 20] = [
+/// What `SHOW` has tables of.
+pub(crate) const TABLES: [&str; 20] = [
     "active_sockets",
     "clients",
     "config",
