@@ -55,16 +55,29 @@ impl Limit {
     fn give_back(&self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
     }
+
+    /// Gives one back if there are more than there may be.
+    fn give_back_surplus(&self) -> bool {
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                (taken > self.max()).then(|| taken - 1)
+            })
+            .is_ok()
+    }
 }
 
 /// One permit of each of some limits; given back when dropped.
 #[derive(Debug)]
-pub struct Permits(Arc<[Arc<Limit>]>);
+pub struct Permits {
+    of: Arc<[Arc<Limit>]>,
+    /// Which of them has been given back already.
+    without: Option<usize>,
+}
 
 impl Permits {
     /// Of no limit at all.
     pub fn none() -> Self {
-        Self(Arc::new([]))
+        Self::of(&Arc::default())
     }
 
     /// Takes one of each, however many there may be: for one that is there already.
@@ -72,7 +85,11 @@ impl Permits {
         for limit in limits.iter() {
             limit.taken.fetch_add(1, Ordering::Relaxed);
         }
-        Self(Arc::clone(limits))
+        Self::of(limits)
+    }
+
+    fn of(limits: &Arc<[Arc<Limit>]>) -> Self {
+        Self { of: Arc::clone(limits), without: None }
     }
 
     /// Takes one of each, or nothing. Between workers that race for the last one, each may see the
@@ -81,21 +98,27 @@ impl Permits {
     pub fn try_take(limits: &Arc<[Arc<Limit>]>) -> Option<Self> {
         let got = limits.iter().take_while(|limit| limit.try_take()).count();
         if got == limits.len() {
-            return Some(Self(Arc::clone(limits)));
+            return Some(Self::of(limits));
         }
         limits[..got].iter().for_each(|limit| limit.give_back());
         None
     }
 
-    /// Whether one of them is of a limit that has been lowered below what is taken.
-    pub(crate) fn are_over(&self) -> bool {
-        self.0.iter().any(|limit| limit.is_over())
+    /// Whether a limit has been lowered below what is taken, so that whoever holds these is to end. The
+    /// permit that is too many is given back by the question: of all who ask at the same time just so many
+    /// have to end as there are too many.
+    pub(crate) fn give_up_surplus(&mut self) -> bool {
+        if self.without.is_none() {
+            self.without = self.of.iter().position(|limit| limit.give_back_surplus());
+        }
+        self.without.is_some()
     }
 }
 
 impl Drop for Permits {
     fn drop(&mut self) {
-        self.0.iter().for_each(|limit| limit.give_back());
+        let held = self.of.iter().enumerate().filter(|(place, _)| Some(*place) != self.without);
+        held.for_each(|(_, limit)| limit.give_back());
     }
 }
 
@@ -111,6 +134,30 @@ mod tests {
         assert!(Permits::try_take(&both).is_none());
         assert_eq!((pool.taken(), host.taken()), (1, 1), "nothing of the failed try stays");
         drop(permits);
+        assert_eq!((pool.taken(), host.taken()), (0, 0));
+    }
+
+    #[test]
+    fn no_more_end_than_are_too_many() {
+        let (pool, host) = (Limit::new(20), Limit::new(20));
+        let both: Arc<[_]> = [Arc::clone(&pool), Arc::clone(&host)].into();
+        let mut held: Vec<_> = (0..20).map(|_| Permits::try_take(&both).unwrap()).collect();
+        pool.set_max(7);
+        host.set_max(5);
+        let end = |mut part: Vec<Permits>| {
+            part.retain_mut(|permits| !permits.give_up_surplus());
+            part
+        };
+        let other = held.split_off(10);
+        let left = std::thread::scope(|scope| {
+            let threads = [held, other].map(|part| scope.spawn(move || end(part)));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        // Who ends for the one limit may have been asked before the other had fewer.
+        let left: Vec<_> = left.into_iter().flatten().collect();
+        assert_eq!((pool.taken(), host.taken()), (left.len() as u32, left.len() as u32));
+        assert!((4..=5).contains(&left.len()), "{} are left", left.len());
+        drop(left);
         assert_eq!((pool.taken(), host.taken()), (0, 0));
     }
 

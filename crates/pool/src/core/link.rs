@@ -107,7 +107,7 @@ impl Core {
         pool.restarting = false;
         pool.spec.greeting.learn(parameters);
         pool.idle.push_back(id);
-        if self.servers.get(id).is_some_and(|server| self.is_barred(server)) {
+        if self.ends(id) {
             self.close_server(id, io);
         }
         self.serve(pool_id, io);
@@ -233,8 +233,7 @@ impl Core {
         self.update_pause(Peer::Server(id), io);
         let is_checked =
             std::mem::take(&mut self.servers.get_mut(id).expect("it is there").is_checked);
-        let yields = !self.starving.is_empty() && self.yields(id)
-            || self.servers.get(id).is_some_and(|server| self.is_barred(server));
+        let yields = !self.starving.is_empty() && self.yields(id) || self.ends(id);
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);
         pool.idle.push_back(id);

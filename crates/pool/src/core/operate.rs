@@ -4,8 +4,7 @@ use super::Core;
 use crate::{
     Io,
     client::{Client, ClientState},
-    ids::{ClientId, PoolId},
-    pool::Pool,
+    ids::{ClientId, PoolId, ServerId},
     refusal::Refusal,
     server::{Server, ServerState},
     time::Time,
@@ -29,8 +28,8 @@ impl Core {
     pub(super) fn close_barred(&mut self, pool: PoolId, io: &mut dyn Io) {
         let idle = self.pools.get(pool.index()).and_then(Option::as_ref).map(|it| it.idle.clone());
         for id in idle.into_iter().flatten() {
-            let server = self.servers.get(id).filter(|server| server.state == ServerState::Idle);
-            if server.is_some_and(|server| self.is_barred(server)) {
+            let server = self.servers.get(id);
+            if server.is_some_and(|it| it.state == ServerState::Idle) && self.ends(id) {
                 self.close_server(id, io);
             }
         }
@@ -98,16 +97,18 @@ impl Core {
         is_there
     }
 
-    /// Whether a server is not to be used any more, or not now.
+    /// Whether a server that is free has to be closed, because it is not to be used any more, or not now,
+    /// or is one too many. To be asked by who closes it then: another is not one too many any more.
     #[inline]
-    pub(super) fn is_barred(&self, server: &Server) -> bool {
-        let pool = self.pools[server.pool.index()].as_ref();
-        let is_barred = |pool: &Pool| {
-            pool.spec.gate.is_paused()
-                || pool.shrinks && server.permits.are_over()
-                || (pool.spec.closes || self.keeps_no_servers) && pool.waiting.is_empty()
-        };
-        pool.is_some_and(is_barred) || self.is_outdated(server)
+    pub(super) fn ends(&mut self, id: ServerId) -> bool {
+        let Some(server) = self.servers.get(id) else { return false };
+        let Some(pool) = &self.pools[server.pool.index()] else { return false };
+        let is_idle = || pool.waiting.is_empty();
+        pool.spec.gate.is_paused()
+            || (pool.spec.closes || self.keeps_no_servers) && is_idle()
+            || self.is_outdated(server)
+            || pool.shrinks
+                && self.servers.get_mut(id).is_some_and(|it| it.permits.give_up_surplus())
     }
 
     /// Whether a server is to be replaced.

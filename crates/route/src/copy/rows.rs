@@ -87,11 +87,15 @@ impl CopyRows {
         map: &ShardMap,
         same_encoding: bool,
     ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
-        match self.end() {
+        if self.is_over {
+            return self.pass_rest().map(|()| None);
+        }
+        let end = self.end();
+        if end.unwrap_or(self.held.len()) - self.start > self.row_bytes_max {
+            return Err(Refusal::CopyRow("it is too long"));
+        }
+        match end {
             Some(end) => self.row(end, map, same_encoding),
-            None if self.held.len() - self.start > self.row_bytes_max => {
-                Err(Refusal::CopyRow("it is too long"))
-            }
             None => Ok(None),
         }
     }
@@ -106,8 +110,8 @@ impl CopyRows {
         map: &ShardMap,
         same_encoding: bool,
     ) -> Result<Option<(RowPlace, &[u8])>, Refusal> {
-        if self.start == self.held.len() {
-            return Ok(None);
+        if self.is_over || self.start == self.held.len() {
+            return self.pass_rest().map(|()| None);
         }
         if self.is_quoted {
             return Err(Refusal::CopyRow("it ends within quotes"));
@@ -124,20 +128,30 @@ impl CopyRows {
         let begin = std::mem::replace(&mut self.start, end);
         self.seen = end;
         self.is_quoted = false;
-        let row = &self.held[begin..end];
-        let line = row.strip_suffix(b"\n").unwrap_or(row);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if self.is_over || line == b"\\." {
+        if without_end(&self.held[begin..end]) == b"\\." {
             self.is_over = true;
-            self.start = self.held.len();
-            self.seen = self.start;
-            return Ok(None);
+            return self.pass_rest().map(|()| None);
         }
+        let row = &self.held[begin..end];
         if std::mem::take(&mut self.awaits_header) {
             return Ok(Some((RowPlace::All, row)));
         }
-        let key = key(&self.copy, line, map.columns(), same_encoding)?;
+        let key = key(&self.copy, without_end(row), map.columns(), same_encoding)?;
         Ok(Some((RowPlace::Shard(map.shard(&key)?), row)))
+    }
+
+    /// Passes over what is behind the line that ends the data. In CSV, PostgreSQL 18 takes that line for a
+    /// row, those before for the end, and psql before 18 sends it as the last.
+    fn pass_rest(&mut self) -> Result<(), Refusal> {
+        let is_csv = matches!(self.copy.format, CopyFormat::Csv { .. });
+        if is_csv && self.start < self.held.len() {
+            return Err(Refusal::CopyRow(
+                "before it is a line of \\. alone, the end to some servers only",
+            ));
+        }
+        self.start = self.held.len();
+        self.seen = self.start;
+        Ok(())
     }
 
     /// Where the next row ends.
@@ -184,6 +198,12 @@ impl CopyRows {
             self.seen = at + 1;
         }
     }
+}
+
+/// A row without the end of its line.
+fn without_end(row: &[u8]) -> &[u8] {
+    let line = row.strip_suffix(b"\n").unwrap_or(row);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// The key of a line.

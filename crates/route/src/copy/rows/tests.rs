@@ -54,7 +54,7 @@ fn rows_are_found_however_data_is_cut() {
         (
             &backslash,
             0,
-            "'1';'a\\'\n\\\\'\nNULL;\n'12'34;\n",
+            "'1';'a\\'\n\\\\'\nNULL;\n'12'34;\n\\.\r\n",
             &[(2, "'1';'a\\'\n\\\\'\n"), (0, "NULL;\n"), (0, "'12'34;\n")],
         ),
     ];
@@ -84,6 +84,7 @@ fn rows_without_a_key_are_refused() {
         (&comma, "a,1.0\n"),
         (&comma, "a,\"1"),
         (&comma, "a,\"\"\n"),
+        (&comma, "a,1\n\\.\nb,1\n"),
     ] {
         assert!(rows(format.clone(), 1, data.as_bytes(), 50).is_err(), "{data}");
     }
@@ -91,7 +92,10 @@ fn rows_without_a_key_are_refused() {
 
 proptest::proptest! {
     #[test]
-    fn pieces_change_nothing(data in "[a1,\"\\\\\n\r\t.;']{0,60}", piece in 1_usize..9) {
+    fn pieces_change_nothing(
+        data in "([a1,\"\\\\\n\r\t.;']|\n\\\\\\.\r?\n){0,40}",
+        piece in 1_usize..9,
+    ) {
         for format in [
             CopyFormat::Text { delimiter: b'\t', null: "\\N".into() },
             CopyFormat::Csv { delimiter: b',', null: "".into(), quote: b'"', escape: b'"' },
