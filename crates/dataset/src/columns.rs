@@ -6,6 +6,7 @@
 
 mod decode;
 mod encode;
+mod wire;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub(crate) use encode::{
     amounts, known, numbers, parameter_bytes, parameters, ref_parameter_bytes, strings, texts,
     times,
 };
+pub(crate) use wire::{WireColumns, wires};
 
 /// One column of a table: the row of the format's own description.
 #[derive(Clone, Copy, Debug)]

@@ -28,6 +28,7 @@
 //!     vxid: None,
 //!     query_id: None,
 //!     pipeline: None,
+//!     wire: None,
 //! })?;
 //! writer.finish(serde_json::Value::Null)?;
 //!

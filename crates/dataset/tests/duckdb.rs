@@ -55,6 +55,7 @@ fn event(micros: i64, action: Action) -> Event {
         vxid: Some("3/17".into()),
         query_id: Some(-42),
         pipeline: Some(3),
+        wire: None,
     }
 }
 
@@ -115,7 +116,7 @@ fn duckdb_reads_a_capture() {
 
     let version = "select decode(value) from parquet_kv_metadata('{dir}/events-*.parquet') \
                    where decode(key) = 'howdah.version'";
-    assert_eq!(ask(version), json!([["2"]]));
+    assert_eq!(ask(version), json!([["3"]]));
 }
 
 #[test]

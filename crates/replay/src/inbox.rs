@@ -163,5 +163,6 @@ pub(crate) fn event_bytes(event: &Event) -> usize {
         }
         _ => 0,
     };
-    size_of::<Event>() + text + values
+    let wire = event.wire.as_ref().map_or(0, |wire| size_of_val(&**wire) + wire.bytes());
+    size_of::<Event>() + text + values + wire
 }

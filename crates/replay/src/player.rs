@@ -75,7 +75,7 @@ pub(crate) struct Player {
     /// Since when nothing has been in flight.
     free: Instant,
     /// What is prepared on the present connection, by name.
-    statements: HashMap<Text, Text>,
+    statements: HashMap<Text, Prepared>,
     /// Portals opened on the present connection, by name.
     portals: HashSet<Text>,
     /// The capture has this session's Parse messages, so an Execute needs none of its own.
@@ -86,7 +86,33 @@ pub(crate) struct Player {
     /// Its Disconnect was the last that happened.
     has_left: bool,
     fetch_rows: u32,
+    /// What its login is to set, if the capture says so.
+    settings: Vec<(Text, Text)>,
 }
+
+/// A text that was prepared, with the types that it was prepared with.
+#[derive(Debug)]
+struct Prepared {
+    sql: Text,
+    types: Vec<u32>,
+}
+
+impl Prepared {
+    /// What a Parse for this event prepares.
+    fn of(event: &Event) -> Self {
+        let sql = event.action.sql().cloned().unwrap_or_default();
+        Self { sql, types: types_of(event).to_vec() }
+    }
+
+    fn is_of(&self, event: &Event) -> bool {
+        event.action.sql() == Some(&self.sql) && self.types == types_of(event)
+    }
+}
+
+fn types_of(event: &Event) -> &[u32] {
+    event.wire.as_deref().map_or(&[], |wire| &wire.types)
+}
+
 impl Player {
     pub(crate) fn new(id: SessionId, now: Instant, fetch_rows: u32) -> Self {
         Self {
@@ -102,13 +128,22 @@ impl Player {
             transaction_lost: false,
             has_left: false,
             fetch_rows,
+            settings: Vec::new(),
         }
+    }
+
+    /// What its login is to set.
+    pub(crate) fn settings(&self) -> &[(Text, Text)] {
+        &self.settings
     }
 
     /// Adds the session's next event.
     pub(crate) fn push(&mut self, item: Item) {
         self.parses_captured |= item.event.action.kind() == Kind::Parse;
         self.has_left = false;
+        if let (Action::Connect, Some(wire)) = (&item.event.action, &item.event.wire) {
+            self.settings.clone_from(&wire.settings);
+        }
         self.queue.push_back(item);
     }
 
@@ -206,7 +241,9 @@ impl Player {
         match &event.action {
             Action::Cancel => Some(Skip::NothingToCancel),
             Action::Call { .. } => Some(Skip::CallArguments),
-            Action::Copy { direction: CopyDirection::In, .. } => Some(Skip::CopyData),
+            Action::Copy { direction: CopyDirection::In, .. } => {
+                (!has_copy_data(event)).then_some(Skip::CopyData)
+            }
             Action::Bind(bound) | Action::Execute(bound) => unusable(bound.parameters.as_deref()),
             Action::Fetch(bound) => {
                 (!self.portals.contains(&bound.portal)).then_some(Skip::PortalNotOpen)
@@ -282,7 +319,7 @@ impl Player {
                 }
                 return self.land(now);
             }
-            Reply::CopyIn => self.refuse_copy(client),
+            Reply::CopyIn => self.copy_in(client),
             Reply::LoggedIn => self.arrived(now),
             Reply::Parsed | Reply::Bound | Reply::Rows(_) | Reply::Failed(_) => {}
         }
@@ -302,10 +339,30 @@ impl Player {
         Vec::new()
     }
 
-    /// The server waits for rows that nobody has.
-    fn refuse_copy(&self, client: &mut Client) {
-        let refused = client.copy_fail(b"the rows of this COPY are not in the capture");
-        refused.expect("there is no zero byte in it");
+    /// The server waits for rows: those that were captured, if they were.
+    fn copy_in(&mut self, client: &mut Client) {
+        let part = self.flight.as_mut().and_then(|flight| flight.parts.last_mut());
+        let copy = part.and_then(|part| {
+            let copy = part.item.event.wire.as_ref()?.copy_in.as_ref()?;
+            let data = copy.data.get(part.copies)?.as_ref()?;
+            part.copies += 1;
+            Some((data, copy.failed && part.copies == copy.data.len()))
+        });
+        let sent = match copy {
+            Some((data, fails)) => data
+                .as_bytes()
+                .chunks(COPY_PIECE_BYTES)
+                .try_for_each(|it| client.copy_data(it))
+                .and_then(|()| match fails {
+                    true => client.copy_fail(b"the client ended this COPY"),
+                    false => {
+                        client.copy_done();
+                        Ok(())
+                    }
+                }),
+            None => client.copy_fail(b"the rows of this COPY are not in the capture"),
+        };
+        sent.expect("there is no zero byte in the reasons, and pieces are short");
         let kind = self.flight.as_ref().and_then(|flight| flight.parts.last());
         if kind.is_some_and(|part| part.item.event.action.kind() == Kind::Execute) {
             // The server ignored the Sync that came while it waited for rows.
@@ -403,6 +460,15 @@ impl Player {
         flight.parts.into_iter().map(gone).collect()
     }
 }
+
+/// Whether the rows of all its COPYs were captured.
+fn has_copy_data(event: &Event) -> bool {
+    let copy = event.wire.as_ref().and_then(|wire| wire.copy_in.as_ref());
+    copy.is_some_and(|copy| copy.data.iter().all(Option::is_some))
+}
+
+/// Bytes of one CopyData message.
+const COPY_PIECE_BYTES: usize = 64 << 10;
 
 /// Why these values cannot be bound, if so.
 fn unusable(parameters: Option<&[Parameter]>) -> Option<Skip> {

@@ -280,7 +280,7 @@ impl Recorder {
                     fingerprint,
                     query: shape.normal.to_string(),
                     example_sql: sql.clone(),
-                    example_parameters: parameters(&event.action),
+                    example_parameters: parameters(event),
                     user: event.user.clone(),
                     database: event.database.clone(),
                 });
@@ -298,9 +298,15 @@ impl Recorder {
     }
 }
 
-fn parameters(action: &Action) -> Option<Vec<howdah_traffic::Parameter>> {
-    match action {
-        Action::Execute(bound) | Action::Fetch(bound) => bound.parameters.clone(),
+/// The values of an example; not if some are binary, which nobody could read.
+fn parameters(event: &Event) -> Option<Vec<howdah_traffic::Parameter>> {
+    let is_text = |wire: &howdah_traffic::Wire| wire.formats.iter().all(|code| *code == 0);
+    match &event.action {
+        Action::Execute(bound) | Action::Fetch(bound)
+            if event.wire.as_deref().is_none_or(is_text) =>
+        {
+            bound.parameters.clone()
+        }
         _ => None,
     }
 }

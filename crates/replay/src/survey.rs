@@ -80,6 +80,7 @@ mod tests {
             vxid: None,
             query_id: None,
             pipeline: None,
+            wire: None,
         })
     }
 

@@ -6,6 +6,7 @@ use howdah_connect::{
 };
 use howdah_net::Dialer;
 use howdah_session::{Client, Login, ScramKeys};
+use howdah_traffic::Text;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{encoding::Encodings, identity::Identities, run::StartError};
@@ -51,8 +52,12 @@ impl Logins {
     }
 
     /// The login of a session captured with these names. It speaks the encoding of what was captured,
-    /// unless the target was named with another.
-    pub(crate) fn login(&self, user: &str, database: &str, application: &str) -> Login {
+    /// unless the target was named with another, and begins with `settings`, by name and value.
+    pub(crate) fn login(
+        &self,
+        [user, database, application]: [&str; 3],
+        settings: &[(Text, Text)],
+    ) -> Login {
         let mut target = self.target.clone();
         let user = self.identities.user(user);
         if !user.is_empty() {
@@ -72,6 +77,15 @@ impl Logins {
             && !is_chosen
         {
             login.parameters.push((CLIENT_ENCODING.to_owned(), encoding.to_owned()));
+        }
+        for (name, value) in settings {
+            // What a login cannot say, a client did not say in one.
+            let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
+            if is_chosen && name.eq_ignore_ascii_case(CLIENT_ENCODING) {
+                continue;
+            }
+            login.parameters.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            login.parameters.push((name.to_owned(), value.to_owned()));
         }
         login
     }

@@ -234,7 +234,8 @@ impl Worker {
         let Some(player) = seat.player.as_mut() else { return };
         let who = item.as_ref().map(|item| &item.event).or_else(|| player.next_event());
         let Some(who) = who else { return };
-        let login = self.shared.logins.login(&who.user, &who.database, &who.application);
+        let who = [&*who.user, &who.database, &who.application];
+        let login = self.shared.logins.login(who, player.settings());
         player.presence = Presence::Arriving;
         seat.arriving = Some((item, now));
         let begun = Link::begin(&self.shared.dialer, login)

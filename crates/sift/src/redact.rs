@@ -14,7 +14,7 @@ mod value;
 
 use std::sync::Arc;
 
-use howdah_traffic::{Action, Bound, Event, Parameter, Text};
+use howdah_traffic::{Action, Bound, Event, Parameter, Text, Wire};
 
 pub use self::key::{KeyError, RedactionKey};
 use self::value::Values;
@@ -49,6 +49,9 @@ impl Redactor {
     /// The event without values.
     pub fn redact(&mut self, mut event: Event) -> Event {
         event.application = self.application(&event.application);
+        if let Some(wire) = &mut event.wire {
+            self.wire(wire);
+        }
         if let Some(error) = &mut event.outcome.error {
             // Messages quote values, each in its own way, and functions write their own.
             *error = format!("redacted {:08x}", self.values.token(error.as_bytes())).into();
@@ -58,11 +61,26 @@ impl Redactor {
                 self.sql(sql);
             }
             Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => {
-                self.bound(bound);
+                self.bound(bound, event.wire.as_deref());
             }
             Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {}
         }
         event
+    }
+
+    /// Rows that were copied go as a whole: they are nothing but values. So do settings that only an
+    /// application knows, and its name.
+    fn wire(&mut self, wire: &mut Wire) {
+        if let Some(copy) = &mut wire.copy_in {
+            copy.data.iter_mut().for_each(|data| *data = None);
+        }
+        let is_own = |name: &Text| {
+            name.as_bytes().contains(&b'.')
+                || name.as_bytes().eq_ignore_ascii_case(b"application_name")
+        };
+        for (_, value) in wire.settings.iter_mut().filter(|(name, _)| is_own(name)) {
+            *value = format!("redacted {:08x}", self.values.token(value.as_bytes())).into();
+        }
     }
 
     fn application(&mut self, name: &Arc<str>) -> Arc<str> {
@@ -80,11 +98,14 @@ impl Redactor {
         }
     }
 
-    fn bound(&mut self, bound: &mut Bound) {
+    fn bound(&mut self, bound: &mut Bound, wire: Option<&Wire>) {
         self.sql(&mut bound.sql);
-        for parameter in bound.parameters.iter_mut().flatten() {
+        for (index, parameter) in bound.parameters.iter_mut().flatten().enumerate() {
             match parameter {
                 Parameter::Null => {}
+                Parameter::Value(value) if wire.is_some_and(|wire| wire.is_binary(index)) => {
+                    *value = self.values.redact_binary(value.as_bytes()).into();
+                }
                 Parameter::Value(value) | Parameter::Truncated(value) => {
                     *value = self.values.redact(value.as_bytes()).into();
                 }

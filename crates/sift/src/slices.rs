@@ -92,6 +92,7 @@ mod tests {
             vxid: None,
             query_id: None,
             pipeline: None,
+            wire: None,
         };
         let parse = |name: &str| Action::Parse { statement: name.into(), sql: "select 1".into() };
         let mut slices = Slices::new(Duration::from_secs(10));

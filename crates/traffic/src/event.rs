@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{Text, Timestamp};
+use crate::{Text, Timestamp, Wire};
 
 /// One thing that one client did, with what the server made of it when that is known.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +34,8 @@ pub struct Event {
     /// same number shared a Sync, those with different numbers did not. `None` where that is not
     /// known, and for what is not of the extended protocol.
     pub pipeline: Option<u32>,
+    /// What only the protocol's messages tell; `None` of what was learnt from a log.
+    pub wire: Option<Box<Wire>>,
 }
 
 /// Names a session within one capture: `%c` of the log line where there is one.
@@ -95,7 +97,7 @@ pub struct Bound {
     pub parameters: Option<Vec<Parameter>>,
 }
 
-/// One bound value, in text form.
+/// One bound value, in text form; in binary form where [`Wire::is_binary`] says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parameter {
     /// SQL NULL.
@@ -233,6 +235,8 @@ named_enum! {
         Error = "error",
         /// A connection or disconnection line, or another message about the session itself.
         Session = "session",
+        /// The client's own message, seen on its way: the time is that of its arrival.
+        Wire = "wire",
         /// Deduced, not logged: say, the connect of a session that was open before the log began.
         Inferred = "inferred",
     }

@@ -16,7 +16,9 @@ use xxhash_rust::{
     xxh3::{xxh3_64, xxh3_128},
 };
 
-use crate::{ActionRef, CopyDirection, Event, EventRef, Kind, ParameterRef, Parameters, Source};
+use crate::{
+    ActionRef, CopyDirection, Event, EventRef, Kind, ParameterRef, Parameters, Source, Text, Wire,
+};
 
 /// A hash over every field of every event added, independent of their order, with the events
 /// counted by kind.
@@ -92,6 +94,24 @@ pub enum Field {
     QueryId = 18,
     /// Number.
     Pipeline = 19,
+    /// Number.
+    Rows = 20,
+    /// Numbers, left out if there are none, as are the next two.
+    Types = 21,
+    /// Numbers.
+    Formats = 22,
+    /// Numbers.
+    ResultFormats = 23,
+    /// Number, left out if it is 0.
+    RowsMax = 24,
+    /// List, left out if empty: name and value in turn.
+    Settings = 25,
+    /// Number.
+    CopyBytes = 26,
+    /// List.
+    CopyData = 27,
+    /// Number 1, left out unless the client ended the COPY by CopyFail.
+    CopyFailed = 28,
 }
 
 impl EventHash {
@@ -126,6 +146,9 @@ impl EventHash {
         if let Some(pipeline) = event.pipeline {
             fields.number(Field::Pipeline, u64::from(pipeline));
         }
+        if let Some(wire) = event.wire {
+            self.add_wire(wire, &mut fields);
+        }
         self.sum = self.sum.wrapping_add(fields.hash());
         self.kinds[kind as usize] += 1;
     }
@@ -152,6 +175,37 @@ impl EventHash {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn add_wire(&mut self, wire: &Wire, fields: &mut Part) {
+        if let Some(rows) = wire.rows {
+            fields.number(Field::Rows, rows);
+        }
+        let mut numbers = |field, words: &mut dyn Iterator<Item = u64>| {
+            self.entries.clear();
+            words.for_each(|word| self.entries.extend_from_slice(&word.to_le_bytes()));
+            if !self.entries.is_empty() {
+                fields.number(field, xxh3_64(&self.entries));
+            }
+        };
+        let text = |bytes: &[u8]| xxh3_64(bytes);
+        numbers(Field::Types, &mut wire.types.iter().map(|oid| u64::from(*oid)));
+        numbers(Field::Formats, &mut wire.formats.iter().map(|code| u64::from(*code)));
+        numbers(Field::ResultFormats, &mut wire.result_formats.iter().map(|code| u64::from(*code)));
+        let settings = wire.settings.iter().flat_map(|(name, value)| [name, value]);
+        numbers(Field::Settings, &mut settings.map(|one| text(one.as_bytes())));
+        let copies = wire.copy_in.iter().flat_map(|copy| &copy.data);
+        let word = |data: &Option<Text>| data.as_ref().map_or(0, |data| text(data.as_bytes()));
+        numbers(Field::CopyData, &mut copies.map(word));
+        if wire.rows_max != 0 {
+            fields.number(Field::RowsMax, u64::from(wire.rows_max));
+        }
+        if let Some(copy) = &wire.copy_in {
+            fields.number(Field::CopyBytes, copy.bytes);
+            if copy.failed {
+                fields.number(Field::CopyFailed, 1);
+            }
         }
     }
 
@@ -253,8 +307,8 @@ impl Part {
 const EMPTY: u64 = const_xxh3::xxh3_64(b"");
 
 /// Multipliers by tag.
-const MULTIPLIERS: [u64; Field::Pipeline as usize + 1] = {
-    let mut multipliers = [0; Field::Pipeline as usize + 1];
+const MULTIPLIERS: [u64; Field::CopyFailed as usize + 1] = {
+    let mut multipliers = [0; Field::CopyFailed as usize + 1];
     let mut tag = 0;
     while tag < multipliers.len() {
         multipliers[tag] = const_xxh3::xxh3_64(&[tag as u8]) | 1;
@@ -308,6 +362,7 @@ mod tests {
             vxid: None,
             query_id: Some(-1),
             pipeline: None,
+            wire: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod reorder;
 mod text;
 mod time;
 mod view;
+mod wire;
 
 pub use event::{
     Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
@@ -24,3 +25,4 @@ pub use view::{
     ActionRef, BoundRef, EventRef, Hashed, Identity, IdentityDigest, OutcomeRef, ParameterRef,
     Parameters, Slot,
 };
+pub use wire::{CopyIn, Wire};

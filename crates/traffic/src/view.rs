@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
-    Text, Timestamp,
+    Text, Timestamp, Wire,
     hash::{Field, Part},
 };
 
@@ -33,6 +33,8 @@ pub struct EventRef<'a> {
     pub query_id: Option<i64>,
     /// See [`Event::pipeline`].
     pub pipeline: Option<u32>,
+    /// See [`Event::wire`].
+    pub wire: Option<&'a Wire>,
 }
 
 /// Session, user, database and application of an event, with what they are in its
@@ -179,6 +181,7 @@ impl<'a> EventRef<'a> {
             vxid: event.vxid.as_deref(),
             query_id: event.query_id,
             pipeline: event.pipeline,
+            wire: event.wire.as_deref(),
         }
     }
 
@@ -201,6 +204,7 @@ impl<'a> EventRef<'a> {
             vxid: self.vxid.map(Arc::from),
             query_id: self.query_id,
             pipeline: self.pipeline,
+            wire: self.wire.cloned().map(Box::new),
         }
     }
 }
@@ -530,6 +534,7 @@ mod tests {
                 vxid: Some("3/4".into()),
                 query_id: Some(-5),
                 pipeline: Some(6),
+                wire: Some(Box::new(Wire { rows: Some(2), ..Wire::default() })),
             };
             let kept = EventRef::of(&event).to_event(&mut |text| Text::from(text.as_bytes()));
             assert_eq!(kept, event);

@@ -185,6 +185,7 @@ fn event(micros: i64, action: Action) -> Event {
         vxid: Some("3/4".into()),
         query_id: Some(-77),
         pipeline: Some(3),
+        wire: None,
     }
 }
 

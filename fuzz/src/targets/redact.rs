@@ -107,6 +107,7 @@ fn event(sql: &[u8], values: &[&[u8]]) -> Event {
         vxid: Some("3/4".into()),
         query_id: Some(5),
         pipeline: Some(6),
+        wire: None,
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use howdah_traffic::{
     Action, ActionRef, Bound, CopyDirection, Event, EventRef, Kind, Outcome, SessionId, Source,
-    SqlState, Text, Timestamp,
+    SqlState, Text, Timestamp, Wire,
 };
 
 use crate::{
     columns::{
-        Column, Numbers, ParameterLists, Shape, Strings, Texts, Times, amounts, known, numbers,
-        parameter_bytes, parameters, ref_parameter_bytes, strings, texts, times,
+        Column, Numbers, ParameterLists, Shape, Strings, Texts, Times, WireColumns, amounts, known,
+        numbers, parameter_bytes, parameters, ref_parameter_bytes, strings, texts, times, wires,
     },
     error::Damage,
     table::Record,
@@ -63,6 +63,15 @@ impl Record for StoredEvent {
         Column::optional("vxid", Shape::Text),
         Column::optional("query_id", Shape::Int64),
         Column::optional("pipeline", Shape::Int64).since(2),
+        Column::optional("rows", Shape::Int64).since(3),
+        Column::optional("rows_max", Shape::Int64).since(3),
+        Column::optional("types", Shape::Int32List).since(3),
+        Column::optional("formats", Shape::Int32List).since(3),
+        Column::optional("result_formats", Shape::Int32List).since(3),
+        Column::optional("settings", Shape::BytesList).since(3),
+        Column::optional("copy_bytes", Shape::Int64).since(3),
+        Column::optional("copy_data", Shape::BytesList).since(3),
+        Column::optional("copy_end", Shape::Text).since(3),
     ];
 
     fn encode(rows: &[Self]) -> Vec<ArrayRef> {
@@ -77,7 +86,7 @@ impl Record for StoredEvent {
         let [error, error_bytes] = texts(events().map(|e| e.outcome.error.as_ref()));
         let sqlstate = |e: &'_ Event| e.outcome.sqlstate;
         let codes: Vec<Option<SqlState>> = events().map(sqlstate).collect();
-        vec![
+        let mut columns = vec![
             numbers(rows.iter().map(|row| Some(row.sequence))),
             times(events().map(|e| e.time)),
             strings(events().map(|e| Some(&*e.session))),
@@ -105,7 +114,9 @@ impl Record for StoredEvent {
             strings(events().map(|e| e.vxid.as_deref())),
             numbers(events().map(|e| e.query_id)),
             numbers(events().map(|e| e.pipeline.map(i64::from))),
-        ]
+        ];
+        columns.extend(wires(&events().map(|e| e.wire.as_deref())));
+        columns
     }
 
     fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Damage> {
@@ -134,6 +145,7 @@ pub(super) fn ref_text_bytes(event: &EventRef<'_>) -> usize {
         + texts.iter().map(|text| text.map_or(0, <[u8]>::len)).sum::<usize>()
         + event.vxid.map_or(0, str::len)
         + bound.and_then(|bound| bound.parameters).map_or(0, ref_parameter_bytes)
+        + event.wire.map_or(0, Wire::bytes)
 }
 
 /// Bytes of all texts of an event.
@@ -150,6 +162,7 @@ pub(super) fn text_bytes(event: &Event) -> usize {
         + texts.iter().map(|text| text.map_or(0, Text::len)).sum::<usize>()
         + event.vxid.as_ref().map_or(0, |vxid| vxid.len())
         + parameter_bytes(bound(&event.action).and_then(|bound| bound.parameters.as_ref()))
+        + event.wire.as_deref().map_or(0, Wire::bytes)
 }
 
 fn bound(action: &Action) -> Option<&Bound> {
@@ -213,6 +226,7 @@ struct Columns<'a> {
     vxid: Strings<'a, Arc<str>>,
     query_id: Numbers<'a>,
     pipeline: Option<Numbers<'a>>,
+    wire: Option<WireColumns<'a>>,
 }
 
 impl<'a> Columns<'a> {
@@ -241,6 +255,7 @@ impl<'a> Columns<'a> {
             vxid: Strings::of(batch, "vxid"),
             query_id: Numbers::of(batch, "query_id"),
             pipeline: Numbers::of_added(batch, "pipeline"),
+            wire: WireColumns::of(batch),
         }
     }
 
@@ -261,6 +276,7 @@ impl<'a> Columns<'a> {
             vxid: self.vxid.at(row),
             query_id: self.query_id.at(row),
             pipeline: self.pipeline.as_ref().map_or(Ok(None), |numbers| numbers.count(row))?,
+            wire: self.wire.as_ref().map_or(Ok(None), |wire| wire.at(row))?.map(Box::new),
         };
         Ok(StoredEvent { sequence: self.sequence.required(row), event })
     }

@@ -198,9 +198,9 @@ fn what_is_not_a_capture_is_said_with_its_path() {
     assert!(matches!(open(), ReadError::OtherKind { .. }));
     fs::write(dir.join("capture.json"), "{\"format\":").unwrap();
     assert!(matches!(open(), ReadError::Damaged { source: Damage::Manifest(_), .. }));
-    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":3}"#).unwrap();
+    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":4}"#).unwrap();
     let error = open();
-    assert!(matches!(error, ReadError::Version { found: 3, supported: 2, .. }));
+    assert!(matches!(error, ReadError::Version { found: 4, supported: 3, .. }));
     assert!(error.to_string().contains("capture.json"), "{error}");
     let file = scratch.path().join("a-file");
     fs::write(&file, "text").unwrap();

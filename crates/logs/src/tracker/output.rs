@@ -106,6 +106,7 @@ impl Output<'_> {
                 vxid: open.vxid.as_ref().map(Vxid::as_str),
                 query_id: open.query_id,
                 pipeline: open.pipeline,
+                wire: None,
             };
             self.show(&event, open.is_ascii);
         }
@@ -137,6 +138,7 @@ impl Output<'_> {
             vxid: draft.vxid.as_ref().map(Vxid::as_str),
             query_id: draft.query_id,
             pipeline: draft.pipeline,
+            wire: None,
         };
         self.show(&event, is_ascii);
     }

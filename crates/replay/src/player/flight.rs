@@ -26,6 +26,8 @@ pub(super) struct Part {
     /// When that answer arrived.
     pub(super) completed: Option<Instant>,
     pub(super) rows: u64,
+    /// How many COPYs of it have been given their rows.
+    pub(super) copies: usize,
 }
 
 impl Flight {
@@ -90,6 +92,6 @@ impl Flight {
 
 impl Part {
     pub(super) fn new(item: Item) -> Self {
-        Self { item, request: None, completed: None, rows: 0 }
+        Self { item, request: None, completed: None, rows: 0, copies: 0 }
     }
 }

@@ -1,11 +1,14 @@
 //! The messages of a batch: what of the extended protocol has to be said so that the target's server
 //! does what the captured one did.
 
+use std::borrow::Cow;
+
 use howdah_session::{Client, EncodeError, RequestId, TransactionStatus};
 use howdah_sql::{Command, split_statements};
-use howdah_traffic::{Action, Bound, Kind, Parameter, Text};
+use howdah_traffic::{Action, Bound, Event, Kind, Parameter, Text, Wire};
+use howdah_wire::Format;
 
-use super::{Player, flight::Part};
+use super::{Player, Prepared, flight::Part};
 use crate::{encoding, target::CLIENT_ENCODING};
 
 impl Player {
@@ -19,27 +22,31 @@ impl Player {
             let (before, rest) = parts.split_at_mut(at);
             let (this, behind) = rest.split_first_mut().expect("at is inside");
             let mut behind = behind.iter().map(|part| &part.item.event.action);
-            let request = match &this.item.event.action {
+            let event = &this.item.event;
+            let wire = event.wire.as_deref();
+            let request = match &event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.forget_deallocated(sql);
-                    let sql = encoding::keep(sql.as_bytes(), client.parameter(CLIENT_ENCODING));
-                    return client.query(&sql).map(drop);
+                    return client.query(&text_of(event, sql, client)).map(drop);
                 }
-                Action::Parse { statement, sql } => self.parse(statement, sql, client)?,
+                Action::Parse { statement, .. } => self.parse(statement, event, client)?,
                 // Its Execute binds; a Bind that nothing executes is sent for its own sake.
                 Action::Bind(bound) => match behind.next() {
                     Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
-                    _ => self.bind(bound, client)?,
+                    _ => self.bind(bound, event, client)?,
                 },
                 Action::Execute(bound) => {
-                    let bind = self.bind(bound, client)?;
+                    let bind = self.bind(bound, event, client)?;
                     if let Some(last) = before.last_mut()
                         && last.item.event.action.kind() == Kind::Bind
                     {
                         last.request.get_or_insert(bind);
                     }
-                    let will_fetch = self.will_fetch(bound, behind.clone());
-                    let rows_max = if will_fetch { self.fetch_rows } else { 0 };
+                    let rows_max = match wire {
+                        Some(wire) => wire.rows_max,
+                        None if self.will_fetch(bound, behind.clone()) => self.fetch_rows,
+                        None => 0,
+                    };
                     let request = client.execute(bound.portal.as_bytes(), rows_max)?;
                     self.forget_deallocated(&bound.sql);
                     if behind.next().is_some() {
@@ -48,7 +55,10 @@ impl Player {
                     }
                     request
                 }
-                Action::Fetch(bound) => client.execute(bound.portal.as_bytes(), self.fetch_rows)?,
+                Action::Fetch(bound) => {
+                    let rows_max = wire.map_or(self.fetch_rows, |wire| wire.rows_max);
+                    client.execute(bound.portal.as_bytes(), rows_max)?
+                }
                 Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {
                     unreachable!("these are not sent as messages of a session")
                 }
@@ -75,39 +85,52 @@ impl Player {
     fn parse(
         &mut self,
         statement: &Text,
-        sql: &Text,
+        event: &Event,
         client: &mut Client,
     ) -> Result<RequestId, EncodeError> {
         if !statement.is_empty() {
             // The capture does not hold Close messages. To close what does not exist is no error.
             client.close_statement(statement.as_bytes())?;
         }
-        let text = encoding::keep(sql.as_bytes(), client.parameter(CLIENT_ENCODING));
-        let request = client.parse(statement.as_bytes(), &text, &[])?;
-        self.statements.insert(statement.clone(), sql.clone());
+        let prepared = Prepared::of(event);
+        let text = text_of(event, &prepared.sql, client);
+        let request = client.parse(statement.as_bytes(), &text, &prepared.types)?;
+        self.statements.insert(statement.clone(), prepared);
         Ok(request)
     }
 
     /// Binds, after preparing if the server has not this text under this name.
-    fn bind(&mut self, bound: &Bound, client: &mut Client) -> Result<RequestId, EncodeError> {
-        let known = self.statements.get(&bound.statement) == Some(&bound.sql);
+    fn bind(
+        &mut self,
+        bound: &Bound,
+        event: &Event,
+        client: &mut Client,
+    ) -> Result<RequestId, EncodeError> {
+        let is_same = |prepared: &Prepared| prepared.is_of(event);
+        let known = self.statements.get(&bound.statement).is_some_and(is_same);
         // A client that uses the unnamed statement parses it each time, unless the capture shows
         // its Parse messages and has none here.
         let anew = bound.statement.is_empty() && !self.parses_captured;
         if !known || anew {
-            self.parse(&bound.statement, &bound.sql, client)?;
+            self.parse(&bound.statement, event, client)?;
         }
         if !bound.portal.is_empty() {
             client.close_portal(bound.portal.as_bytes())?;
         }
         let values = bound.parameters.as_deref().unwrap_or_default();
-        let request = client.bind(
+        let formats = |of: fn(&Wire) -> &[u16]| -> Vec<Format> {
+            let codes = event.wire.as_deref().map_or(&[][..], of);
+            codes.iter().map(|code| format_of(*code)).collect()
+        };
+        let request = client.bind_with_formats(
             bound.portal.as_bytes(),
             bound.statement.as_bytes(),
+            &formats(|wire| &wire.formats),
             values.iter().map(|value| match value {
                 Parameter::Null => None,
                 Parameter::Value(text) | Parameter::Truncated(text) => Some(text.as_bytes()),
             }),
+            &formats(|wire| &wire.result_formats),
         )?;
         self.portals.insert(bound.portal.clone());
         Ok(request)
@@ -127,4 +150,18 @@ impl Player {
         !bound.portal.is_empty()
             || self.queue.front().is_some_and(|next| fetches(&next.event.action))
     }
+}
+
+/// The text to send. One that was seen on the wire is in the encoding that its session had chosen, and goes
+/// as it is; one from a log is in that of the database, and must not choose another.
+fn text_of<'a>(event: &Event, sql: &'a Text, client: &Client) -> Cow<'a, [u8]> {
+    match event.wire {
+        Some(_) => Cow::Borrowed(sql.as_bytes()),
+        None => encoding::keep(sql.as_bytes(), client.parameter(CLIENT_ENCODING)),
+    }
+}
+
+/// A code that is neither was refused by the captured server too, so no such value is in a capture.
+fn format_of(code: u16) -> Format {
+    if code == Format::Binary.code() { Format::Binary } else { Format::Text }
 }

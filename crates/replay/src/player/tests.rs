@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use howdah_session::{Event as Said, Login};
-use howdah_traffic::{Bound, Outcome, Source, Timestamp};
+use howdah_traffic::{Bound, CopyIn, Outcome, Source, Timestamp, Wire};
 use howdah_wire::{
     Frame,
     backend::encode as say,
@@ -50,6 +50,17 @@ impl Scene {
 
     /// The same, of a pipeline.
     fn event_of(&mut self, pipeline: Option<u32>, millis: u64, action: Action) {
+        self.event_with(pipeline, millis, action, None);
+    }
+
+    /// The same, with what the wire told of it.
+    fn event_with(
+        &mut self,
+        pipeline: Option<u32>,
+        millis: u64,
+        action: Action,
+        wire: Option<Wire>,
+    ) {
         let due = self.start + Duration::from_millis(millis);
         let item = Item {
             due,
@@ -67,6 +78,7 @@ impl Scene {
                 vxid: None,
                 query_id: None,
                 pipeline,
+                wire: wire.map(Box::new),
             },
         };
         self.player.push(item);
@@ -124,17 +136,25 @@ fn word(frame: Frame<'_>) -> String {
         Message::Bind(bind) => {
             let values = bind.values.clone().map(|value| value.map_or("NULL".to_owned(), text));
             let values: Vec<_> = values.collect();
-            format!("bind({}/{}:{})", text(bind.statement), text(bind.portal), values.join(","))
+            let formats = format!("{}{}", codes(&bind.formats), codes(&bind.result_formats));
+            let (statement, portal) = (text(bind.statement), text(bind.portal));
+            format!("bind({statement}/{portal}:{}{formats})", values.join(","))
         }
         Message::Execute { portal, max_rows } => format!("execute({}:{max_rows})", text(portal)),
         Message::Close(Target::Statement(name)) => format!("close-statement({})", text(name)),
         Message::Close(Target::Portal(name)) => format!("close-portal({})", text(name)),
+        Message::CopyData(data) => format!("copy-data({})", text(data)),
         Message::CopyFail { .. } => "copy-fail".to_owned(),
         Message::Sync => "sync".to_owned(),
         Message::Flush => "flush".to_owned(),
         Message::Terminate => "terminate".to_owned(),
         other => format!("{:?}", other.kind()),
     }
+}
+
+/// Formats, as a word for each: nothing if there are none.
+fn codes(formats: &howdah_wire::Formats<'_>) -> String {
+    formats.clone().map(|format| format!("/{format:?}")).collect()
 }
 
 fn simple(sql: &str) -> Action {
@@ -625,4 +645,54 @@ fn a_session_goes_on_to_speak_the_encoding_of_what_was_captured() {
     assert_eq!(sql.as_deref(), Some("set client_encoding = 'LATIN1'"), "as captured");
     scene.at(1);
     assert_eq!(scene.sent(), "parse(:set names 'UTF8') bind(/:) execute(:0) sync");
+}
+
+#[test]
+fn what_the_wire_told_is_sent_again() {
+    let mut scene = Scene::connected();
+    let wire = Wire {
+        types: vec![23],
+        formats: vec![1],
+        result_formats: vec![1],
+        rows_max: 7,
+        ..Wire::default()
+    };
+    let action = || bound("", "p", "select $1", &[Some("\0\0\0\u{5}")]);
+    scene.event_with(Some(1), 0, Action::Execute(action()), Some(wire.clone()));
+    scene.event_with(Some(2), 1, Action::Fetch(action()), Some(Wire { rows_max: 9, ..wire }));
+    assert!(matches!(scene.at(1), Step::Send));
+    let bind = "bind(/p:\0\0\0\u{5}/Binary/Binary)";
+    let parse = "parse(:select $1)";
+    assert_eq!(scene.sent(), format!("{parse} close-portal(p) {bind} execute(p:7) sync"));
+    scene.server(
+        &[PARSED, CLOSED, BOUND, b"s\0\0\0\x04", &ready(TransactionStatus::InTransaction)].concat(),
+    );
+    assert!(matches!(scene.at(1), Step::Send));
+    assert_eq!(scene.sent(), "execute(p:9) sync");
+}
+
+#[test]
+fn captured_rows_are_copied_again() {
+    let copy = |data: &[Option<&str>], failed| Wire {
+        copy_in: Some(CopyIn {
+            bytes: 9,
+            data: data.iter().map(|rows| rows.map(Text::from)).collect(),
+            failed,
+        }),
+        ..Wire::default()
+    };
+    let text = "copy t from stdin; copy u from stdin";
+    let sql = || Action::Copy { sql: text.into(), direction: CopyDirection::In };
+    let mut scene = Scene::connected();
+    scene.event_with(None, 0, sql(), Some(copy(&[Some("1\n"), Some("2\n")], true)));
+    scene.event_with(None, 1, sql(), Some(copy(&[None], false)));
+    assert!(matches!(scene.at(1), Step::Send));
+    assert_eq!(scene.sent(), format!("query({text})"));
+    scene.server(b"G\0\0\0\x07\0\0\0");
+    assert_eq!(scene.sent(), "copy-data(1\n) CopyDone");
+    scene.server(b"C\0\0\0\x0bCOPY 1\0G\0\0\0\x07\0\0\0");
+    assert_eq!(scene.sent(), "copy-data(2\n) copy-fail");
+    scene.server(&ready(TransactionStatus::Idle));
+    // Rows that were not kept cannot be copied.
+    assert!(matches!(scene.at(1), Step::Record(_, End::Skipped(Skip::CopyData))));
 }

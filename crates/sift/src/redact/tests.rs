@@ -1,7 +1,7 @@
 //! Values that go, and what of a statement stays.
 
 use howdah_sql::grammar::{Effect, judge};
-use howdah_traffic::{Outcome, Source, Timestamp};
+use howdah_traffic::{CopyIn, Outcome, Source, Timestamp, Wire};
 use proptest::prelude::*;
 
 use super::*;
@@ -23,6 +23,7 @@ fn event(action: Action) -> Event {
         vxid: None,
         query_id: None,
         pipeline: None,
+        wire: None,
     }
 }
 
@@ -155,6 +156,42 @@ fn what_only_looks_like_an_exponent_goes() {
         assert!(!out.contains("4718152345") && !out.contains("47_18"), "{sql} became {out}");
     }
     assert!(redacted("select 12.5e-308").ends_with("e-308"));
+}
+
+#[test]
+fn what_came_over_the_wire_goes_too() {
+    let mut one = event(Action::Execute(Bound {
+        statement: "".into(),
+        portal: "".into(),
+        sql: "select $1, $2, $3".into(),
+        parameters: Some(vec![
+            Parameter::Value("Jane Roe".into()),
+            Parameter::Value(Text::from(&[0, 0, 0x12, 0x67][..])),
+            Parameter::Value(Text::from(&[1][..])),
+        ]),
+    }));
+    one.wire = Some(Box::new(Wire {
+        formats: vec![1],
+        settings: vec![("app.user".into(), "Jane Roe".into()), ("TimeZone".into(), "UTC".into())],
+        copy_in: Some(CopyIn { bytes: 9, data: vec![Some("1\tJane Roe\n".into())], failed: false }),
+        ..Wire::default()
+    }));
+    let out = redactor().redact(one);
+    assert!(!format!("{out:?}").contains("Jane"), "{out:?}");
+    let Action::Execute(Bound { parameters: Some(values), .. }) = &out.action else { panic!() };
+    let bytes: Vec<&[u8]> = values
+        .iter()
+        .map(|value| match value {
+            Parameter::Value(text) => text.as_bytes(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(bytes[0].len(), 8);
+    assert!(bytes[1].len() == 4 && bytes[1][0] < 0x80 && bytes[1] != [0, 0, 0x12, 0x67]);
+    assert!(bytes[2] == [0] || bytes[2] == [1]);
+    let wire = out.wire.unwrap();
+    assert_eq!(wire.settings[1].1, "UTC".into());
+    assert_eq!(wire.copy_in.unwrap(), CopyIn { bytes: 9, data: vec![None], failed: false });
 }
 
 #[test]

@@ -45,6 +45,26 @@ impl Values {
         out
     }
 
+    /// The replacement of a value in binary form, whose type is not known: text if it reads like a word or
+    /// several, else as many other bytes. A number keeps its sign, and a byte alone is a bool.
+    pub(super) fn redact_binary(&self, value: &[u8]) -> Vec<u8> {
+        let is_text = std::str::from_utf8(value).is_ok_and(|text| {
+            !text.chars().any(char::is_control) && text.chars().any(char::is_alphanumeric)
+        });
+        if is_text && value.len() > 1 {
+            return self.redact(value);
+        }
+        let mut stream = self.stream(value);
+        let sign = value.first().map_or(0, |first| first & 0x80);
+        let mut out: Vec<u8> = value.iter().map(|_| stream.next() as u8).collect();
+        if let [only] = &mut out[..] {
+            *only &= 1;
+        } else if let Some(first) = out.first_mut() {
+            *first = *first & 0x7f | sign;
+        }
+        out
+    }
+
     /// The replacement of the digits of a bit string, `B'…'` or `X'…'`.
     pub(super) fn redact_digits(&self, value: &[u8], binary: bool) -> Vec<u8> {
         let mut stream = self.stream(value);

@@ -18,6 +18,7 @@ fn event(seconds: i64, session: &str, action: Action) -> Event {
         vxid: None,
         query_id: None,
         pipeline: None,
+        wire: None,
     }
 }
 

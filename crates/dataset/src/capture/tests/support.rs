@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use howdah_traffic::{
-    Action, Bound, CopyDirection, Event, Outcome, Parameter, Source, SqlState, Text, Timestamp,
+    Action, Bound, CopyDirection, CopyIn, Event, Outcome, Parameter, Source, SqlState, Text,
+    Timestamp, Wire,
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -43,6 +44,7 @@ pub(super) fn connect(micros: i64) -> Event {
         vxid: None,
         query_id: None,
         pipeline: None,
+        wire: None,
     }
 }
 
@@ -56,11 +58,12 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
         option::of(any_name()),
         any::<Option<i64>>(),
         any::<Option<u32>>(),
+        option::of(any_wire()),
     );
     (session, rest).prop_map(
         |(
             (time, session, user, database, application),
-            (action, outcome, source, vxid, query_id, pipeline),
+            (action, outcome, source, vxid, query_id, pipeline, wire),
         )| Event {
             time,
             session,
@@ -73,6 +76,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
             vxid,
             query_id,
             pipeline,
+            wire: wire.map(Box::new),
         },
     )
 }
@@ -107,6 +111,30 @@ fn any_bound() -> impl Strategy<Value = Bound> {
     (any_text(), any_text(), any_text(), option::of(vec(any_parameter(), 0..5))).prop_map(
         |(statement, portal, sql, parameters)| Bound { statement, portal, sql, parameters },
     )
+}
+
+fn any_wire() -> impl Strategy<Value = Wire> {
+    let codes = || vec(any::<u16>(), 0..4);
+    let copy = (0..=i64::MAX.unsigned_abs(), vec(option::of(any_text()), 0..3), any::<bool>())
+        .prop_map(|(bytes, data, failed)| CopyIn { bytes, data, failed });
+    (
+        option::of(0..=i64::MAX.unsigned_abs()),
+        vec(any::<u32>(), 0..4),
+        codes(),
+        codes(),
+        any::<u32>(),
+        vec((any_text(), any_text()), 0..3),
+        option::of(copy),
+    )
+        .prop_map(|(rows, types, formats, result_formats, rows_max, settings, copy_in)| Wire {
+            rows,
+            types,
+            formats,
+            result_formats,
+            rows_max,
+            settings,
+            copy_in,
+        })
 }
 
 fn any_action() -> impl Strategy<Value = Action> {

@@ -243,6 +243,7 @@ impl<'a> Expected<'a> {
             vxid,
             query_id: None,
             pipeline,
+            wire: None,
         });
     }
 
