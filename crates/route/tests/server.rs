@@ -13,6 +13,10 @@ mod answers;
 mod copies;
 #[path = "server/keys.rs"]
 mod keys;
+#[path = "server/merges.rs"]
+mod merges;
+#[path = "server/wire.rs"]
+mod wire;
 
 use std::sync::Arc;
 

@@ -1,0 +1,199 @@
+//! Answers that no test beside a server can order as it likes: errors in between, and what shards may not send.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fan::{SortColumn, SortKey};
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let bytes = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+    [&[tag], &bytes[..], body].concat()
+}
+
+fn description(type_oid: u32) -> Vec<u8> {
+    let oid = type_oid.to_be_bytes();
+    message(b'T', &[&b"\0\x01v\0\0\0\0\0\0\0"[..], &oid, b"\0\x08\xff\xff\xff\xff\0\0"].concat())
+}
+
+fn row(cell: &str) -> Vec<u8> {
+    let bytes = u32::try_from(cell.len()).unwrap().to_be_bytes();
+    message(b'D', &[b"\0\x01", &bytes[..], cell.as_bytes()].concat())
+}
+
+fn done(rows: usize) -> Vec<u8> {
+    message(b'C', format!("SELECT {rows}\0").as_bytes())
+}
+
+fn error() -> Vec<u8> {
+    message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0")
+}
+
+fn ready() -> Vec<u8> {
+    message(b'Z', b"I")
+}
+
+fn kinds(bytes: &[u8]) -> String {
+    let mut rest = bytes;
+    let mut kinds = String::new();
+    while let Some((frame, behind)) = Frame::split(rest, u32::MAX >> 1).unwrap() {
+        kinds.push(char::from(frame.tag.0));
+        rest = behind;
+    }
+    kinds
+}
+
+fn asked(what: FanOut) -> Merger {
+    let mut merger = Merger::new(2, false, 1000);
+    merger.asked(Asked::Query(Arc::new(what)));
+    merger
+}
+
+#[test]
+fn rows_come_as_they_come() {
+    let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
+    merger.push(1, &[description(20), row("1"), row("2"), done(2)].concat(), &mut out);
+    assert_eq!(kinds(&out), "", "the other may differ");
+    merger.push(0, &[description(20), row("3")].concat(), &mut out);
+    assert_eq!(kinds(&out), "TDDD");
+    merger.push(1, &ready(), &mut out);
+    merger.push(0, &[done(1), ready()].concat(), &mut out);
+    assert_eq!(kinds(&out), "TDDDCZ");
+    assert!(out.ends_with(&[done(3), ready()].concat()) && merger.is_done());
+}
+
+#[test]
+fn an_error_is_told_once_and_ends_no_session() {
+    let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
+    merger.push(0, &[description(20), row("1")].concat(), &mut out);
+    merger.push(1, &[description(20), row("2"), error()].concat(), &mut out);
+    assert_eq!(kinds(&out), "TDDE");
+    assert!(memchr::memmem::find(&out, b"SERROR\0VERROR\0C57P01\0").is_some());
+    merger.lost(1, &mut out);
+    merger.push(0, &[row("3"), error(), ready()].concat(), &mut out);
+    assert_eq!(kinds(&out), "TDDEZ");
+    assert!(merger.is_done() && !merger.has_failed());
+}
+
+#[test]
+fn a_shard_may_be_lost_at_any_moment() {
+    let answer = [description(20), row("1"), done(1), ready()];
+    for before in 0..answer.len() {
+        let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
+        merger.push(0, &answer[..before].concat(), &mut out);
+        merger.lost(0, &mut out);
+        assert!(kinds(&out).ends_with('E') && merger.has_failed());
+        merger.push(1, &answer.concat(), &mut out);
+        assert!(kinds(&out).ends_with("EZ"), "{}", kinds(&out));
+        assert!(merger.is_done());
+    }
+    let (mut merger, mut out) = (asked(FanOut::Concatenate), Vec::new());
+    merger.lost(0, &mut out);
+    merger.lost(1, &mut out);
+    assert_eq!(kinds(&out), "EZ");
+}
+
+#[test]
+fn in_the_extended_protocol_an_error_lasts_until_the_sync() {
+    let mut merger = Merger::new(2, false, 1000);
+    let mut out = Vec::new();
+    merger.asked(Asked::Parse);
+    merger.push(0, &error(), &mut out);
+    merger.asked(Asked::Bind);
+    merger.asked(Asked::Execute(Arc::new(FanOut::Concatenate)));
+    merger.push(1, &message(b'1', b""), &mut out);
+    assert_eq!(kinds(&out), "E");
+    merger.asked(Asked::Sync);
+    merger.push(1, &[message(b'2', b""), done(0), ready()].concat(), &mut out);
+    merger.push(0, &ready(), &mut out);
+    assert_eq!(kinds(&out), "EZ");
+    merger.asked(Asked::Parse);
+    merger.asked(Asked::Sync);
+    for shard in [0, 1] {
+        merger.push(shard, &[message(b'1', b""), ready()].concat(), &mut out);
+    }
+    assert_eq!(kinds(&out), "EZ1Z");
+}
+
+#[test]
+fn a_copy_is_done_once_it_is_committed() {
+    for fails in [false, true] {
+        let mut merger = Merger::new(2, false, 1000);
+        let mut out = Vec::new();
+        let all = |merger: &mut Merger, out: &mut Vec<u8>, bytes: &[u8]| {
+            (0..2).for_each(|shard| merger.push(shard, bytes, out));
+        };
+        merger.asked(Asked::Hidden);
+        all(&mut merger, &mut out, &[message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat());
+        merger.asked(Asked::Copy);
+        all(&mut merger, &mut out, &message(b'G', b"\0\0\0"));
+        assert_eq!(kinds(&out), "G");
+        let copied = [message(b'C', b"COPY 21\0"), message(b'Z', b"T")].concat();
+        merger.push(0, &copied, &mut out);
+        let second = [error(), message(b'Z', b"E")].concat();
+        merger.push(1, if fails { &second } else { &copied }, &mut out);
+        assert_eq!(merger.has_failed(), fails);
+        merger.asked(Asked::Commit);
+        let ended: &[u8] = if fails { b"ROLLBACK\0" } else { b"COMMIT\0" };
+        all(&mut merger, &mut out, &[message(b'C', ended), ready()].concat());
+        assert_eq!(kinds(&out), if fails { "GEZ" } else { "GCZ" });
+        assert!(fails || memchr::memmem::find(&out, b"COPY 42\0").is_some());
+    }
+}
+
+#[test]
+fn what_no_server_sends_is_an_error_and_bounded() {
+    let long = [&b"D"[..], &2000_u32.to_be_bytes()].concat();
+    let cases = [
+        long,
+        b"D\0\0\0\x01".to_vec(),
+        message(b'D', b"\0\x05"),
+        message(b'T', b"?"),
+        b"\0".repeat(9),
+    ];
+    for bytes in cases {
+        let (mut merger, mut out) = (asked(FanOut::Aggregate(vec![])), Vec::new());
+        merger.push(0, &description(20), &mut out);
+        merger.push(1, &description(20), &mut out);
+        merger.push(0, &bytes, &mut out);
+        merger.push(1, &[row("1"), done(1), ready()].concat(), &mut out);
+        merger.push(0, &ready(), &mut out);
+        assert!(kinds(&out).ends_with("EZ"), "{}: {}", bytes.escape_ascii(), kinds(&out));
+    }
+}
+
+#[test]
+fn a_shard_that_is_ahead_is_full() {
+    let by = SortKey { column: SortColumn::Position(0), descending: false, nulls_first: false };
+    let (mut merger, mut out) = (asked(FanOut::Merge { by: vec![by], limit: None }), Vec::new());
+    (0..2).for_each(|shard| merger.push(shard, &description(20), &mut out));
+    while !merger.is_full(0) {
+        merger.push(0, &row("1").repeat(1000), &mut out);
+    }
+    assert!(!merger.is_full(1));
+    merger.push(1, &[row("2"), done(1)].concat(), &mut out);
+    assert!(!merger.is_full(0), "all of them were less");
+}
+
+proptest! {
+    /// Whatever shards send, there is an end once each is ready or gone.
+    #[test]
+    fn there_is_always_an_end(
+        pieces in prop::collection::vec((0..2_usize, 0..9_usize), 0..30),
+    ) {
+        let by = SortKey { column: SortColumn::Position(0), descending: false, nulls_first: false };
+        let (mut merger, mut out) = (asked(FanOut::Merge { by: vec![by], limit: Some(3) }), Vec::new());
+        let known = [
+            description(20), row("1"), row("2"), row("x"), done(2), error(), message(b'N', b"\0"),
+            message(b'1', b""), message(b'I', b""),
+        ];
+        for (shard, piece) in pieces {
+            merger.push(shard, &known[piece], &mut out);
+        }
+        merger.lost(0, &mut out);
+        merger.lost(1, &mut out);
+        prop_assert!(merger.is_done());
+        prop_assert!(kinds(&out).ends_with('Z'), "{}", kinds(&out));
+    }
+}
