@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use howdah_route::RoleWish;
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
     inlet::Inlet,
     login::{CancelSecret, ClientLogin},
     prepared::ClientStatements,
+    routing::Routing,
     settings::Wishes,
     time::Time,
 };
@@ -59,6 +61,12 @@ pub(crate) struct Client {
     /// Which members would do: looked at when it asks for a server, so that it may change between
     /// transactions.
     pub(crate) role: ServerRole,
+    /// Of which shard they have to be; `None` for any.
+    pub(crate) shard: Option<u32>,
+    /// Which members would do by what it said when it came.
+    pub(crate) own_role: Option<RoleWish>,
+    /// Where its requests go, if it has a say in that.
+    pub(crate) routing: Option<Box<Routing>>,
     pub(crate) state: ClientState,
     /// When it logged in.
     pub(crate) came: Time,
@@ -95,6 +103,9 @@ impl Client {
             home: login.pool,
             roams: false,
             role: ServerRole::default(),
+            shard: None,
+            own_role: login.role.map(RoleWish::from),
+            routing: None,
             state: ClientState::Welcome,
             came: Time::default(),
             since: Time::default(),

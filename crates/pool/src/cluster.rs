@@ -11,8 +11,11 @@
 //! chooses. What is known of a member is one for all workers and pools ([`Member`]): whoever learns
 //! something writes it there, and what a worker has to know for a choice is a few bits, copied when
 //! their version has changed. [`judge`] says which of several servers is the primary.
+//!
+//! A database of several shards has a cluster for each: nothing is known of one by another.
 
 mod balance;
+mod balances;
 mod court;
 mod judge;
 mod lag;
@@ -30,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::member::{Ban, Member, MemberReport, MemberState};
 pub(crate) use self::{
-    balance::Balance,
+    balances::{Balances, Seat},
     court::Court,
     judge::{Judge, Seen, Standing},
     lag::Track,
@@ -116,8 +119,6 @@ pub struct Cluster {
     pub members: Box<[ClusterMember]>,
     /// Which of them is taken.
     pub strategy: Strategy,
-    /// Which of them a client gets that does not say.
-    pub role: ServerRole,
     /// How long a client waits while none would do.
     pub failover_wait: Option<Duration>,
     /// How long a member that is back gets less than its part.
@@ -142,6 +143,8 @@ pub struct ClusterMember {
 pub struct MemberPlace {
     /// The pool that its clients are at home in.
     pub home: PoolId,
+    /// Of which shard it is a server; 0 where there is one.
+    pub shard: u32,
     /// What is known of the server.
     pub state: Arc<Member>,
     /// How long a client waits while logins fail.

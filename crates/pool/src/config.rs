@@ -18,6 +18,7 @@ mod lookup;
 mod pairs;
 pub mod pgbouncer;
 mod pool;
+mod routing;
 mod secret;
 mod set;
 mod tcp;
@@ -50,6 +51,7 @@ pub use self::{
     log::Log,
     lookup::{DEFAULT_QUERY, Lookup},
     pool::{PoolSettings, ServerIdentity},
+    routing::{Hints, KeyedTables, Place, Routing, ShardEntry, Sharding, Value},
     secret::StoredSecret,
     tcp::Tcp,
     timeouts::Timeouts,

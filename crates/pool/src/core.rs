@@ -1,5 +1,6 @@
 //! [`Core`]: one worker's clients, servers and pools.
 
+mod ahead;
 mod aim;
 mod cancel;
 mod check;
@@ -14,10 +15,12 @@ mod migrate;
 mod mutant;
 mod open;
 mod operate;
+mod own;
 mod reply;
 mod report;
 mod request;
 mod rewrite;
+mod route;
 mod settle;
 mod suspend;
 mod upstream;
@@ -33,6 +36,7 @@ use crate::{
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     login::{ClientLogin, ServerFailure, ServerLogin},
     pool::Pool,
+    routing::Routers,
     server::Server,
     settings::WishTable,
     slab::Slab,
@@ -78,6 +82,7 @@ pub struct Core {
     clients: Slab<ClientId, Client>,
     servers: Slab<ServerId, Server>,
     pools: Vec<Option<Pool>>,
+    routers: Routers,
     to_server: Gather,
     to_client: Gather,
     wishes: WishTable,
@@ -113,6 +118,7 @@ impl Core {
             clients: Slab::new(),
             servers: Slab::new(),
             pools: Vec::new(),
+            routers: Routers::default(),
             to_server: Gather::default(),
             to_client: Gather::default(),
             wishes: WishTable::default(),
@@ -141,6 +147,7 @@ impl Core {
         if self.pools.len() <= id.index() {
             self.pools.resize_with(id.index() + 1, || None);
         }
+        self.routers.follow(id, &spec);
         match &mut self.pools[id.index()] {
             Some(pool) => pool.follow(spec),
             none => *none = Some(Pool::new(spec, self.worker)),

@@ -26,6 +26,8 @@ pub(crate) struct Inlet {
     pub(crate) body_left: u32,
     /// What is to happen to them.
     pub(crate) fate: Fate,
+    /// What is held are whole messages, which are looked at with those that are to follow.
+    pub(crate) looks_ahead: bool,
 }
 
 impl Inlet {
@@ -53,8 +55,13 @@ impl Inlet {
         self.body_left == 0
     }
 
-    /// How many of the next bytes have to join `held` before another look at it pays: the rest of a
-    /// header, or of the message, though not more than doubles what is held already.
+    /// How many of the next bytes have to join what is held before another look at it pays.
+    pub(crate) fn wants(&self) -> usize {
+        if self.looks_ahead { usize::MAX } else { Self::wanting(&self.held) }
+    }
+
+    /// The same of what is held elsewhere: the rest of a header, or of the message, though not more than
+    /// doubles what is held already.
     pub(crate) fn wanting(held: &[u8]) -> usize {
         let Some(rest) = Header::BYTES.checked_sub(held.len()).filter(|rest| *rest > 0) else {
             let total = match Header::parse(held) {

@@ -37,6 +37,7 @@ mod prepared;
 pub mod proxy;
 mod put_back;
 mod refusal;
+mod routing;
 mod server;
 mod settings;
 #[cfg(test)]

@@ -124,8 +124,8 @@ struct Known {
     databases: BTreeSet<String>,
     /// By database and user: what was counted up to then.
     pools: HashMap<(String, String), Tally>,
-    /// By database and server: transactions up to then.
-    members: HashMap<(String, String), u64>,
+    /// By database, server and shard: transactions up to then.
+    members: HashMap<(String, String, Option<String>), u64>,
 }
 
 /// How old the numbers may be.
@@ -184,18 +184,21 @@ impl Control {
 
 /// Shows how servers are of databases that have several.
 fn show_members(registry: &Registry, view: &View, known: &mut Known) {
-    let name = |member: &MemberView| (member.database.clone(), member.endpoint.to_string());
+    let name = |member: &MemberView| {
+        let shard = member.shard.map(|shard| shard.to_string());
+        (member.database.clone(), member.endpoint.to_string(), shard)
+    };
     let names: BTreeSet<_> = view.members.iter().map(name).collect();
     known.members.retain(|place, _| {
         let is_there = names.contains(place);
         if !is_there {
-            registry.forget(METRICS, &[("database", &place.0), ("server", &place.1)]);
+            registry.forget(METRICS, &member_labels(place));
         }
         is_there
     });
     for member in &view.members {
-        let (database, server) = name(member);
-        let labels = [("database", &*database), ("server", &*server)];
+        let place = name(member);
+        let labels = member_labels(&place);
         let yes = |is_so: bool| f64::from(u8::from(is_so));
         let report = &member.report;
         registry.gauge_with(&MEMBER_UP, &labels).set(yes(report.state == "up"));
@@ -206,10 +209,19 @@ fn show_members(registry: &Registry, view: &View, known: &mut Known) {
         let bytes = report.found.lag_bytes.unwrap_or_default() as f64;
         registry.gauge_with(&MEMBER_LAG_BYTES, &labels).set(bytes);
         let counter = registry.counter_with(&MEMBER_TRANSACTIONS, &labels);
-        let before = known.members.entry((database, server)).or_default();
+        drop(labels);
+        let before = known.members.entry(place).or_default();
         counter.add(member.transactions.saturating_sub(*before));
         *before = member.transactions;
     }
+}
+
+/// Of a server: the shard is told where there are several.
+fn member_labels(
+    (database, server, shard): &(String, String, Option<String>),
+) -> Vec<(&str, &str)> {
+    let shard = shard.as_deref().map(|shard| ("shard", shard));
+    [("database", &**database), ("server", &**server)].into_iter().chain(shard).collect()
 }
 
 /// Shows how a pool is, and adds what was counted since the last time.

@@ -140,6 +140,9 @@ pub(crate) enum Audience {
     Pooler,
     /// The pooler, which sets what the client is to find: an error is the end of the link.
     Settings,
+    /// The pooler, which begins a transaction that its client was told has begun: an error is the end of
+    /// the link.
+    Begin,
     /// The pooler, which gives back what the client began with, after a RESET: the client has been
     /// told that all is well.
     PutBack,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    cluster::Balance,
+    cluster::Balances,
     ids::{ClientId, ServerId, WorkerId},
     settings::Setting,
     spec::PoolSpec,
@@ -83,12 +83,12 @@ pub(crate) struct Pool {
     /// here so that giving a server back looks at no limit otherwise.
     pub(crate) shrinks: bool,
     /// Which member of its cluster a client gets.
-    pub(crate) balance: Option<Box<Balance>>,
+    pub(crate) balance: Option<Box<Balances>>,
 }
 
 impl Pool {
     pub(crate) fn new(spec: Arc<PoolSpec>, worker: WorkerId) -> Self {
-        let balance = spec.cluster.clone().map(|it| Box::new(Balance::new(it, worker)));
+        let balance = Balances::new(&spec.clusters, worker);
         Self {
             spec,
             tally: Tally::default(),
@@ -111,8 +111,8 @@ impl Pool {
     /// Follows other settings.
     pub(crate) fn follow(&mut self, spec: Arc<PoolSpec>) {
         spec.greeting.inherit(&self.spec.greeting);
-        if let (Some(balance), Some(cluster)) = (&mut self.balance, &spec.cluster) {
-            balance.follow(Arc::clone(cluster));
+        if let Some(balance) = &mut self.balance {
+            balance.follow(&spec.clusters);
         }
         self.spec = spec;
         self.look_for_surplus();
@@ -121,7 +121,7 @@ impl Pool {
     /// How long a client waits here while nothing can be had: for a member that would do, or for one
     /// that cannot be reached.
     pub(crate) fn failover_wait(&self) -> Option<Duration> {
-        match (&self.spec.cluster, &self.spec.member) {
+        match (self.spec.clusters.first(), &self.spec.member) {
             (Some(cluster), _) => cluster.failover_wait,
             (None, Some(member)) if self.failures > 0 => member.failover_wait,
             (None, _) => None,

@@ -68,10 +68,13 @@ pub struct PoolSpec {
     /// Whether clients are let go as soon as they are in no transaction: their database is there no
     /// more.
     pub closes: bool,
-    /// The servers that its clients use, which are in pools of their own: then this one has none.
-    pub cluster: Option<Arc<Cluster>>,
+    /// The servers that its clients use, which are in pools of their own: then this one has none. A
+    /// cluster for each shard; of a database that is not sharded, one.
+    pub clusters: Arc<[Arc<Cluster>]>,
     /// Of which cluster it is a member.
     pub member: Option<MemberPlace>,
+    /// How requests of its clients are routed, where that is possible.
+    pub routing: Option<Arc<howdah_route::Settings>>,
 }
 
 /// A query that puts a server's session back to its beginning.
@@ -135,8 +138,9 @@ impl PoolSpec {
             timeouts: Timeouts::default(),
             edition: 0,
             closes: false,
-            cluster: None,
+            clusters: Arc::default(),
             member: None,
+            routing: None,
         }
     }
 }

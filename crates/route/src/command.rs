@@ -65,6 +65,16 @@ impl Command {
         }
     }
 
+    /// The only column of its answer, if it has one.
+    pub fn column(&self) -> Option<&'static str> {
+        match self {
+            Self::ShowShard => Some("shard"),
+            Self::ShowServerRole => Some("server role"),
+            Self::ShowPrimaryReads => Some("primary reads"),
+            _ => None,
+        }
+    }
+
     /// The tag it is answered with.
     pub(crate) fn tag(&self) -> &'static str {
         match self {

@@ -56,5 +56,5 @@ pub use refusal::{Keyless, Refusal};
 pub use role::{Cause, Role, RoleWish};
 pub use route::{Route, Shards};
 pub use router::Router;
-pub use session::{Hold, Parsed, Request, Session, Statement};
+pub use session::{Hold, Parsed, Request, Said, Session, Statement};
 pub use settings::{DefaultShard, Functions, Settings, SettingsError, Table, Tables};

@@ -54,6 +54,11 @@ pub enum Refusal {
         /// Whether it is for the rest of the session.
         in_session_mode: bool,
     },
+    /// A command among other statements.
+    #[error(
+        "commands of the pooler are answered by it, and not in one batch with other statements"
+    )]
+    NotAlone,
     /// The request is for another shard than the one that its transaction or session is on.
     #[error("the statement is for shard {wanted}, and the {} on shard {linked}", if *.in_session_mode {
         "session is"
@@ -148,7 +153,10 @@ impl Refusal {
             Self::Nowhere(_) => b"22023",
             Self::TooLate { .. } => b"25001",
             Self::CopyRow(_) => b"22P04",
-            Self::OtherShard { .. } | Self::SeveralShards { .. } | Self::Keyless(_) => b"0A000",
+            Self::NotAlone
+            | Self::OtherShard { .. }
+            | Self::SeveralShards { .. }
+            | Self::Keyless(_) => b"0A000",
         }
     }
 
@@ -169,6 +177,7 @@ impl Refusal {
                 "Send the rows of each shard by a statement of their own."
             }
             Self::OtherShard { .. } => "A transaction is on one shard: end it first.",
+            Self::NotAlone => "Send a Sync between them.",
             Self::TooLate { in_session_mode: false, .. } => "End the transaction first.",
             Self::TooLate { .. } => "Connect again, and send this first.",
             Self::NoMap => "Say the shard itself: SET SHARD TO '…'.",

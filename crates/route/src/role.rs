@@ -7,6 +7,8 @@ pub enum RoleWish {
     Primary,
     /// A replica, always: what writes fails there.
     Replica,
+    /// A replica, or any server if there is no replica that would do.
+    PreferReplica,
     /// Any server that takes requests, whatever they are.
     #[default]
     Any,
@@ -16,13 +18,15 @@ pub enum RoleWish {
 
 impl RoleWish {
     /// Every wish.
-    pub const ALL: [Self; 4] = [Self::Primary, Self::Replica, Self::Any, Self::Auto];
+    pub const ALL: [Self; 5] =
+        [Self::Primary, Self::Replica, Self::PreferReplica, Self::Any, Self::Auto];
 
     /// The word that stands for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Primary => "primary",
             Self::Replica => "replica",
+            Self::PreferReplica => "prefer-replica",
             Self::Any => "any",
             Self::Auto => "auto",
         }
@@ -41,6 +45,8 @@ pub enum Role {
     Primary,
     /// Replicas only.
     Replica,
+    /// Replicas, or all of them if there is no replica that would do.
+    PreferReplica,
     /// All of them.
     Any,
 }

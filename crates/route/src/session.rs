@@ -42,9 +42,9 @@ pub enum Hold {
 #[derive(Clone, Debug)]
 pub struct Session {
     hold: Hold,
-    role: Option<RoleWish>,
-    primary_reads: Option<bool>,
-    shard: Option<u32>,
+    /// What holds while it has said no role, in the place of what the settings say.
+    own_role: Option<RoleWish>,
+    said: Said,
     link: Option<Link>,
     /// The route given last, in case a server is linked for it.
     last_is_said: bool,
@@ -54,6 +54,17 @@ pub struct Session {
     dialect: Dialect,
     /// The state of the generator of random shards.
     dice: u64,
+}
+
+/// What a client has said by commands; it stays until it says something else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// By `SET SERVER ROLE`.
+    pub role: Option<RoleWish>,
+    /// By `SET PRIMARY READS`.
+    pub primary_reads: Option<bool>,
+    /// By `SET SHARD` or `SET SHARDING KEY`.
+    pub shard: Option<u32>,
 }
 
 /// A server that the session is on.
@@ -103,9 +114,8 @@ impl Session {
     pub fn new(hold: Hold, seed: u64) -> Self {
         Self {
             hold,
-            role: None,
-            primary_reads: None,
-            shard: None,
+            own_role: None,
+            said: Said::default(),
             link: None,
             last_is_said: false,
             begun: None,
@@ -113,6 +123,45 @@ impl Session {
             dialect: Dialect::default(),
             dice: seed,
         }
+    }
+
+    /// The same for a client that has said at its start which servers would do: that is its `DEFAULT`.
+    #[must_use]
+    pub fn with_role(mut self, role: Option<RoleWish>) -> Self {
+        self.own_role = role;
+        self
+    }
+
+    /// What the client has said.
+    pub fn said(&self) -> Said {
+        self.said
+    }
+
+    /// Goes on where the client was elsewhere. A shard that is not there is forgotten.
+    pub fn resume(&mut self, router: &Router, said: Said) {
+        let shard = said.shard.filter(|shard| *shard < router.settings.shards);
+        self.said = Said { shard, ..said };
+    }
+
+    /// Where every request goes that is no command, whatever its text; `None` if texts have to be looked
+    /// at. Call it whether or not a server is linked.
+    ///
+    /// # Errors
+    ///
+    /// Requests go nowhere now.
+    pub fn blind(&mut self, router: &Router) -> Result<Option<Route>, Refusal> {
+        match router.settings.hints {
+            Some(_) => Ok(None),
+            None => self.without_plan(router, &Hints::default()),
+        }
+    }
+
+    /// Whether it depends on its text where a request goes, once there is no server linked.
+    pub fn depends_on_text(&self, router: &Router) -> bool {
+        let settings = &*router.settings;
+        settings.hints.is_some()
+            || self.said_role(settings, &Hints::default()) == RoleWish::Auto
+            || (settings.shards > 1 && self.said.shard.is_none() && !settings.tables.is_empty())
     }
 
     /// A ParameterStatus that the client has been sent: some decide how its texts are to be read. Until
@@ -203,6 +252,7 @@ impl Session {
         let settings = &*router.settings;
         let shards = match (&statement.plan.reach, self.link) {
             (_, Some(link)) => Shards::One(link.shard),
+            _ if settings.shards == 1 => Shards::One(0),
             _ if settings.tables.is_empty() => by_default(settings)?,
             (Reach::Unlisted { .. }, None) => anywhere(settings, &statement.plan, values)?,
             _ => Shards::Any,
@@ -227,29 +277,31 @@ impl Session {
         }
         let mut row = None;
         match command {
-            Command::SetShard(None) => self.shard = Some(self.roll(settings.shards)),
-            Command::SetShard(Some(shard)) => self.shard = Some(self.checked(settings, *shard)?),
+            Command::SetShard(None) => self.said.shard = Some(self.roll(settings.shards)),
+            Command::SetShard(Some(shard)) => {
+                self.said.shard = Some(self.checked(settings, *shard)?);
+            }
             Command::SetShardingKey(key) => {
                 let texts: Vec<_> = key.iter().map(String::as_str).collect();
-                self.shard = Some(self.shard_of(settings, &texts)?);
+                self.said.shard = Some(self.shard_of(settings, &texts)?);
             }
-            Command::SetServerRole(wish) => self.role = *wish,
-            Command::SetPrimaryReads(on) => self.primary_reads = *on,
+            Command::SetServerRole(wish) => self.said.role = *wish,
+            Command::SetPrimaryReads(on) => self.said.primary_reads = *on,
             Command::ShowShard => {
-                let shard = self.link.map(|link| link.shard).or(self.shard);
+                let shard = self.link.map(|link| link.shard).or(self.said.shard);
                 let text = shard.map_or("unset".to_owned(), |shard| shard.to_string());
-                row = Some(("shard", text));
+                row = Some(text);
             }
             Command::ShowServerRole => {
-                let wish = self.role.unwrap_or(settings.role);
-                row = Some(("server role", wish.as_str().to_owned()));
+                let wish = self.said_role(settings, &Hints::default());
+                row = Some(wish.as_str().to_owned());
             }
             Command::ShowPrimaryReads => {
-                let on = self.primary_reads.unwrap_or(settings.primary_reads);
-                row = Some(("primary reads", if on { "on" } else { "off" }.to_owned()));
+                let on = self.said.primary_reads.unwrap_or(settings.primary_reads);
+                row = Some(if on { "on" } else { "off" }.to_owned());
             }
         }
-        Ok(Answer { row, tag })
+        Ok(Answer { row: command.column().zip(row), tag })
     }
 
     /// A server of this shard has been linked, for the route given last. Of a database that is not sharded it
@@ -385,7 +437,7 @@ impl Session {
     }
 
     fn said_role(&self, settings: &Settings, hints: &Hints) -> RoleWish {
-        hints.role.or(self.role).unwrap_or(settings.role)
+        hints.role.or(self.said.role).or(self.own_role).unwrap_or(settings.role)
     }
 
     /// `why` a request needs the primary, if its text has been looked at.
@@ -393,11 +445,14 @@ impl Session {
         let role = match self.said_role(settings, hints) {
             RoleWish::Primary => Role::Primary,
             RoleWish::Replica => Role::Replica,
+            RoleWish::PreferReplica => Role::PreferReplica,
             RoleWish::Any => Role::Any,
             // What comes later in the session nobody knows.
             RoleWish::Auto if self.is_in_session_mode() => Role::Primary,
             RoleWish::Auto if why != Some(None) => Role::Primary,
-            RoleWish::Auto if self.primary_reads.unwrap_or(settings.primary_reads) => Role::Any,
+            RoleWish::Auto if self.said.primary_reads.unwrap_or(settings.primary_reads) => {
+                Role::Any
+            }
             RoleWish::Auto => Role::Replica,
         };
         // The BEGIN before it needs a server that would do for both.
@@ -414,7 +469,7 @@ impl Session {
         }
         match &hints.key {
             Some(key) => self.shard_of(settings, &[key]).map(Some),
-            None => Ok(self.shard),
+            None => Ok(self.said.shard),
         }
     }
 
@@ -422,7 +477,7 @@ impl Session {
         let shards = settings.shards;
         match shard < shards {
             true => Ok(shard),
-            false => Err(Refusal::NoSuchShard { shard, shards, stays: self.shard }),
+            false => Err(Refusal::NoSuchShard { shard, shards, stays: self.said.shard }),
         }
     }
 

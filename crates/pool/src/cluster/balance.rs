@@ -68,12 +68,6 @@ impl Balance {
         }
     }
 
-    /// Follows other settings.
-    pub(crate) fn follow(&mut self, cluster: Arc<Cluster>) {
-        self.speeds = vec![Speed::default(); cluster.members.len()].into();
-        (self.cluster, self.version) = (cluster, 0);
-    }
-
     /// Copies what is known of members, if that has changed. Gives whether it has.
     #[inline]
     pub(crate) fn refresh(&mut self) -> bool {
@@ -306,7 +300,6 @@ mod tests {
         let cluster = Cluster {
             members,
             strategy,
-            role: ServerRole::Any,
             failover_wait: None,
             slow_start: Duration::from_secs(10),
             state,

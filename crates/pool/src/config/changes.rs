@@ -13,16 +13,14 @@ use std::{
 };
 
 use howdah_connect::{SslMode, tls::TlsVersion};
+use howdah_route::RoleWish;
 
 use super::{
-    ApplicationName, Auth, AuthMethod, ClusterSettings, Config, Database, HostOrder, Limits,
-    Listen, Log, PoolMode, ProxySource, ServerEntry, Sizes, StoredSecret, Tcp, Timeouts, Tls,
-    TlsLeg, User,
+    ApplicationName, Auth, AuthMethod, ClusterSettings, Config, Database, Hints, HostOrder,
+    KeyedTables, Limits, Listen, Log, Place, PoolMode, ProxySource, Routing, ServerEntry,
+    ShardEntry, Sharding, Sizes, StoredSecret, Tcp, Timeouts, Tls, TlsLeg, User, Value,
 };
-use crate::{
-    cluster::{ServerRole, Strategy},
-    hba::Hba,
-};
+use crate::{cluster::Strategy, hba::Hba};
 
 /// A key whose value is another than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,8 +149,11 @@ by_fields! {
     Database => Database {
         hosts, port, dbname, user, secret, mode, pool_size, min_size, reserve_size, max_servers,
         max_clients, weight, server_lifetime, query_wait_timeout, host_order, connect_query,
-        auth_user, auth_dbname, auth_query, parameters, servers, cluster,
+        auth_user, auth_dbname, auth_query, parameters, servers, cluster, routing, sharding, shards,
     }
+    Routing => Routing { primary_reads, hints, hint_names, reading_functions, writing_functions }
+    Hints => Hints { shard, key, role }
+    Sharding => Sharding { key, tables, default }
     ClusterSettings => ClusterSettings {
         strategy, role, ban, slow_start, check_every, check_timeout, check_user, lag_max,
         lag_max_bytes, primary_return, failover_wait,
@@ -213,7 +214,15 @@ shown! {
     NonZeroUsize: it => it.to_string(),
     NonZeroU64: it => it.to_string(),
     Strategy: it => it.as_str().to_owned(),
-    ServerRole: it => it.as_str().to_owned(),
+    RoleWish: it => it.as_str().to_owned(),
+    Place: it => match it {
+        Place::Shard(shard) => shard.to_string(),
+        Place::Word(word) => word.clone(),
+    },
+    KeyedTables: it => {
+        it.0.iter().map(|(name, key)| format!("{name} ({})", key.join(", "))).collect::<Vec<_>>().join(" ")
+    },
+    Vec<ShardEntry>: it => it.iter().map(shown_shard).collect::<Vec<_>>().join("; "),
     Vec<ServerEntry>: it => it.iter().map(shown_server).collect::<Vec<_>>().join(", "),
     String: it => format!("{it:?}"),
     PathBuf: it => format!("{:?}", it.display().to_string()),
@@ -237,6 +246,24 @@ shown! {
 fn shown_server(entry: &ServerEntry) -> String {
     let port = entry.port.map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}{port} ({}, weight {})", entry.host, entry.role.as_str(), entry.weight)
+}
+
+fn shown_shard(entry: &ShardEntry) -> String {
+    let ShardEntry { servers, dbname, values, rest, from, to } = entry;
+    let mut shown = servers.iter().map(shown_server).collect::<Vec<_>>().join(", ");
+    let mut add = |name: &str, value: String| shown.push_str(&format!(" {name} {value}"));
+    let value = |value: &Value| match value {
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => format!("{text:?}"),
+    };
+    dbname.iter().for_each(|name| add("dbname", format!("{name:?}")));
+    values.iter().for_each(|it| add("value", value(it)));
+    from.iter().for_each(|it| add("from", value(it)));
+    to.iter().for_each(|it| add("to", value(it)));
+    if *rest {
+        add("and", "the rest".to_owned());
+    }
+    shown
 }
 
 impl<T: Shown> Shown for Option<T> {

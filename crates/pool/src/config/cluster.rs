@@ -6,12 +6,13 @@ use std::{
 };
 
 use howdah_connect::Endpoint;
+use howdah_route::RoleWish;
 use serde::{Deserialize, Serialize};
 
 use super::{Database, database::endpoint, durations, toml};
-use crate::cluster::{ServerRole, Strategy};
+use crate::cluster::Strategy;
 
-/// Most servers of one database: a worker has a bit for each.
+/// Most servers of one database, or of one shard: a worker has a bit for each.
 pub const SERVERS_MAX: usize = 64;
 
 /// One server of several: an entry of `servers`.
@@ -77,7 +78,8 @@ pub struct ClusterSettings {
     /// Which of those that would do gets the next transaction.
     pub strategy: Strategy,
     /// Which servers a client gets that does not say.
-    pub role: ServerRole,
+    #[serde(with = "toml::role_wish")]
+    pub role: RoleWish,
     /// How long a replica that failed is left alone.
     #[serde(with = "durations::whole")]
     pub ban: Duration,
@@ -110,7 +112,7 @@ impl Default for ClusterSettings {
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),
-            role: ServerRole::default(),
+            role: RoleWish::default(),
             ban: Duration::from_secs(60),
             slow_start: Duration::from_secs(10),
             check_every: Duration::from_secs(1),
@@ -124,11 +126,13 @@ impl Default for ClusterSettings {
     }
 }
 
-/// Several servers behind one database, as a pool has them.
+/// Several servers behind one database, or of one of its shards, as a pool has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPool {
     /// Each, in the order given; at least one.
     pub servers: Vec<ClusterServer>,
+    /// What they call the database, if that is not what they do elsewhere.
+    pub dbname: Option<String>,
     /// How clients are spread over them.
     pub settings: ClusterSettings,
 }
@@ -145,19 +149,31 @@ pub struct ClusterServer {
 }
 
 impl Database {
-    /// Several servers behind one database; `None` if it has none of `servers`.
+    /// The servers of each shard; of a database that is not sharded, `servers`. None if it has neither.
     ///
     /// # Errors
     ///
     /// A text that names no place.
-    pub(crate) fn cluster(&self) -> Result<Option<ClusterPool>, String> {
+    pub(crate) fn clusters(&self) -> Result<Vec<ClusterPool>, String> {
         let server = |entry: &ServerEntry| {
             let endpoint = entry.endpoint(self.port)?;
             Ok(ClusterServer { endpoint, role: entry.role, weight: entry.weight })
         };
-        let servers = self.servers.iter().map(server).collect::<Result<Vec<_>, String>>()?;
-        let cluster = ClusterPool { servers, settings: self.cluster.clone() };
-        Ok((!cluster.servers.is_empty()).then_some(cluster))
+        let cluster = |servers: &[ServerEntry], dbname: Option<String>| {
+            let servers = servers.iter().map(server).collect::<Result<Vec<_>, String>>()?;
+            Ok(ClusterPool { servers, dbname, settings: self.cluster.clone() })
+        };
+        let shards = self.shards.iter().map(|it| cluster(&it.servers, it.dbname.clone()));
+        let own = (!self.servers.is_empty()).then(|| cluster(&self.servers, None));
+        shards.chain(own).collect()
+    }
+
+    /// The lists of servers that each are of one cluster, by their keys.
+    fn server_lists(&self) -> impl Iterator<Item = (String, &[ServerEntry])> {
+        let shards = self.shards.iter().enumerate();
+        let shards =
+            shards.map(|(at, shard)| (format!("shards[{at}].servers"), &shard.servers[..]));
+        [("servers".to_owned(), &self.servers[..])].into_iter().chain(shards)
     }
 
     /// What cannot be of several servers: key below the database, and reason.
@@ -174,33 +190,35 @@ impl Database {
             "servers".to_owned(),
             "servers and hosts exclude each other: hosts are places of one server",
         );
-        let many = self.servers.len() > SERVERS_MAX;
-        rule(many, "servers".to_owned(), "more than 64 servers");
-        let is_primary = |entry: &&ServerEntry| entry.role == EntryRole::Primary;
-        let primaries = self.servers.iter().filter(is_primary).count();
-        rule(
-            primaries > 1,
-            "servers".to_owned(),
-            "only one server can be the primary; auto finds out which it is",
-        );
-        rule(
-            primaries == 1 && self.servers.iter().any(|entry| entry.role == EntryRole::Auto),
-            "servers".to_owned(),
-            "where one is said to be the primary, the others have to be replicas",
-        );
-        let mut places = std::collections::BTreeSet::new();
-        for (number, entry) in self.servers.iter().enumerate() {
-            match entry.endpoint(self.port) {
-                Err(why) => rule(true, format!("servers[{number}].host"), &why),
-                Ok(endpoint) => rule(
-                    !places.insert(endpoint.to_string()),
-                    format!("servers[{number}].host"),
-                    "the same server is there twice",
-                ),
+        for (key, servers) in self.server_lists() {
+            let many = servers.len() > SERVERS_MAX;
+            rule(many, key.clone(), "more than 64 servers");
+            let is_primary = |entry: &&ServerEntry| entry.role == EntryRole::Primary;
+            let primaries = servers.iter().filter(is_primary).count();
+            rule(
+                primaries > 1,
+                key.clone(),
+                "only one server can be the primary; auto finds out which it is",
+            );
+            rule(
+                primaries == 1 && servers.iter().any(|entry| entry.role == EntryRole::Auto),
+                key.clone(),
+                "where one is said to be the primary, the others have to be replicas",
+            );
+            let mut places = std::collections::BTreeSet::new();
+            for (number, entry) in servers.iter().enumerate() {
+                match entry.endpoint(self.port) {
+                    Err(why) => rule(true, format!("{key}[{number}].host"), &why),
+                    Ok(endpoint) => rule(
+                        !places.insert(endpoint.to_string()),
+                        format!("{key}[{number}].host"),
+                        "the same server is there twice",
+                    ),
+                }
             }
         }
         let settings = &self.cluster;
-        let unused = self.servers.is_empty() && *settings != ClusterSettings::default();
+        let unused = !self.is_routed() && *settings != ClusterSettings::default();
         rule(unused, "cluster".to_owned(), "there are no servers to which it could apply");
         for (key, value) in
             [("check-every", settings.check_every), ("check-timeout", settings.check_timeout)]
@@ -239,7 +257,7 @@ mod tests {
             lag-max-bytes = 1000
         "#;
         let config = Config::read_str(text, Path::new("h.toml")).unwrap().config;
-        let cluster = config.pool("app", "me").unwrap().cluster.unwrap();
+        let cluster = config.pool("app", "me").unwrap().clusters.remove(0);
         let shown: Vec<_> = cluster
             .servers
             .iter()

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
 use howdah_connect::Endpoint;
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterSettings, Config, PoolMode, ServerEntry, StoredSecret, secret, toml};
+use super::{
+    ClusterSettings, Config, PoolMode, Routing, ServerEntry, ShardEntry, Sharding, StoredSecret,
+    secret, toml,
+};
 
 /// The port of a server that was given none.
 pub(super) const DEFAULT_PORT: u16 = 5432;
@@ -62,8 +65,14 @@ pub struct Database {
     pub parameters: BTreeMap<String, String>,
     /// Several servers that hold the same, each with pools of its own; in the place of `hosts`.
     pub servers: Vec<ServerEntry>,
-    /// How clients are spread over `servers`.
+    /// How clients are spread over `servers`, or over those of each shard.
     pub cluster: ClusterSettings,
+    /// How their requests are routed.
+    pub routing: Routing,
+    /// Which row is on which shard.
+    pub sharding: Sharding,
+    /// Parts of the data, each with servers of its own; in the place of `servers`.
+    pub shards: Vec<ShardEntry>,
 }
 
 /// In which order several hosts are used.
@@ -102,6 +111,9 @@ impl Default for Database {
             parameters: BTreeMap::new(),
             servers: Vec::new(),
             cluster: ClusterSettings::default(),
+            routing: Routing::default(),
+            sharding: Sharding::default(),
+            shards: Vec::new(),
         }
     }
 }
@@ -113,8 +125,10 @@ impl Database {
     ///
     /// A text in `hosts` that names no place.
     pub fn endpoints(&self, config: &Config) -> Result<Vec<Endpoint>, String> {
-        if !self.servers.is_empty() {
-            return self.servers.iter().map(|entry| entry.endpoint(self.port)).collect();
+        if self.is_routed() {
+            let clusters = self.clusters()?;
+            let servers = clusters.into_iter().flat_map(|cluster| cluster.servers);
+            return Ok(servers.map(|server| server.endpoint).collect());
         }
         if self.hosts.is_empty() {
             let own = config.listen.unix_directories.first();

@@ -221,7 +221,10 @@ impl Config {
             for (below, why) in database.wrong_cluster() {
                 rule(true, &format!("{key}.{below}"), &why);
             }
-            if database.servers.is_empty()
+            for (below, why) in database.wrong_routing() {
+                rule(true, &format!("{key}.{below}"), &why);
+            }
+            if !database.is_routed()
                 && let Err(why) = database.endpoints(self)
             {
                 rule(true, &format!("{key}.hosts"), &why);

@@ -16,8 +16,8 @@ pub struct PoolSettings {
     pub servers: Vec<Endpoint>,
     /// In which order they are used.
     pub host_order: HostOrder,
-    /// The same servers where each has pools of its own.
-    pub cluster: Option<ClusterPool>,
+    /// The same servers where each has pools of its own: those of each shard.
+    pub clusters: Vec<ClusterPool>,
     /// Who we are there.
     pub login: ServerIdentity,
     /// When a server connection may go to another client.
@@ -76,7 +76,7 @@ impl Config {
         Some(PoolSettings {
             servers: entry.endpoints(self).ok()?,
             host_order: entry.host_order,
-            cluster: entry.cluster().ok()?,
+            clusters: entry.clusters().ok()?,
             mode: own.mode.or(entry.mode).unwrap_or(self.mode),
             size: cap(own.pool_size.or(entry.pool_size), self.sizes.pool),
             min_size: entry.min_size.unwrap_or(self.sizes.min),

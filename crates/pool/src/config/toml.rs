@@ -59,7 +59,25 @@ pub(super) mod limit {
     }
 }
 
-/// The same in bytes.
+/// Which servers clients get that do not say.
+pub(super) mod role_wish {
+    use howdah_route::RoleWish;
+    use serde::de::Error;
+
+    use super::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<RoleWish, D::Error> {
+        let word = String::deserialize(from)?;
+        let wanted = "any, primary, replica, prefer-replica or auto";
+        RoleWish::parse(&word).ok_or_else(|| D::Error::custom(format!("must be {wanted}")))
+    }
+
+    pub(crate) fn serialize<S: Serializer>(it: &RoleWish, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(it.as_str())
+    }
+}
+
+/// A limit in bytes whose absence is written 0.
 pub(super) mod limit_bytes {
     use std::num::NonZeroU64;
 

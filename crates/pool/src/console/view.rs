@@ -50,6 +50,8 @@ pub struct View {
 pub struct MemberView {
     /// The database's name in the settings.
     pub database: String,
+    /// Of which shard it is, if the database has shards.
+    pub shard: Option<u32>,
     /// Where it is.
     pub endpoint: Endpoint,
     /// Its part, beside that of others.

@@ -10,10 +10,12 @@ use super::{Core, Mutant};
 use crate::{
     Io, ServerRole,
     client::{Client, ClientState},
+    cluster::Seat,
     ids::{ClientId, PoolId, ServerId},
     login::ServerFailure,
     pool::Pool,
     refusal::Refusal,
+    routing::role_of,
     server::ServerState,
     time::Time,
 };
@@ -27,7 +29,10 @@ impl Core {
     /// cluster.
     pub fn set_role(&mut self, id: ClientId, role: ServerRole) -> bool {
         let client = self.clients.get_mut(id).filter(|client| client.roams);
-        client.map(|client| client.role = role).is_some()
+        let of_client = |client: &mut Client| {
+            (client.role, client.own_role) = (role, Some(role.into()));
+        };
+        client.map(of_client).is_some()
     }
 
     /// What is known of members of clusters has changed: those who wait go where they would be served,
@@ -47,9 +52,10 @@ impl Core {
     /// Sees whether a new client's home is a cluster.
     pub(super) fn house(&self, client: &mut Client, role: Option<ServerRole>) {
         let pool = self.pools.get(client.home.index()).and_then(Option::as_ref);
-        if let Some(cluster) = pool.and_then(|pool| pool.spec.cluster.as_ref()) {
+        if let Some(pool) = pool.filter(|pool| !pool.spec.clusters.is_empty()) {
+            let routing = pool.spec.routing.as_ref();
             client.roams = true;
-            client.role = role.unwrap_or(cluster.role);
+            client.role = role.or(routing.map(|routing| role_of(routing.role))).unwrap_or_default();
         }
     }
 
@@ -57,31 +63,36 @@ impl Core {
     /// has no choice.
     pub(super) fn aim(&mut self, id: ClientId) -> Option<PoolId> {
         let client = self.clients.get(id).filter(|client| client.roams)?;
-        let chosen = self.choose(client.home, client.role);
+        let chosen = self.choose(client.home, client.role, client.shard);
         self.clients.get_mut(id)?.pool = chosen;
         Some(chosen)
     }
 
-    /// The pool of the member that a client of a role gets next; its home if none would do.
+    /// The pool of the member that a client of a role gets next, of a shard or of any; its home if none
+    /// would do.
     #[inline]
-    pub(super) fn choose(&mut self, home: PoolId, role: ServerRole) -> PoolId {
+    pub(super) fn choose(&mut self, home: PoolId, role: ServerRole, shard: Option<u32>) -> PoolId {
         let role = if self.makes(Mutant::WriteAstray) { ServerRole::Any } else { role };
         let pool = self.pools[home.index()].as_mut();
         if let Some(balance) = pool.and_then(|pool| pool.balance.as_mut())
-            && let Some(pool) = balance.choose_plainly(role)
+            && let Some(pool) = balance.choose_plainly(role, shard)
             && self.has_pool(pool)
         {
             return pool;
         }
-        self.choose_by_load(home, role).unwrap_or(home)
+        self.choose_by_load(home, role, shard).unwrap_or(home)
     }
 
     /// The same where it has to be known how much members have to do, or none would do.
-    fn choose_by_load(&mut self, home: PoolId, role: ServerRole) -> Option<PoolId> {
+    fn choose_by_load(
+        &mut self,
+        home: PoolId,
+        role: ServerRole,
+        shard: Option<u32>,
+    ) -> Option<PoolId> {
         let mut balance = self.pools[home.index()].as_mut()?.balance.take()?;
-        let members = &balance.cluster.clone().members;
-        let load = |at: usize| self.pools[members[at].pool.index()].as_ref().map_or(0, Pool::load);
-        let chosen = balance.choose(role, load).map(|at| members[at].pool);
+        let load = |pool: PoolId| self.pools[pool.index()].as_ref().map_or(0, Pool::load);
+        let chosen = balance.choose(role, shard, load);
         self.pool(home).balance = Some(balance);
         chosen.filter(|pool| self.has_pool(*pool))
     }
@@ -114,11 +125,8 @@ impl Core {
     pub(super) fn sweep_clusters(&mut self, io: &mut dyn Io) {
         for home in self.homes() {
             let Some(mut balance) = self.pool(home).balance.take() else { continue };
-            let cluster = balance.cluster.clone();
             let pools = &self.pools;
-            balance.tick(self.now, |at| {
-                pools[cluster.members[at].pool.index()].as_ref().map(|pool| &pool.tally)
-            });
+            balance.tick(self.now, |pool| pools[pool.index()].as_ref().map(|pool| &pool.tally));
             let has_changed = balance.refresh();
             self.pool(home).balance = Some(balance);
             self.redirect(home, io);
@@ -137,9 +145,14 @@ impl Core {
 
     /// Home and members.
     fn family(&self, home: PoolId) -> Vec<PoolId> {
-        let cluster = self.pools[home.index()].as_ref().and_then(|pool| pool.spec.cluster.as_ref());
-        let members = cluster.iter().flat_map(|it| it.members.iter()).map(|member| member.pool);
-        [home].into_iter().chain(members).collect()
+        let seats = self.seats(home).into_iter();
+        [home].into_iter().chain(seats.map(|(_, pool)| pool)).collect()
+    }
+
+    fn seats(&self, home: PoolId) -> Vec<(Seat, PoolId)> {
+        let pool = self.pools[home.index()].as_ref();
+        let balance = pool.and_then(|pool| pool.balance.as_ref());
+        balance.iter().flat_map(|balance| balance.seats()).collect()
     }
 
     /// Before a member's servers are given to those who wait for them: it may be none that would do any
@@ -158,7 +171,8 @@ impl Core {
     /// Sends those who wait where they will not be served to where they will.
     fn redirect(&mut self, home: PoolId, io: &mut dyn Io) {
         let mut gained = Vec::new();
-        for (place, pool) in self.family(home).into_iter().enumerate() {
+        let members = self.seats(home).into_iter().map(|(seat, pool)| (Some(seat), pool));
+        for (seat, pool) in [(None, home)].into_iter().chain(members) {
             let Some(known) = &mut self.pools[pool.index()] else { continue };
             if known.waiting.is_empty() && known.unwelcomed.is_empty() {
                 continue;
@@ -172,7 +186,7 @@ impl Core {
                 if !self.clients.get(id).is_some_and(waits) {
                     continue;
                 }
-                if self.stays(home, place, id) {
+                if self.stays(home, seat, id) {
                     self.pool(pool).waiting.push_back(id);
                 } else {
                     let target = self.aim(id).unwrap_or(home);
@@ -185,7 +199,7 @@ impl Core {
                 if !self.clients.get(id).is_some_and(waits) {
                     continue;
                 }
-                let is_kept = self.stays(home, place, id);
+                let is_kept = self.stays(home, seat, id);
                 let target = if is_kept { pool } else { self.aim(id).unwrap_or(home) };
                 self.pool(target).unwelcomed.push(id);
                 gained.extend((!is_kept).then_some(target));
@@ -199,22 +213,21 @@ impl Core {
         }
     }
 
-    /// Whether a client that waits at a place of its family, home or the member before that number,
-    /// waits on there.
-    fn stays(&mut self, home: PoolId, place: usize, id: ClientId) -> bool {
+    /// Whether a client that waits at a member, or at its home, waits on there.
+    fn stays(&mut self, home: PoolId, seat: Option<Seat>, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
-        let (role, waited) = (client.role, self.now.since(client.since));
-        let Some(at) = place.checked_sub(1) else { return false };
+        let (role, shard, waited) = (client.role, client.shard, self.now.since(client.since));
+        let Some(seat) = seat else { return false };
         let Some(mut balance) = self.pool(home).balance.take() else { return true };
-        let suits = balance.suits(at, role);
-        let members = balance.cluster.clone();
-        let mut others = (0..members.members.len()).filter(|other| *other != at);
-        let has_better = waited >= MOVED_AFTER
-            && others.any(|other| {
-                let pool = self.pools[members.members[other].pool.index()].as_ref();
-                balance.suits(other, role)
+        let suits = balance.suits(seat, role, shard);
+        let has_better = waited >= MOVED_AFTER && {
+            let others: Vec<_> = balance.seats().filter(|(other, _)| *other != seat).collect();
+            others.into_iter().any(|(other, pool)| {
+                let pool = self.pools[pool.index()].as_ref();
+                balance.suits(other, role, shard)
                     && pool.is_some_and(|it| !it.idle.is_empty() && it.waiting.is_empty())
-            });
+            })
+        };
         self.pool(home).balance = Some(balance);
         suits && !has_better
     }

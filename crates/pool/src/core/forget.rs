@@ -22,6 +22,7 @@ impl Core {
                 continue;
             }
             let known = pool.and_then(Option::take);
+            self.routers.forget(*id);
             forgotten.push((*id, known.map(|known| known.tally).unwrap_or_default()));
             self.starving.retain(|starving| starving != id);
         }

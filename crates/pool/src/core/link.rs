@@ -53,7 +53,7 @@ impl Core {
         let waited = is_queued.then(|| self.now.since(client.since));
         let mut pool_id = client.pool;
         if client.roams && !is_queued {
-            pool_id = self.choose(client.home, client.role);
+            pool_id = self.choose(client.home, client.role, client.shard);
             self.clients.get_mut(id)?.pool = pool_id;
         }
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
@@ -72,10 +72,19 @@ impl Core {
         client.state = ClientState::Linked(server_id);
         client.since = self.now;
         client.cancel_due = false;
-        if self.pools[pool_id.index()].as_ref()?.spec.settings_at_login {
+        let spec = &self.pools[pool_id.index()].as_ref()?.spec;
+        if let Some(routing) = &mut client.routing {
+            let shard = spec.member.as_ref().map_or(0, |member| member.shard);
+            routing.linked(shard, |name| server.settings.value(name));
+        }
+        if spec.settings_at_login {
             return Some(true);
         }
-        Some(settle::sync_settings(client, server, &mut self.to_server))
+        let is_ready = settle::sync_settings(client, server, &mut self.to_server);
+        if let Some(begun) = client.routing.as_mut().and_then(|routing| routing.begun.take()) {
+            settle::begin(server, &begun, &mut self.to_server);
+        }
+        Some(is_ready)
     }
 
     /// Has a client wait for a server, and opens one for it if that is allowed.
@@ -202,6 +211,9 @@ impl Core {
                 }
                 client.state = ClientState::Idle;
                 client.since = self.now;
+                if let Some(routing) = &mut client.routing {
+                    routing.session.released();
+                }
                 server.state = ServerState::Cleaning;
                 server.since = self.now;
                 server.reset_due = resets;

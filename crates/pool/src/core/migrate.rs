@@ -2,14 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
+use howdah_route::{Command, RoleWish, Said};
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use super::Core;
 use crate::{
-    Io, ServerRole,
+    Io,
     client::{Client, ClientState},
     ids::{ClientId, PoolId},
     login::{CancelSecret, ClientLogin},
+    routing::{Routing, role_of},
     settings::Setting,
     statements::{is_plain, sql_of},
     time::Time,
@@ -33,8 +35,10 @@ pub struct Migrant {
     pub statements: Vec<(Vec<u8>, Vec<u8>)>,
     /// The same of its unnamed statement; empty for none.
     pub unnamed: Vec<u8>,
-    /// Which servers of a cluster would do.
-    pub role: ServerRole,
+    /// Which of several servers would do by what it said at its start.
+    pub role: Option<RoleWish>,
+    /// Where its requests go, by what it has said since.
+    pub said: Said,
 }
 
 /// One whose statements have more bytes than this stays where it is.
@@ -63,7 +67,8 @@ impl Core {
             startup: client.startup.list().to_vec(),
             statements: statements.map(|(name, it)| (name.to_vec(), it.text.to_vec())).collect(),
             unnamed: client.statements.unnamed,
-            role: client.role,
+            role: client.own_role,
+            said: client.routing.map(|routing| routing.session.said()).unwrap_or_default(),
         };
         Some((client.home, migrant))
     }
@@ -80,13 +85,15 @@ impl Core {
         if !self.has_pool(pool) {
             return None;
         }
-        let Migrant { version, key, age, wishes, startup, statements, unnamed, role } = migrant;
+        let Migrant { version, key, age, wishes, startup, statements, unnamed, role, said } =
+            migrant;
         // It has a key already, so nothing random is needed for one.
         let secret = CancelSecret([0; 32]);
-        let login = ClientLogin { pool, version, secret, settings: Vec::new(), role: Some(role) };
+        let login = ClientLogin { pool, version, secret, settings: Vec::new(), role: None };
         let wishes = self.wishes.intern(wishes);
         let mut client = Client::new(&login, wishes);
-        self.house(&mut client, Some(role));
+        client.own_role = role;
+        self.house(&mut client, role.map(role_of));
         client.startup = self.wishes.intern(startup);
         client.state = ClientState::Idle;
         client.since = now;
@@ -97,10 +104,31 @@ impl Core {
             client.statements.named.insert(name.into(), Arc::clone(&statement));
         }
         client.statements.set_unnamed(&unnamed, is_plain(sql_of(&unnamed)));
+        self.resume(&mut client, said);
         client.foreign_key = Some(Box::new(key.clone()));
         let id = self.clients.insert(client);
         self.foreign_keys.insert(key, id);
         Some(id)
+    }
+
+    /// Has a client go on with what it has said, and prepared, where it came from.
+    fn resume(&mut self, client: &mut Client, said: Said) {
+        let roads = if client.roams { self.routers.of(client.home) } else { None };
+        let Some((slot, home)) = roads else { return };
+        let mut statements = client.statements.named.values();
+        let is_command = |text: &[u8]| Command::read(sql_of(text)).is_some();
+        let has_commands = is_command(&client.statements.unnamed)
+            || statements.any(|statement| is_command(&statement.text));
+        if said == Said::default() && !has_commands {
+            return;
+        }
+        let greeting = home.greeting.known();
+        let seed = u64::from(self.worker.0);
+        let (role, wishes) = (client.own_role, &client.wishes);
+        let mut routing = Routing::new(home.hold, seed, role, wishes, greeting.as_deref());
+        routing.session.resume(&slot.router, said);
+        routing.has_commands = has_commands;
+        client.routing = Some(Box::new(routing));
     }
 
     /// Takes a client out of the tables.
@@ -119,6 +147,7 @@ fn may_go(client: &Client) -> bool {
         && !client.asks()
         && !client.backlogged
         && !client.cut_off
+        && client.routing.as_ref().is_none_or(|routing| routing.is_at_rest())
         && named.iter().map(|(name, it)| name.len() + it.text.len()).sum::<usize>()
             + client.statements.unnamed.len()
             <= STATEMENT_BYTES_MAX

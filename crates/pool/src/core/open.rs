@@ -83,7 +83,7 @@ impl Core {
         let wanted = waiting.saturating_sub(pool.checking as usize).max(short);
         !pool.spec.gate.is_paused()
             && !is_suspended
-            && pool.spec.cluster.is_none()
+            && pool.spec.clusters.is_empty()
             && (pool.opening as usize) < wanted
             && pool.opening < pool.spec.logins_max.max(1)
             && now >= pool.retry_at

@@ -238,6 +238,9 @@ impl Listener<'_> {
             return Reply::Swallow; // It will be what the client began with before this is told.
         }
         let settings = &mut self.server.settings;
+        if let Some(routing) = &mut client.routing {
+            routing.parameter(name, value);
+        }
         if is_settable(name) {
             let changed = self.wishes.with(&client.wishes, name, value);
             if fulfilled.is_some_and(|fulfilled| std::sync::Arc::ptr_eq(&fulfilled, &client.wishes))
@@ -264,7 +267,7 @@ impl Listener<'_> {
 
     pub(super) fn error(&mut self, body: &[u8], audience: Audience) -> Reply {
         match audience {
-            Audience::Settings => return Reply::Break(setting_refused(body)),
+            Audience::Settings | Audience::Begin => return Reply::Break(setting_refused(body)),
             Audience::Cleaning => return Reply::Break(Refusal::ServerLost),
             Audience::Client | Audience::Pooler | Audience::PutBack => {}
         }

@@ -15,7 +15,9 @@ use howdah_wire::{
 };
 
 use super::{
+    own::Own,
     rewrite::{Message, Rewriter, Rewritten},
+    route::{Roads, Way, refuse_batch, write_answer, write_refusal},
     upstream::{Judge, Stop, misplaced},
 };
 use crate::{
@@ -24,9 +26,10 @@ use crate::{
     dirt::{Dirt, SetKind},
     gather::Gather,
     inlet::Inlet,
-    owed::Request,
+    owed::{Request, Undo, UnnamedBefore},
     put_back::{Woven, touches_settings, weave},
     refusal::Refusal,
+    routing::Batch,
     settings::is_settable,
     statements::sql_of,
 };
@@ -41,6 +44,8 @@ pub(super) struct Upstream<'a> {
     pub(super) simple_queries: bool,
     /// What the client sent.
     pub(super) input: &'a [u8],
+    /// How its requests are routed, if they are.
+    pub(super) roads: Option<Roads<'a>>,
 }
 
 impl Judge for Upstream<'_> {
@@ -60,6 +65,9 @@ impl Judge for Upstream<'_> {
             && let Some(stalled) = self.hold_back(kind)
         {
             return stalled;
+        }
+        if let Some(answered) = self.own(kind, message) {
+            return answered;
         }
         let server = &mut *self.rewriter.server;
         match kind {
@@ -97,9 +105,136 @@ impl Judge for Upstream<'_> {
         }
         Rewritten::AsIs
     }
+
+    #[inline]
+    fn passed(&mut self, bytes: usize) {
+        if let Some(routing) = &mut self.rewriter.client.routing {
+            routing.looked_at = routing.looked_at.saturating_sub(bytes);
+        }
+    }
 }
 
 impl Upstream<'_> {
+    /// A message of a batch that the pooler answers.
+    #[inline]
+    fn own(&mut self, kind: Frontend, message: Message<'_>) -> Option<Rewritten> {
+        let routing = self.rewriter.client.routing.as_ref()?;
+        if routing.batch == Batch::Servers {
+            return None;
+        }
+        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let to_client = &mut *self.to_client;
+        let status = server.status;
+        Own { client, roads: self.roads.as_mut()?, to_client, status }.judge(kind, message)
+    }
+
+    /// Waits for what is under way; and if that leaves nothing open, has the client part with its server.
+    fn settle(&mut self) -> Option<Rewritten> {
+        if let Some(stalled) = self.stall() {
+            return Some(stalled);
+        }
+        let is_over = self.shares && self.rewriter.server.is_settled();
+        is_over.then_some(Rewritten::Stop(Stop::Settled))
+    }
+
+    /// What becomes of a query string that does not go to the client's server.
+    #[inline]
+    fn routed(&mut self, message: Message<'_>) -> Option<Rewritten> {
+        let roads = self.roads.as_ref()?;
+        // The server ends a COPY, and says so.
+        if !roads.concerns_query(self.rewriter.client, message) || self.rewriter.server.copying_in {
+            return None;
+        }
+        self.route_query(message)
+    }
+
+    fn route_query(&mut self, message: Message<'_>) -> Option<Rewritten> {
+        if let Some(stopped) = self.settle() {
+            return Some(stopped);
+        }
+        let answer = match self.roads.as_mut()?.query_linked(self.rewriter.client, message) {
+            Way::Answered(answer) => Ok(answer),
+            Way::Refused(refusal) => Err(refusal),
+            Way::Unknown => return Some(Rewritten::Stop(Stop::Starved)),
+            Way::Server | Way::Own | Way::Begun => return None,
+        };
+        let Rewriter { server, to_server, .. } = &mut self.rewriter;
+        self.to_client.make(|buf| match &answer {
+            Ok(answer) => write_answer(buf, answer),
+            Err(refusal) => write_refusal(buf, refusal),
+        });
+        // A batch that is open ends with the server's own ReadyForQuery.
+        if std::mem::take(&mut server.batch_open) {
+            server.owed.push(Request::Sync);
+            to_server.make(frontend::encode::sync);
+        } else {
+            let status = server.status;
+            self.to_client.make(|buf| encode::ready_for_query(buf, status));
+        }
+        Some(Rewritten::Whole)
+    }
+
+    /// What becomes of a batch, or of a message of it, that does not go to the client's server.
+    #[inline]
+    fn routed_batch(&mut self, kind: Frontend, message: Message<'_>) -> Option<Rewritten> {
+        let roads = self.roads.as_ref()?;
+        let is_first = !self.rewriter.server.batch_open;
+        let concerns = match is_first {
+            true => roads.concerns_batch(self.rewriter.client, kind, message),
+            false => roads.concerns_message(self.rewriter.client),
+        };
+        if !concerns || self.rewriter.server.copying_in {
+            return None;
+        }
+        self.route_batch(kind, message, is_first)
+    }
+
+    fn route_batch(
+        &mut self,
+        kind: Frontend,
+        message: Message<'_>,
+        is_first: bool,
+    ) -> Option<Rewritten> {
+        if is_first && let Some(stopped) = self.settle() {
+            return Some(stopped);
+        }
+        let Rewriter { client, .. } = &mut self.rewriter;
+        match self.roads.as_mut()?.batch_linked(client, kind, message, self.input, is_first) {
+            Way::Server | Way::Answered(_) | Way::Begun => None,
+            Way::Unknown => {
+                client.inlet.looks_ahead = true;
+                Some(Rewritten::Stop(Stop::Starved))
+            }
+            Way::Refused(refusal) if !is_first => Some(self.poison(&refusal)),
+            Way::Refused(refusal) => {
+                refuse_batch(client, self.to_client, &refusal);
+                Some(Rewritten::Whole)
+            }
+            Way::Own => {
+                if let Some(routing) = &mut client.routing {
+                    routing.batch = Batch::Own;
+                }
+                self.own(kind, message)
+            }
+        }
+    }
+
+    /// Refuses a message in the middle of a batch, of which the server has a part already: it is to take
+    /// that back, so it gets what fails in the place of the message, with the reason in its words.
+    fn poison(&mut self, refusal: &howdah_route::Refusal) -> Rewritten {
+        let text = refusal.to_string().replace(['\'', '\\', '\0'], " ");
+        let sql = format!("SELECT 'refused by the pooler: {text}'::pg_catalog.int4");
+        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        let before = std::mem::take(&mut client.statements.unnamed);
+        let undo = Undo::Unnamed(UnnamedBefore::Text(before));
+        server.statements.unnamed_is_ours = true;
+        server.owed.push(Request::Parse(Some(Box::new(undo))));
+        to_server.make(|buf| {
+            frontend::encode::parse(buf, b"", sql.as_bytes(), &[]).expect("it has no zero byte");
+        });
+        Rewritten::Whole
+    }
+
     /// Gives the replies that are the pooler's to give and whose turn has come. In the middle of a
     /// notice, say, they follow when that has ended.
     fn answer_here(&mut self) {
@@ -141,6 +276,9 @@ impl Upstream<'_> {
     /// A message of the extended protocol that is part of a batch.
     #[inline]
     fn extended(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        if let Some(rewritten) = self.routed_batch(kind, message) {
+            return rewritten;
+        }
         let rewriter = &mut self.rewriter;
         if !rewriter.server.batch_open {
             rewriter.begin_batch();
@@ -217,6 +355,9 @@ impl Upstream<'_> {
             && let Some(stalled) = self.stall()
         {
             return stalled; // The batch may have failed, and then the server skips this.
+        }
+        if let Some(rewritten) = self.routed(message) {
+            return rewritten;
         }
         if self.shares
             && let Some(rewritten) = self.deallocated(message)

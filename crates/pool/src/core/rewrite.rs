@@ -56,11 +56,18 @@ pub(super) struct Message<'a> {
     pub(super) header: Header,
     /// As much of its body as was received.
     pub(super) body: &'a [u8],
+    /// Where it begins in what was received.
+    pub(super) at: usize,
 }
 
 impl<'a> Message<'a> {
     pub(super) fn is_whole(&self) -> bool {
         self.body.len() == self.header.body_bytes as usize
+    }
+
+    /// Its length, header included.
+    pub(super) fn bytes(&self) -> usize {
+        Header::BYTES + self.header.body_bytes as usize
     }
 
     /// A string at `start`, and where the next field begins.

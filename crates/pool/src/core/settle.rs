@@ -12,7 +12,7 @@ use howdah_wire::{
 
 use crate::{
     client::{Client, Syncing},
-    dirt::Dirt,
+    dirt::{Dirt, SetKind},
     gather::Gather,
     owed::{Audience, Request},
     put_back::ResettingPortal,
@@ -50,6 +50,16 @@ pub(super) fn sync_settings(client: &mut Client, server: &mut Server, to: &mut G
     }
     client.syncing = Syncing::Waiting;
     false
+}
+
+/// Queues a BEGIN that its client has been answered already.
+pub(super) fn begin(server: &mut Server, query: &[u8], to: &mut Gather) {
+    server.owed.push_for(Audience::Begin, Request::Query(SetKind::Lasting));
+    let sql = query.strip_suffix(b"\0").unwrap_or(query);
+    to.make(|buf| {
+        howdah_wire::frontend::encode::query(buf, sql)
+            .expect("a text on the wire has no zero byte");
+    });
 }
 
 /// Queues what sets settings, with a Sync behind it whose entry is for the caller to queue.

@@ -9,8 +9,10 @@ use howdah_wire::{
 
 use super::{
     Core,
+    own::Own,
     request::{Upstream, deallocate, deallocated_name},
     rewrite::{Message, Rewriter, Rewritten},
+    route::{Roads, Way, refuse_batch, refuse_query, write_answer},
 };
 use crate::{
     Io,
@@ -20,6 +22,7 @@ use crate::{
     inlet::{Fate, Inlet, header_at},
     pool::Pool,
     refusal::Refusal,
+    routing::Batch,
     spec::Mode,
     statements::Statements,
 };
@@ -38,6 +41,8 @@ pub(super) enum Stop {
     Fault(Refusal),
     /// What the message in front means is not known before answers have come.
     Doubtful,
+    /// Nothing is open at the client's server, and the message in front may be for another.
+    Settled,
 }
 
 impl Core {
@@ -55,7 +60,7 @@ impl Core {
             if client.inlet.held.is_empty() {
                 break;
             }
-            let (now, later) = bytes.split_at(Inlet::wanting(&client.inlet.held).min(bytes.len()));
+            let (now, later) = bytes.split_at(client.inlet.wants().min(bytes.len()));
             if now.is_empty() {
                 return;
             }
@@ -98,6 +103,16 @@ impl Core {
                     Some(false) => break Stop::NeedsSettings,
                     None => break stop,
                 },
+                Stop::Settled => {
+                    self.flush_client(id, &input[..at], io);
+                    let server = self.clients.get(id).and_then(Client::server);
+                    let Some(server) = server else { break stop };
+                    self.flush_server(server, &input[..at], io);
+                    self.release_if_settled(server, io);
+                    if self.clients.get(id).is_some_and(|client| client.server().is_some()) {
+                        break Stop::Doubtful;
+                    }
+                }
                 stop => break stop,
             }
         };
@@ -107,7 +122,7 @@ impl Core {
             self.flush_server(server, input, io);
         }
         match stop {
-            Stop::Starved | Stop::Doubtful => {
+            Stop::Starved | Stop::Doubtful | Stop::Settled => {
                 if self.clients.get(id).is_some_and(Client::must_wait) {
                     self.update_pause(Peer::Client(id), io);
                 }
@@ -125,9 +140,15 @@ impl Core {
 
     fn walk_client(&mut self, id: ClientId, input: &[u8], at: &mut usize) -> Stop {
         let Some(client) = self.clients.get_mut(id) else { return Stop::Goodbye };
+        client.inlet.looks_ahead = false;
         let to_client = &mut self.to_client;
+        let seed = u64::from(self.worker.0) << 32 | id.index() as u64;
+        let roads = if client.roams { self.routers.of(client.home) } else { None };
+        let statements: &Statements = &self.statements;
+        let roads = roads.map(|(slot, home)| Roads { slot, home, statements, seed });
         let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {
-            return walk(&mut Alone { client, to_client }, self.body_bytes_max, input, at);
+            let mut alone = Alone { client, to_client, roads, input };
+            return walk(&mut alone, self.body_bytes_max, input, at);
         };
         server.again.forget_open();
         if server.owed.is_empty() {
@@ -141,10 +162,9 @@ impl Core {
         let shares = spec.mode != Mode::Session;
         let to_server = &mut self.to_server;
         let statements_max = if shares { spec.statements_per_server as usize } else { 0 };
-        let statements: &Statements = &self.statements;
         let rewriter = Rewriter { client, server, statements, statements_max, tally, to_server };
         let simple_queries = spec.simple_queries;
-        let mut judge = Upstream { rewriter, to_client, shares, simple_queries, input };
+        let mut judge = Upstream { rewriter, to_client, shares, simple_queries, input, roads };
         walk(&mut judge, self.body_bytes_max, input, at)
     }
 }
@@ -159,6 +179,12 @@ pub(super) trait Judge {
 
     /// Counts a message, and says what is to go on of it.
     fn judge(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten;
+
+    /// A message of so many bytes was dealt with, or its front was.
+    #[inline]
+    fn passed(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
 }
 
 /// Walks over messages as far as they can be dealt with: each is framed and judged, and its body
@@ -187,7 +213,9 @@ fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usiz
         if end - start < header.body_bytes as usize && header.body_bytes <= SHORT_BYTES_MAX {
             return Stop::Starved;
         }
-        let (fate, done) = match judge.judge(kind, Message { header, body: &input[start..end] }) {
+        let message = Message { header, body: &input[start..end], at: *at };
+        let bytes = message.bytes();
+        let (fate, done) = match judge.judge(kind, message) {
             Rewritten::AsIs => {
                 judge.forward(*at..start);
                 let is_vital = matches!(kind, Frontend::Execute | Frontend::FunctionCall);
@@ -197,6 +225,7 @@ fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usiz
             Rewritten::Whole => (Fate::Drop, 0),
             Rewritten::Stop(stop) => return stop,
         };
+        judge.passed(bytes);
         *at = start + done;
         let inlet = judge.inlet();
         inlet.fate = fate;
@@ -229,6 +258,9 @@ const SHORT_BYTES_MAX: u32 = 4096;
 struct Alone<'a> {
     client: &'a mut Client,
     to_client: &'a mut Gather,
+    /// How its requests are routed, if they are.
+    roads: Option<Roads<'a>>,
+    input: &'a [u8],
 }
 
 impl Judge for Alone<'_> {
@@ -239,11 +271,15 @@ impl Judge for Alone<'_> {
     fn forward(&mut self, _: Range<usize>) {}
 
     fn judge(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        if let Some(answered) = self.own(kind, message) {
+            return answered;
+        }
         match kind {
             Frontend::Terminate => return Rewritten::Stop(Stop::Goodbye),
             Frontend::Authentication => return misplaced(kind),
             Frontend::Sync => {
-                self.to_client.make(|buf| encode::ready_for_query(buf, TransactionStatus::Idle));
+                let status = self.status();
+                self.to_client.make(|buf| encode::ready_for_query(buf, status));
             }
             // Nothing is under way that could be flushed, and COPY data that comes now is of a COPY
             // that has failed already.
@@ -251,14 +287,101 @@ impl Judge for Alone<'_> {
             Frontend::Query => match deallocated_name(message) {
                 Some(name) if self.client.statements.named.contains_key(name.as_slice()) => {
                     deallocate(self.client, &name, self.to_client);
-                    let idle = TransactionStatus::Idle;
-                    self.to_client.make(|buf| encode::ready_for_query(buf, idle));
+                    let status = self.status();
+                    self.to_client.make(|buf| encode::ready_for_query(buf, status));
                 }
-                _ => return Rewritten::Stop(Stop::NeedsServer),
+                _ => return self.query(message),
             },
-            _ => return Rewritten::Stop(Stop::NeedsServer),
+            Frontend::FunctionCall => return self.function_call(message),
+            Frontend::Parse
+            | Frontend::Bind
+            | Frontend::Describe
+            | Frontend::Execute
+            | Frontend::Close => return self.batch(kind, message),
         }
         Rewritten::Whole
+    }
+}
+
+impl Alone<'_> {
+    /// What ReadyForQuery says.
+    fn status(&self) -> TransactionStatus {
+        match &self.client.routing {
+            Some(routing) if routing.begun.is_some() => TransactionStatus::InTransaction,
+            _ => TransactionStatus::Idle,
+        }
+    }
+
+    /// A message of a batch that the pooler answers.
+    #[inline]
+    fn own(&mut self, kind: Frontend, message: Message<'_>) -> Option<Rewritten> {
+        let routing = self.client.routing.as_ref()?;
+        if routing.batch == Batch::Servers {
+            return None;
+        }
+        let status = self.status();
+        let (client, to_client) = (&mut *self.client, &mut *self.to_client);
+        Own { client, roads: self.roads.as_mut()?, to_client, status }.judge(kind, message)
+    }
+
+    fn query(&mut self, message: Message<'_>) -> Rewritten {
+        let Some(roads) = &mut self.roads else { return Rewritten::Stop(Stop::NeedsServer) };
+        let way = roads.query(self.client, message);
+        match way {
+            Way::Server => return Rewritten::Stop(Stop::NeedsServer),
+            Way::Unknown => return Rewritten::Stop(Stop::Starved),
+            Way::Answered(answer) => {
+                let status = self.status();
+                self.to_client.make(|buf| {
+                    write_answer(buf, &answer);
+                    encode::ready_for_query(buf, status);
+                });
+            }
+            Way::Begun => self.begin(message),
+            Way::Refused(refusal) => refuse_query(self.to_client, &refusal, self.status()),
+            Way::Own => {}
+        }
+        Rewritten::Whole
+    }
+
+    /// Says that a transaction has begun, and has the next request begin it.
+    fn begin(&mut self, message: Message<'_>) {
+        let Some(routing) = &mut self.client.routing else { return };
+        routing.begun = Some(message.body.into());
+        self.to_client.make(|buf| {
+            encode::command_complete(buf, b"BEGIN").expect("it holds no zero byte");
+            encode::ready_for_query(buf, TransactionStatus::InTransaction);
+        });
+    }
+
+    fn function_call(&mut self, message: Message<'_>) -> Rewritten {
+        let Some(roads) = &mut self.roads else { return Rewritten::Stop(Stop::NeedsServer) };
+        match roads.function_call(self.client, message) {
+            Way::Refused(refusal) => {
+                refuse_query(self.to_client, &refusal, self.status());
+                Rewritten::Whole
+            }
+            _ => Rewritten::Stop(Stop::NeedsServer),
+        }
+    }
+
+    fn batch(&mut self, kind: Frontend, message: Message<'_>) -> Rewritten {
+        let Some(roads) = &mut self.roads else { return Rewritten::Stop(Stop::NeedsServer) };
+        match roads.batch(self.client, kind, message, self.input) {
+            Way::Unknown => {
+                self.client.inlet.looks_ahead = true;
+                Rewritten::Stop(Stop::Starved)
+            }
+            Way::Own => {
+                roads.routing(self.client).batch = Batch::Own;
+                self.own(kind, message).unwrap_or(Rewritten::Whole)
+            }
+            Way::Refused(refusal) => {
+                refuse_batch(self.client, self.to_client, &refusal);
+                Rewritten::Whole
+            }
+            Way::Server | Way::Answered(_) | Way::Begun => Rewritten::Stop(Stop::NeedsServer),
+        }
     }
 }
 

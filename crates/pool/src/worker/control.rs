@@ -477,6 +477,7 @@ fn members(
         for (server, member) in watched.cluster.servers.iter().zip(&watched.state.members) {
             let mut view = MemberView {
                 database: watched.name.clone(),
+                shard: watched.shown_shard(),
                 endpoint: server.endpoint.clone(),
                 weight: server.weight.get(),
                 report: member.report(),

@@ -25,6 +25,7 @@ use super::{StartError, watch::Watched};
 use crate::{
     Check, Cluster, ClusterMember, Gate, Limit, Member, MemberPlace, Mode, Permits, PoolId,
     PoolSpec, Reserve, Reset, Setting, Timeouts,
+    cluster::Seat,
     config::{ANY_DATABASE, ClusterPool, ClusterServer, Config, PoolMode, PoolSettings},
 };
 
@@ -63,8 +64,10 @@ struct Inner {
     limits: HashMap<LimitOf, Arc<Limit>>,
     /// Of databases, by the names that clients use.
     gates: BTreeMap<String, Arc<Gate>>,
-    /// Of databases with several servers, by their names in the settings.
-    watched: HashMap<String, Arc<Watched>>,
+    /// Of databases with several servers, by their names in the settings and the shard.
+    watched: HashMap<(String, usize), Arc<Watched>>,
+    /// How requests are routed, by the names of databases in the settings: one for all users.
+    routes: HashMap<String, Arc<howdah_route::Settings>>,
 }
 
 /// Whom a pool is for.
@@ -77,8 +80,8 @@ pub(super) struct Key {
     /// What the startup packet says of `replication`, if it is for that, and the client's settings:
     /// a replication connection has to begin with them.
     pub(super) replication: Option<(&'static str, Vec<Setting>)>,
-    /// Which of a cluster's servers, by its place among them; `None` is what clients come to.
-    pub(super) member: Option<usize>,
+    /// Which of its servers; `None` is what clients come to.
+    pub(super) member: Option<Seat>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -145,9 +148,10 @@ impl Directory {
         attempt: usize,
     ) -> Option<Arc<PoolEntry>> {
         let config = self.config();
+        let seat = Seat { shard: watched.shard as usize, member };
         let is_its = |pool: &&Arc<PoolEntry>| {
             let key = &pool.key;
-            key.member == Some(member)
+            key.member == Some(seat)
                 && key.replication.is_none()
                 && !pool.is_retired
                 && entry_name(&config, &key.database) == watched.name
@@ -163,7 +167,7 @@ impl Directory {
         let count = |entry: &PoolEntry| Ok::<_, Infallible>(Permits::take(&entry.occupancy));
         let _used = self.enter(&home, count)?;
         let inner = self.inner();
-        let id = inner.by_key.get(&Key { member: Some(member), ..home })?;
+        let id = inner.by_key.get(&Key { member: Some(seat), ..home })?;
         inner.pools.get(id.index())?.clone()
     }
 
@@ -182,16 +186,14 @@ impl Directory {
     ) -> PoolEntry {
         let wanted = settings(&now.config, &before.key);
         let is_gone = wanted.is_none();
-        let was_cluster = before.settings.cluster.is_some();
-        if wanted.as_ref().is_some_and(|it| it.cluster.is_some() != was_cluster) {
+        let was_cluster = !before.settings.clusters.is_empty();
+        if wanted.as_ref().is_some_and(|it| it.clusters.is_empty() == was_cluster) {
             return before.retired(); // Who is there stays where it is.
         }
         let mut settings = wanted.unwrap_or_else(|| before.settings.clone());
         let mode = std::mem::replace(&mut settings.mode, before.settings.mode);
         let occupants = Arc::clone(&before.occupants);
-        if let Some(cluster) = &settings.cluster {
-            self.make_members(inner, now, &before.key, cluster.servers.len(), &occupants);
-        }
+        self.make_members(inner, now, &before.key, &settings.clusters, &occupants);
         let mut entry = self.entry(inner, now, before.id, &before.key, settings, occupants);
         let is_kind = mode == before.settings.mode
             && (mode == PoolMode::Session
@@ -268,8 +270,8 @@ impl Directory {
         // Before the lock goes: whoever gives up pools finds it occupied.
         let permits = admit(&entry);
         inner.vacancies.is_used(entry.id);
-        let cluster = entry.spec.cluster.iter();
-        for member in cluster.flat_map(|cluster| cluster.members.iter()) {
+        let clusters = entry.spec.clusters.iter();
+        for member in clusters.flat_map(|cluster| cluster.members.iter()) {
             inner.vacancies.is_used(member.pool);
         }
         Some(permits.map(|permits| (entry, permits)))
@@ -292,7 +294,6 @@ impl Directory {
         occupants: &Arc<Limit>,
     ) -> Option<Arc<PoolEntry>> {
         let settings = settings(&current.config, key)?;
-        let members = settings.cluster.as_ref().map_or(0, |cluster| cluster.servers.len());
         let id = match inner.vacancies.number(Instant::now()) {
             Some(free) => free,
             None if inner.pools.len() < POOLS_MAX => {
@@ -308,9 +309,9 @@ impl Directory {
         let mut entry = Arc::new(make(inner));
         inner.pools[id.index()] = Some(Arc::clone(&entry));
         inner.by_key.insert(key.clone(), id);
-        if members > 0 {
+        if !settings.clusters.is_empty() {
             // Home and members know each other by their numbers.
-            self.make_members(inner, current, key, members, occupants);
+            self.make_members(inner, current, key, &settings.clusters, occupants);
             let greeting = Arc::clone(&entry.spec.greeting);
             let mut home = make(inner);
             home.spec = Arc::new(PoolSpec { greeting, ..PoolSpec::clone(&home.spec) });
@@ -326,13 +327,15 @@ impl Directory {
         inner: &mut Inner,
         current: &Current,
         home: &Key,
-        members: usize,
+        clusters: &[ClusterPool],
         occupants: &Arc<Limit>,
     ) {
-        for member in 0..members {
-            let key = Key { member: Some(member), ..home.clone() };
-            if inner.find(&key).is_none() {
-                self.make(inner, current, &key, occupants);
+        for (shard, cluster) in clusters.iter().enumerate() {
+            for member in 0..cluster.servers.len() {
+                let key = Key { member: Some(Seat { shard, member }), ..home.clone() };
+                if inner.find(&key).is_none() {
+                    self.make(inner, current, &key, occupants);
+                }
             }
         }
     }
@@ -403,9 +406,12 @@ fn settings(config: &Config, key: &Key) -> Option<PoolSettings> {
         login.parameters.push(("replication".to_owned(), (*replication).to_owned()));
         settings.mode = PoolMode::Session;
     }
-    if let Some(member) = key.member {
-        let server = settings.cluster.take()?.servers.get(member)?.clone();
-        settings.servers = vec![server.endpoint];
+    if let Some(Seat { shard, member }) = key.member {
+        let clusters = std::mem::take(&mut settings.clusters);
+        let cluster = clusters.get(shard)?;
+        settings.servers = vec![cluster.servers.get(member)?.endpoint.clone()];
+        let dbname = cluster.dbname.as_ref().unwrap_or(&settings.login.database);
+        settings.login.database = dbname.clone();
     }
     Some(settings)
 }
@@ -422,42 +428,66 @@ fn place(
     key: &Key,
     settings: &PoolSettings,
     spec: &mut PoolSpec,
-) -> Option<Arc<Watched>> {
+) -> Vec<Arc<Watched>> {
     let name = entry_name(config, &key.database);
-    let cluster = config.database(name)?.cluster().ok()??;
-    let watched = inner.watched(name, &cluster);
-    let failover_wait = cluster.settings.failover_wait;
-    let Some(member) = key.member else {
-        settings.cluster.as_ref()?;
-        let members = cluster.servers.iter().zip(&watched.state.members).enumerate();
-        let member = |(at, (server, state)): (usize, (&ClusterServer, &Arc<Member>))| {
-            let pool = inner.find(&Key { member: Some(at), ..key.clone() })?;
-            let weight = server.weight.get();
-            Some(ClusterMember { pool, state: Arc::clone(state), weight })
-        };
-        spec.cluster = members.map(member).collect::<Option<_>>().map(|members| {
-            Arc::new(Cluster {
-                members,
-                strategy: cluster.settings.strategy,
-                role: cluster.settings.role,
-                failover_wait,
-                slow_start: cluster.settings.slow_start,
-                state: Arc::clone(&watched.state),
-            })
+    let Some(database) = config.database(name) else { return Vec::new() };
+    let Ok(clusters) = database.clusters() else { return Vec::new() };
+    let Some(seat) = key.member else {
+        if settings.clusters.is_empty() {
+            return Vec::new();
+        }
+        let shards = clusters.len();
+        let watched: Vec<_> = clusters
+            .iter()
+            .enumerate()
+            .map(|(shard, cluster)| inner.watched(name, shard, shards, cluster))
+            .collect();
+        let found = clusters.iter().zip(&watched).enumerate();
+        let found = found.map(|(shard, (cluster, watched))| {
+            cluster_of(inner, key, shard, cluster, watched).map(Arc::new)
         });
-        return Some(watched);
+        spec.clusters = found.collect::<Option<_>>().unwrap_or_default();
+        spec.routing = database.routes().ok().map(|routes| inner.routes(name, routes));
+        return watched;
     };
+    let Some(cluster) = clusters.get(seat.shard) else { return Vec::new() };
+    let watched = inner.watched(name, seat.shard, clusters.len(), cluster);
     let home = inner.find(&Key { member: None, ..key.clone() });
-    if let (Some(home), Some(state)) = (home, watched.state.members.get(member)) {
+    if let (Some(home), Some(state)) = (home, watched.state.members.get(seat.member)) {
         if let Some(Some(entry)) = inner.pools.get(home.index()) {
             spec.greeting = Arc::clone(&entry.spec.greeting);
         }
-        spec.member = Some(MemberPlace { home, state: Arc::clone(state), failover_wait });
+        let failover_wait = cluster.settings.failover_wait;
+        let shard = watched.shard;
+        spec.member = Some(MemberPlace { home, shard, state: Arc::clone(state), failover_wait });
         // The next that would do is tried meanwhile.
         let longest = &mut spec.timeouts.login_retry_max;
         *longest = (*longest).min(MEMBER_RETRY_MAX);
     }
-    Some(watched)
+    vec![watched]
+}
+
+/// A shard's servers, as a pool's clients use them; `None` while it has not the pools of all of them.
+fn cluster_of(
+    inner: &Inner,
+    home: &Key,
+    shard: usize,
+    cluster: &ClusterPool,
+    watched: &Watched,
+) -> Option<Cluster> {
+    let members = cluster.servers.iter().zip(&watched.state.members).enumerate();
+    let member = |(member, (server, state)): (usize, (&ClusterServer, &Arc<Member>))| {
+        let key = Key { member: Some(Seat { shard, member }), ..home.clone() };
+        let (pool, weight) = (inner.find(&key)?, server.weight.get());
+        Some(ClusterMember { pool, state: Arc::clone(state), weight })
+    };
+    Some(Cluster {
+        members: members.map(member).collect::<Option<_>>()?,
+        strategy: cluster.settings.strategy,
+        failover_wait: cluster.settings.failover_wait,
+        slow_start: cluster.settings.slow_start,
+        state: Arc::clone(&watched.state),
+    })
 }
 
 fn spec(
@@ -540,17 +570,41 @@ impl Inner {
         open.or_else(|| self.pools.iter().flatten().find(is_it).map(|pool| pool.id))
     }
 
-    /// What is known of a cluster's servers. Other settings begin anew.
-    fn watched(&mut self, name: &str, cluster: &ClusterPool) -> Arc<Watched> {
-        let same = self.watched.get(name).filter(|watched| watched.cluster == *cluster);
-        if let Some(watched) = same {
+    /// What is known of the servers of a shard. Other settings begin anew.
+    fn watched(
+        &mut self,
+        name: &str,
+        shard: usize,
+        shards: usize,
+        cluster: &ClusterPool,
+    ) -> Arc<Watched> {
+        let key = (name.to_owned(), shard);
+        let is_same =
+            |known: &&Arc<Watched>| known.cluster == *cluster && known.is_sharded == (shards > 1);
+        if let Some(watched) = self.watched.get(&key).filter(is_same) {
             return Arc::clone(watched);
         }
-        let watched = Arc::new(Watched::new(name, cluster.clone()));
-        if let Some(before) = self.watched.insert(name.to_owned(), Arc::clone(&watched)) {
+        let number = u32::try_from(shard).unwrap_or(u32::MAX);
+        let watched = Arc::new(Watched::new(name, (number, shards), cluster.clone()));
+        if let Some(before) = self.watched.insert(key, Arc::clone(&watched)) {
             before.end();
         }
         watched
+    }
+
+    /// How requests are routed: the same object while the settings are the same, so that what was learnt by
+    /// them is kept.
+    fn routes(
+        &mut self,
+        name: &str,
+        routes: howdah_route::Settings,
+    ) -> Arc<howdah_route::Settings> {
+        if let Some(same) = self.routes.get(name).filter(|known| ***known == routes) {
+            return Arc::clone(same);
+        }
+        let routes = Arc::new(routes);
+        self.routes.insert(name.to_owned(), Arc::clone(&routes));
+        routes
     }
 
     /// A limit by whom it is of, so that pools share it and it outlives changes of its number.

@@ -479,10 +479,10 @@ impl Worker {
 
     /// Has the core follow a pool's settings, and know the members of a cluster.
     fn follow(&mut self, entry: &PoolEntry) {
-        if let Some(cluster) = &entry.spec.cluster {
+        for cluster in entry.spec.clusters.iter() {
             cluster.members.iter().for_each(|member| self.know(member.pool));
         }
-        if let Some(watched) = &entry.watched {
+        for watched in &entry.watched {
             watch::begin(watched, &self.front, &self.sockets.mailboxes);
         }
         self.core.set_pool(entry.id, Arc::clone(&entry.spec));
@@ -525,7 +525,7 @@ impl Worker {
                 Some(Order::Open(id, pool)) => self.open(id, pool),
                 Some(Order::Ask(pool)) => {
                     let entry = self.front.directory.by_id(pool);
-                    if let Some(watched) = entry.and_then(|entry| entry.watched.clone()) {
+                    for watched in entry.iter().flat_map(|entry| &entry.watched) {
                         watched.ask_now();
                     }
                 }

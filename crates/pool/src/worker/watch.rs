@@ -52,6 +52,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Watched {
     /// The database's name in the settings.
     pub(super) name: String,
+    /// Which of its shards it is; 0 where it has none.
+    pub(super) shard: u32,
+    pub(super) is_sharded: bool,
     pub(super) cluster: ClusterPool,
     pub(super) state: Arc<ClusterState>,
     /// Locked before what was told.
@@ -71,7 +74,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(name: &str, cluster: ClusterPool) -> Self {
+    pub(super) fn new(name: &str, (shard, shards): (u32, usize), cluster: ClusterPool) -> Self {
         let settings = &cluster.settings;
         let roles = cluster.servers.iter().map(|server| server.role);
         let servers = cluster.servers.len();
@@ -79,6 +82,8 @@ impl Watched {
         let court = Court::new(&cluster, Arc::clone(&state));
         Self {
             name: name.to_owned(),
+            shard,
+            is_sharded: shards > 1,
             state,
             cluster,
             court: Mutex::new(court),
@@ -90,6 +95,11 @@ impl Watched {
             told_log: Mutex::new(vec![""; servers]),
             told: AtomicU32::new(0),
         }
+    }
+
+    /// The shard, where there are several.
+    pub(super) fn shown_shard(&self) -> Option<u32> {
+        self.is_sharded.then_some(self.shard)
     }
 
     /// Has its threads end.
@@ -143,7 +153,7 @@ impl Watched {
         let (mut court, mut told) = (self.court(), self.told());
         if court.unheard(server, reason, now) {
             let (database, server) = (&self.name, &self.cluster.servers[server].endpoint);
-            tracing::warn!(database, %server, reason, "a server does not answer");
+            tracing::warn!(database, shard = self.shown_shard(), %server, reason, "a server does not answer");
         }
         self.tell_log(&mut told);
     }
@@ -160,11 +170,11 @@ impl Watched {
             let (role, timeline) = (report.role, report.found.timeline);
             if standing == Standing::Stale {
                 tracing::error!(
-                    database, %server, timeline,
+                    database, shard = self.shown_shard(), %server, timeline,
                     "two primaries: this one is of an older timeline, and nobody is let to it"
                 );
             } else {
-                tracing::info!(database, %server, role, "a server's role");
+                tracing::info!(database, shard = self.shown_shard(), %server, role, "a server's role");
             }
         }
     }
@@ -176,7 +186,8 @@ impl Watched {
         if self.contradicts[server].swap(!is_right, Ordering::Relaxed) == is_right && !is_right {
             let (database, said, server) = (&self.name, entry.role.as_str(), &entry.endpoint);
             let is_in_recovery = seen.is_in_recovery;
-            tracing::error!(database, %server, said, is_in_recovery, "a server is not what it is said to be");
+            let shard = self.shown_shard();
+            tracing::error!(database, shard, %server, said, is_in_recovery, "a server is not what it is said to be");
         }
     }
 

@@ -28,7 +28,7 @@ impl Stage {
     /// Two standbys; `entries` are servers of the settings with `{0}` for the port of the first, and
     /// so on, and `more` is what else the settings of the database say. `None` if the machine has no
     /// PostgreSQL, which is said.
-    fn set(test: &str, entries: &[&str], more: &str) -> Option<Self> {
+    pub(crate) fn set(test: &str, entries: &[&str], more: &str) -> Option<Self> {
         let primary = Cluster::builder()
             .setting("max_connections", "60")
             .setting("wal_level", "replica")
@@ -43,7 +43,7 @@ impl Stage {
         Some(Self { servers, pooler })
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.pooler.addresses()[0]
     }
 
@@ -57,7 +57,7 @@ impl Stage {
     }
 
     /// Runs one of PostgreSQL's programs through the pooler.
-    fn run(&self, program: &str, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Output {
         self.command(program).args(args).output().unwrap()
     }
 
@@ -73,17 +73,17 @@ impl Stage {
         command
     }
 
-    fn console(&self, command: &str) -> String {
+    pub(crate) fn console(&self, command: &str) -> String {
         said(self.run("psql", &["-XAtq", "-d", "howdah", "-c", command]))
     }
 
     /// Asks a server itself.
-    fn direct(&self, server: usize, statement: &str) -> String {
+    pub(crate) fn direct(&self, server: usize, statement: &str) -> String {
         direct(&self.servers[server], statement)
     }
 
     /// A client that says which servers would do.
-    fn client(&self, attributes: &str) -> Raw {
+    pub(crate) fn client(&self, attributes: &str) -> Raw {
         let mut raw = Raw::connect(self.address());
         raw.start_in("app", &format!("target_session_attrs\0{attributes}\0"));
         raw.until(b'Z');
@@ -92,14 +92,14 @@ impl Stage {
 }
 
 /// What a server itself answers.
-fn direct(server: &Cluster, statement: &str) -> String {
+pub(crate) fn direct(server: &Cluster, statement: &str) -> String {
     let own = server.binaries().program("psql");
     let program = if own.is_file() { own } else { client_tool("psql").expect("psql is installed") };
     let uri = server.uri("postgres");
     said(Command::new(program).args(["-XAtq", &uri, "-c", statement]).output().unwrap())
 }
 
-fn settings(servers: &[Cluster], entries: &[&str], more: &str) -> String {
+pub(crate) fn settings(servers: &[Cluster], entries: &[&str], more: &str) -> String {
     let mut entries = entries.join(",\n");
     for (number, server) in servers.iter().enumerate() {
         entries = entries.replace(&format!("{{{number}}}"), &server.port().to_string());
@@ -126,7 +126,7 @@ fn settings(servers: &[Cluster], entries: &[&str], more: &str) -> String {
 }
 
 /// Waits until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}: it has not come to that");
@@ -145,13 +145,13 @@ fn value(raw: &mut Raw, sql: &str) -> String {
     String::from_utf8(row[6..].to_vec()).unwrap()
 }
 
-const AUTO: [&str; 3] = [
+pub(crate) const AUTO: [&str; 3] = [
     "{ host = \"127.0.0.1\", port = {0} }",
     "{ host = \"127.0.0.1\", port = {1} }",
     "{ host = \"127.0.0.1\", port = {2} }",
 ];
 
-const NAMED: [&str; 3] = [
+pub(crate) const NAMED: [&str; 3] = [
     "{ host = \"127.0.0.1\", port = {0}, role = \"primary\", weight = 1 }",
     "{ host = \"127.0.0.1\", port = {1}, role = \"replica\", weight = 2 }",
     "{ host = \"127.0.0.1\", port = {2}, role = \"replica\", weight = 3 }",

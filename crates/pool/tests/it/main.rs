@@ -17,6 +17,7 @@ mod limits;
 mod pgbouncer_ini;
 mod places;
 mod reload;
+mod route;
 mod server_login;
 mod sessions;
 mod startup;

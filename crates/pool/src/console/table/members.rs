@@ -26,6 +26,7 @@ pub(super) const MEMBERS: &[(&str, Kind)] = &[
     ("lsn", Text),
     ("lag_bytes", Int8),
     ("lag_us", Int8),
+    ("shard", Int4),
 ];
 
 pub(super) const BANS: &[(&str, Kind)] = &[
@@ -35,6 +36,7 @@ pub(super) const BANS: &[(&str, Kind)] = &[
     ("since", Text),
     ("until", Text),
     ("reason", Text),
+    ("shard", Int4),
 ];
 
 pub(super) fn members(view: &View) -> Vec<Vec<Value>> {
@@ -59,6 +61,7 @@ pub(super) fn members(view: &View) -> Vec<Vec<Value>> {
             lsn.into(),
             found.lag_bytes.into(),
             found.lag.map(micros).into(),
+            member.shard.into(),
         ]
     };
     view.members.iter().map(row).collect()
@@ -77,6 +80,7 @@ pub(super) fn bans(view: &View) -> Vec<Vec<Value>> {
             peers::clock(at(ban.since)),
             peers::clock(at(ban.until)),
             ban.reason.as_str().into(),
+            member.shard.into(),
         ])
     };
     view.members.iter().filter_map(row).collect()

@@ -125,19 +125,25 @@ fn host_order(settings: &PoolSettings) -> Value {
 }
 
 pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
-    let row = |database: &super::super::view::DatabaseView, member: Option<&Endpoint>| {
+    let row = |database: &super::super::view::DatabaseView,
+               member: Option<(&Endpoint, Option<&str>)>| {
         let name = database.name.as_str();
         let is_its = |pool: usize| view.pools[pool].database == name;
         let is_there = |pool: usize| {
-            member.is_none_or(|member| view.pools[pool].settings.servers == [member.clone()])
+            member.is_none_or(|(endpoint, dbname)| {
+                let its = &view.pools[pool].settings;
+                its.servers == [endpoint.clone()]
+                    && dbname.is_none_or(|dbname| its.login.database == dbname)
+            })
         };
         let servers = view.servers.iter();
         let servers = servers.filter(|it| is_its(it.pool) && is_there(it.pool)).count();
         let clients = view.clients.iter().filter(|client| is_its(client.pool)).count();
         // What holds for somebody of whom nothing is known in particular.
         let mut settings = view.config.pool(name, "")?;
-        if let Some(member) = member {
-            settings.servers = vec![member.clone()];
+        if let Some((endpoint, dbname)) = member {
+            settings.servers = vec![endpoint.clone()];
+            settings.login.database = dbname.unwrap_or(&settings.login.database).to_owned();
         }
         let entry = view.config.database(name)?;
         let hosts = settings.servers.iter().map(host).collect::<Vec<_>>().join(",");
@@ -164,12 +170,14 @@ pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
     let mut rows = Vec::new();
     for database in view.databases.iter().filter(|it| it.name != ANY_DATABASE) {
         let settings = view.config.pool(&database.name, "");
-        match settings.and_then(|settings| settings.cluster) {
-            Some(cluster) => {
-                let members = cluster.servers.iter();
-                rows.extend(members.filter_map(|server| row(database, Some(&server.endpoint))));
-            }
-            None => rows.extend(row(database, None)),
+        let clusters = settings.map(|settings| settings.clusters).unwrap_or_default();
+        if clusters.is_empty() {
+            rows.extend(row(database, None));
+        }
+        for cluster in &clusters {
+            let dbname = cluster.dbname.as_deref();
+            let servers = cluster.servers.iter();
+            rows.extend(servers.filter_map(|it| row(database, Some((&it.endpoint, dbname)))));
         }
     }
     rows

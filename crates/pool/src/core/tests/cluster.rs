@@ -24,19 +24,19 @@ fn stage(roles: &[EntryRole]) -> (Stage, Arc<ClusterState>) {
     let cluster = Arc::new(Cluster {
         members: (0..).zip(&state.members).map(member).collect(),
         strategy: Strategy::RoundRobin,
-        role: ServerRole::Any,
         failover_wait,
         slow_start: Duration::ZERO,
         state: Arc::clone(&state),
     });
     let spec = PoolSpec::new(1);
     for member in &cluster.members {
-        let place = MemberPlace { home: HOME, state: Arc::clone(&member.state), failover_wait };
+        let place =
+            MemberPlace { home: HOME, shard: 0, state: Arc::clone(&member.state), failover_wait };
         let server_limits = [Limit::new(1)].into();
         let spec = PoolSpec { member: Some(place), server_limits, ..spec.clone() };
         stage.core.set_pool(member.pool, Arc::new(spec));
     }
-    stage.core.set_pool(HOME, Arc::new(PoolSpec { cluster: Some(cluster), ..spec }));
+    stage.core.set_pool(HOME, Arc::new(PoolSpec { clusters: [cluster].into(), ..spec }));
     (stage, state)
 }
 

@@ -52,7 +52,7 @@ pub(super) struct Host {
 impl Hosts {
     /// Hosts whose pools have the numbers behind that of their home.
     pub(super) fn new(home: PoolId, random: &mut Random) -> Self {
-        let servers = 2 + random.below(2);
+        let count = 2 + random.below(2);
         let entry = |number: u64| ClusterServer {
             endpoint: howdah_connect::Endpoint::in_directory("/tmp", 5000 + number as u16),
             role: EntryRole::Auto,
@@ -62,7 +62,8 @@ impl Hosts {
             primary_return: Duration::from_nanos(PRIMARY_RETURN),
             ..ClusterSettings::default()
         };
-        let pool = ClusterPool { servers: (0..servers).map(entry).collect(), settings };
+        let servers = (0..count).map(entry).collect();
+        let pool = ClusterPool { servers, dbname: None, settings };
         let roles = pool.servers.iter().map(|server| server.role);
         let state = ClusterState::new(roles, Duration::from_millis(500));
         let court = Court::new(&pool, Arc::clone(&state));
@@ -77,7 +78,7 @@ impl Hosts {
             is_doomed: false,
             fenced_since: None,
         };
-        let hosts: Vec<_> = (0..servers).map(host).collect();
+        let hosts: Vec<_> = (0..count).map(host).collect();
         let strategies = [
             Strategy::RoundRobin,
             Strategy::Random,
@@ -93,7 +94,6 @@ impl Hosts {
         let cluster = Arc::new(Cluster {
             members: hosts.iter().zip(&state.members).map(member).collect(),
             strategy: *random.pick(&strategies),
-            role: ServerRole::Any,
             failover_wait: None,
             slow_start: Duration::from_millis(300),
             state: Arc::clone(&state),
@@ -103,11 +103,11 @@ impl Hosts {
 
     /// The settings of home and members, of which `spec` says the rest.
     pub(super) fn specs(&self, spec: &PoolSpec) -> Vec<PoolSpec> {
-        let cluster = Some(Arc::clone(&self.cluster));
-        let home = PoolSpec { cluster, ..spec.clone() };
+        let clusters = [Arc::clone(&self.cluster)].into();
+        let home = PoolSpec { clusters, ..spec.clone() };
         let members = self.cluster.members.iter().map(|member| {
             let state = Arc::clone(&member.state);
-            let place = MemberPlace { home: self.home, state, failover_wait: None };
+            let place = MemberPlace { home: self.home, shard: 0, state, failover_wait: None };
             let limit = crate::Limit::new(spec.server_limits[0].max());
             PoolSpec { member: Some(place), server_limits: [limit].into(), ..spec.clone() }
         });

@@ -72,8 +72,8 @@ pub(in crate::worker) struct PoolEntry {
     /// The user's secret as it was looked up last, where none is written down.
     pub(in crate::worker) found_secret: Mutex<Option<StoredSecret>>,
     pub(in crate::worker) next_host: AtomicUsize,
-    /// What is known of its servers, if it is a cluster or a member of one.
-    pub(in crate::worker) watched: Option<Arc<Watched>>,
+    /// What is known of its servers: of each shard's, if they are clusters, or of the one it is a member of.
+    pub(in crate::worker) watched: Vec<Arc<Watched>>,
 }
 
 /// The server leg's TLS, for all pools.

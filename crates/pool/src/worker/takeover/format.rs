@@ -8,17 +8,19 @@
 //! version: u32, process id: i32, secret: text, age in microseconds: u64,
 //! wishes: list of (name: text, value: text), startup: the same,
 //! statements: list of (name: text, what follows it in a Parse: text), unnamed statement: text,
-//! role: text
+//! role: text (empty: none), said role: text (empty: none),
+//! said primary reads: u8 (0: nothing, 1: off, 2: on), said shard: u32 (0xffffffff: none)
 //! ```
 
 use std::{net::SocketAddr, time::Duration};
 
+use howdah_route::{RoleWish, Said};
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
-use crate::{Migrant, ServerRole, Setting};
+use crate::{Migrant, Setting};
 
 /// Version of all this. Processes of different versions do not take over from one another.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 /// What a new process begins with; behind it comes the version.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
@@ -41,6 +43,8 @@ pub(super) const TAKEN: u8 = 6;
 pub(super) const CANCEL: u8 = 7;
 /// Old to new: nobody is left.
 pub(super) const DONE: u8 = 8;
+/// What stands for no shard.
+const NO_SHARD: u32 = u32::MAX;
 /// Old to new: it does not hand over, for this reason.
 pub(super) const REFUSED: u8 = 9;
 
@@ -79,7 +83,12 @@ impl Traveller {
             text(&mut out, rest);
         }
         text(&mut out, &migrant.unnamed);
-        text(&mut out, migrant.role.as_str().as_bytes());
+        for role in [migrant.role, migrant.said.role] {
+            text(&mut out, role.map_or("", RoleWish::as_str).as_bytes());
+        }
+        let primary_reads = migrant.said.primary_reads;
+        out.push(primary_reads.map_or(0, |is_on| 1 + u8::from(is_on)));
+        out.extend_from_slice(&migrant.said.shard.unwrap_or(NO_SHARD).to_be_bytes());
         out
     }
 
@@ -97,9 +106,17 @@ impl Traveller {
         let (wishes, startup) = (from.list(setting)?, from.list(setting)?);
         let statements = from.list(|from| Some((from.text()?.to_vec(), from.text()?.to_vec())))?;
         let unnamed = from.text()?.to_vec();
-        let role = from.string()?;
-        let role = ServerRole::ALL.into_iter().find(|it| it.as_str() == role)?;
-        let migrant = Migrant { version, key, age, wishes, startup, statements, unnamed, role };
+        let (role, said_role) = (from.role()?, from.role()?);
+        let primary_reads = match from.array()? {
+            [0] => None,
+            [1] => Some(false),
+            [2] => Some(true),
+            _ => return None,
+        };
+        let shard = Some(u32::from_be_bytes(from.array()?)).filter(|shard| *shard != NO_SHARD);
+        let said = Said { role: said_role, primary_reads, shard };
+        let migrant =
+            Migrant { version, key, age, wishes, startup, statements, unnamed, role, said };
         from.0.is_empty().then_some(Self { id, database, user, from: address, migrant })
     }
 }
@@ -173,6 +190,15 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.text()?.to_vec()).ok()
     }
 
+    /// A role by its word, or none.
+    fn role(&mut self) -> Option<Option<RoleWish>> {
+        let word = self.string()?;
+        if word.is_empty() {
+            return Some(None);
+        }
+        RoleWish::ALL.into_iter().find(|role| role.as_str() == word).map(Some)
+    }
+
     fn key(&mut self) -> Option<CancelKey> {
         let process_id = i32::from_be_bytes(self.array()?);
         CancelKey::new(process_id, self.text()?)
@@ -199,7 +225,8 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         startup: vec![Setting::new("TimeZone", "UTC")],
         statements: vec![(b"s1".to_vec(), b"select $1\0\0\x01\0\0\0\x17".to_vec())],
         unnamed: b"select 2\0\0\0".to_vec(),
-        role: ServerRole::PreferReplica,
+        role: Some(RoleWish::PreferReplica),
+        said: Said { role: Some(RoleWish::Auto), primary_reads: Some(false), shard: Some(3) },
     };
     let traveller = Traveller {
         id: 9,

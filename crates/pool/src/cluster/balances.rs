@@ -1,0 +1,120 @@
+//! [`Balances`]: a worker's choice of a member where a database may have several shards, each a cluster.
+
+use std::sync::Arc;
+
+use super::{Cluster, ServerRole, balance::Balance};
+use crate::{
+    ids::{PoolId, WorkerId},
+    tally::Tally,
+    time::Time,
+};
+
+/// A worker's choice among the members of all shards of a database.
+#[derive(Debug)]
+pub(crate) struct Balances {
+    shards: Box<[Balance]>,
+    /// The shard that who may go to any was sent to last.
+    turn: usize,
+    worker: WorkerId,
+}
+
+/// A member, by its shard and its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Seat {
+    pub(crate) shard: usize,
+    pub(crate) member: usize,
+}
+
+impl Balances {
+    /// Over the clusters of a database; none if it has none.
+    pub(crate) fn new(clusters: &[Arc<Cluster>], worker: WorkerId) -> Option<Box<Self>> {
+        let balance = |cluster: &Arc<Cluster>| Balance::new(Arc::clone(cluster), worker);
+        let shards: Box<[Balance]> = clusters.iter().map(balance).collect();
+        (!shards.is_empty()).then(|| Box::new(Self { shards, turn: 0, worker }))
+    }
+
+    /// Follows other settings.
+    pub(crate) fn follow(&mut self, clusters: &[Arc<Cluster>]) {
+        if let Some(balances) = Self::new(clusters, self.worker) {
+            *self = *balances;
+        }
+    }
+
+    /// Copies what is known of members, where that has changed. Gives whether it has.
+    pub(crate) fn refresh(&mut self) -> bool {
+        self.shards.iter_mut().fold(false, |has_changed, shard| shard.refresh() | has_changed)
+    }
+
+    /// Whether something has changed that was not copied.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.shards.iter().any(Balance::is_outdated)
+    }
+
+    /// Lets time pass.
+    pub(crate) fn tick<'a>(&mut self, now: Time, tally: impl Fn(PoolId) -> Option<&'a Tally>) {
+        for shard in &mut self.shards {
+            let cluster = Arc::clone(&shard.cluster);
+            shard.tick(now, |at| tally(cluster.members[at].pool));
+        }
+    }
+
+    /// Every member, with its pool.
+    pub(crate) fn seats(&self) -> impl Iterator<Item = (Seat, PoolId)> {
+        self.shards.iter().enumerate().flat_map(|(shard, balance)| {
+            let members = balance.cluster.members.iter().enumerate();
+            members.map(move |(member, of)| (Seat { shard, member }, of.pool))
+        })
+    }
+
+    /// Whether a member would do.
+    pub(crate) fn suits(&mut self, seat: Seat, role: ServerRole, shard: Option<u32>) -> bool {
+        let is_there = shard.is_none_or(|wanted| usize::try_from(wanted) == Ok(seat.shard));
+        let balance = self.shards.get_mut(seat.shard).filter(|_| is_there);
+        balance.is_some_and(|balance| balance.suits(seat.member, role))
+    }
+
+    /// The pool of the member that the next client of a role gets, where nothing but whose turn it is has
+    /// to be known for that.
+    #[inline]
+    pub(crate) fn choose_plainly(
+        &mut self,
+        role: ServerRole,
+        shard: Option<u32>,
+    ) -> Option<PoolId> {
+        let at = match shard {
+            Some(shard) => usize::try_from(shard).ok()?,
+            None if self.shards.len() == 1 => 0,
+            None => self.next(),
+        };
+        self.shards.get_mut(at)?.choose_plainly(role)
+    }
+
+    /// The pool of the member that the next client of a role gets; `None` if none would do. `load` tells how
+    /// much the servers of a pool have to do here.
+    pub(crate) fn choose(
+        &mut self,
+        role: ServerRole,
+        shard: Option<u32>,
+        load: impl Fn(PoolId) -> u64,
+    ) -> Option<PoolId> {
+        let count = self.shards.len();
+        let (first, tries) = match shard {
+            Some(shard) => (usize::try_from(shard).ok()?, 1),
+            None => (self.next(), count),
+        };
+        // Any shard will do: the next that has a member that would.
+        (0..tries).find_map(|more| {
+            let at = if tries == 1 { first } else { (first + more) % count };
+            let balance = self.shards.get_mut(at)?;
+            let cluster = Arc::clone(&balance.cluster);
+            let chosen = balance.choose(role, |member| load(cluster.members[member].pool));
+            chosen.map(|member| cluster.members[member].pool)
+        })
+    }
+
+    /// The shard whose turn it is.
+    fn next(&mut self) -> usize {
+        self.turn = (self.turn + 1) % self.shards.len();
+        self.turn
+    }
+}

@@ -1,0 +1,378 @@
+//! A batch of the extended protocol, looked at before anything of it goes out: a server is chosen for all of
+//! its messages, and what is refused is refused before anything of it has happened.
+//!
+//! Up to Sync or Flush no server has to answer, so a client that waits for an answer has sent one of them. A
+//! batch that is longer than is held for one client is looked at in parts.
+
+use howdah_route::{Keyless, Parsed, Refusal, Route, Shards};
+use howdah_wire::{
+    Frame, Frontend,
+    frontend::{self, Bind, Target},
+};
+
+use super::{
+    rewrite::{HELD_BYTES_MAX, Message},
+    route::{Roads, Way, both, command_of},
+};
+use crate::{
+    client::Client,
+    deallocate,
+    inlet::header_at,
+    routing::{Named, Routing},
+    statements::sql_of,
+};
+
+/// What is to be said of a batch.
+struct Found<'a> {
+    /// Where its messages go together, so far.
+    route: Option<Route>,
+    /// Statements that it parses.
+    parsed: Vec<(&'a [u8], Parsed)>,
+    /// Portals of commands.
+    portals: Vec<&'a [u8]>,
+    /// Whether there are messages about commands, and others.
+    has_own: bool,
+    has_others: bool,
+}
+
+impl Roads<'_> {
+    /// A batch of a client without a server begins, or goes on after a Flush.
+    pub(super) fn batch(
+        &mut self,
+        client: &mut Client,
+        kind: Frontend,
+        message: Message<'_>,
+        input: &[u8],
+    ) -> Way {
+        let begins_own = self.begins_own(client, kind, message);
+        if client.routing.is_none() && !self.slot.looks && !begins_own {
+            return Way::Server;
+        }
+        match self.routing(client).session.blind(&self.slot.router) {
+            Ok(Some(route)) if !begins_own => return self.take(client, &route, message.bytes()),
+            Ok(_) => {}
+            Err(refusal) => return Way::Refused(refusal),
+        }
+        let Some((end, route)) = (match self.look_ahead(client, message.at, input) {
+            Ok(found) => found,
+            Err(way) => return way,
+        }) else {
+            return Way::Unknown;
+        };
+        self.take(client, &route, end - message.at)
+    }
+
+    /// A message of a batch of a client that has a server, and is in a transaction there, or in the middle of
+    /// the batch.
+    pub(super) fn batch_linked(
+        &mut self,
+        client: &mut Client,
+        kind: Frontend,
+        message: Message<'_>,
+        input: &[u8],
+        is_first: bool,
+    ) -> Way {
+        let begins_own = is_first && self.begins_own(client, kind, message);
+        let routing = self.routing(client);
+        match routing.session.blind(&self.slot.router) {
+            Ok(Some(_)) if !begins_own => return Way::Server,
+            Ok(_) => {}
+            Err(refusal) => return Way::Refused(refusal),
+        }
+        match self.look_ahead(client, message.at, input) {
+            Ok(Some((end, _))) => {
+                self.routing(client).looked_at = end - message.at;
+                Way::Server
+            }
+            Ok(None) => Way::Unknown,
+            Err(way) => way,
+        }
+    }
+
+    /// Where the batch goes that is at `at`, and where what was looked at of it ends. `None` if more has to
+    /// come.
+    fn look_ahead(
+        &mut self,
+        client: &mut Client,
+        at: usize,
+        input: &[u8],
+    ) -> Result<Option<(usize, Route)>, Way> {
+        let (end, is_over) = extent(input, at);
+        if !is_over && input.len() - at < HELD_BYTES_MAX {
+            return Ok(None);
+        }
+        if end == at {
+            // A message that is not held whole tells nothing.
+            return Err(Way::Refused(Refusal::Keyless(Keyless::Unreadable)));
+        }
+        match self.survey(client, &input[at..end]) {
+            Ok(found) if found.has_own && !found.has_others => Err(Way::Own),
+            Ok(found) if found.has_own => Err(Way::Refused(Refusal::NotAlone)),
+            Ok(found) => Ok(Some((end, found.route.unwrap_or_else(Route::anywhere)))),
+            Err(refusal) => Err(Way::Refused(refusal)),
+        }
+    }
+
+    fn survey<'a>(&mut self, client: &mut Client, input: &'a [u8]) -> Result<Found<'a>, Refusal> {
+        let mut found = Found {
+            route: None,
+            parsed: Vec::new(),
+            portals: Vec::new(),
+            has_own: false,
+            has_others: false,
+        };
+        let mut at = 0;
+        while let Ok(Some(header)) = header_at(input, at) {
+            let start = at + howdah_wire::Header::BYTES;
+            at = start + header.body_bytes as usize;
+            let Some(body) = input.get(start..at) else { break };
+            let frame = Frame { tag: header.tag, body };
+            // What is no message is for the server to tell.
+            let Ok(message) = frontend::Message::parse(frame) else {
+                found.has_others = true;
+                continue;
+            };
+            self.survey_message(client, &mut found, message)?;
+        }
+        // Nothing but a Close is for a server, too.
+        found.has_others |= !found.has_own;
+        if found.route.is_none() && !found.has_own {
+            let Some(routing) = &mut client.routing else { return Ok(found) };
+            for (_, parsed) in &found.parsed {
+                let Parsed::Statement(statement) = parsed else { continue };
+                let route = routing.session.unbound(&self.slot.router, statement)?;
+                found.route = joined(found.route.take(), route)?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn survey_message<'a>(
+        &mut self,
+        client: &mut Client,
+        found: &mut Found<'a>,
+        message: frontend::Message<'a>,
+    ) -> Result<(), Refusal> {
+        match message {
+            frontend::Message::Parse(parse) => {
+                let router = &mut self.slot.router;
+                let routing = client.routing.as_mut().expect("it was made before");
+                let parsed = routing.session.parse(router, parse.sql, parse.types)?;
+                self.note_name(client, parse.statement, parse.sql, &parsed);
+                let is_own = matches!(parsed, Parsed::Command(_));
+                (found.has_own, found.has_others) =
+                    (found.has_own | is_own, found.has_others | !is_own);
+                found.parsed.push((parse.statement, parsed));
+            }
+            frontend::Message::Bind(bind) => self.survey_bind(client, found, &bind)?,
+            frontend::Message::Describe(Target::Statement(name)) => {
+                let is_here = found.parsed.iter().any(|(its, _)| *its == name);
+                let is_own = match is_here {
+                    true => found.is_command(name),
+                    false => command_of(client, name).is_some(),
+                };
+                (found.has_own, found.has_others) =
+                    (found.has_own | is_own, found.has_others | !is_own);
+                if !is_own && !is_here {
+                    self.describe(client, found, name)?;
+                }
+            }
+            frontend::Message::Close(Target::Statement(name)) => {
+                let is_own = command_of(client, name).is_some();
+                if !self.home.follows_names
+                    && let Some(routing) = &mut client.routing
+                {
+                    routing.names.remove(name);
+                }
+                // Drivers close what they are done with in front of what they do next.
+                found.has_own |= is_own;
+                found.has_others |= !is_own && !self.home.follows_names;
+            }
+            frontend::Message::Describe(Target::Portal(name))
+            | frontend::Message::Execute { portal: name, .. } => {
+                let before = client.routing.iter().flat_map(|routing| &routing.portals);
+                let is_own = found.portals.contains(&name)
+                    || before.into_iter().any(|(portal, _)| **portal == *name);
+                (found.has_own, found.has_others) =
+                    (found.has_own | is_own, found.has_others | !is_own);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn survey_bind<'a>(
+        &mut self,
+        client: &mut Client,
+        found: &mut Found<'a>,
+        bind: &Bind<'a>,
+    ) -> Result<(), Refusal> {
+        let is_here = found.parsed.iter().any(|(its, _)| *its == bind.statement);
+        let is_own = match is_here {
+            true => found.is_command(bind.statement),
+            false => command_of(client, bind.statement).is_some(),
+        };
+        if is_own {
+            found.has_own = true;
+            found.portals.push(bind.portal);
+            return Ok(());
+        }
+        found.has_others = true;
+        let route = match found.parsed.iter().rev().find(|(its, _)| *its == bind.statement) {
+            Some((_, Parsed::Statement(statement))) => {
+                let Some(routing) = &mut client.routing else { return Ok(()) };
+                Some(routing.session.bind(&self.slot.router, statement, bind)?)
+            }
+            Some(_) => None,
+            None => self.with_known(client, bind.statement, |session, router, statement| {
+                session.bind(router, statement, bind)
+            })?,
+        };
+        if let Some(route) = route {
+            found.route = joined(found.route.take(), route)?;
+        }
+        Ok(())
+    }
+
+    /// A statement from before is described.
+    fn describe(
+        &mut self,
+        client: &mut Client,
+        found: &mut Found<'_>,
+        name: &[u8],
+    ) -> Result<(), Refusal> {
+        let route = self.with_known(client, name, |session, router, statement| {
+            session.unbound(router, statement)
+        })?;
+        if let Some(route) = route {
+            found.route = joined(found.route.take(), route)?;
+        }
+        Ok(())
+    }
+
+    /// Does something with a statement that the client has prepared before; `None` if it has none of this
+    /// name: the server will tell.
+    fn with_known(
+        &mut self,
+        client: &mut Client,
+        name: &[u8],
+        act: impl FnOnce(
+            &mut howdah_route::Session,
+            &howdah_route::Router,
+            &howdah_route::Statement,
+        ) -> Result<Route, Refusal>,
+    ) -> Result<Option<Route>, Refusal> {
+        let router = &mut self.slot.router;
+        let Client { routing: Some(routing), statements, .. } = client else { return Ok(None) };
+        let Routing { session, known, names, .. } = &mut **routing;
+        if !self.home.follows_names {
+            return match names.get(name) {
+                Some(Some((_, Parsed::Statement(statement)))) => {
+                    act(session, router, statement).map(Some)
+                }
+                None if router.settings().shards == 1 => Ok(None),
+                _ => Err(Refusal::Keyless(Keyless::Unreadable)),
+            };
+        }
+        if name.is_empty() {
+            if statements.unnamed.is_empty() {
+                return Ok(None);
+            }
+            let Parsed::Statement(statement) = parse(session, router, &statements.unnamed)? else {
+                return Ok(None);
+            };
+            return act(session, router, &statement).map(Some);
+        }
+        let Some(statement) = statements.named.get(name) else { return Ok(None) };
+        if !known.contains_key(&statement.id) {
+            known.insert(statement.id, parse(session, router, &statement.text)?);
+        }
+        match known.get(&statement.id) {
+            Some(Parsed::Statement(statement)) => act(session, router, statement).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Keeps what a name means where the pooler does not follow names otherwise.
+    fn note_name(&self, client: &mut Client, name: &[u8], sql: &[u8], parsed: &Parsed) {
+        if self.home.follows_names {
+            return;
+        }
+        if matches!(parsed, Parsed::Statement(_)) && !name.is_empty() {
+            client.statements.named.remove(name);
+        }
+        let Some(routing) = &mut client.routing else { return };
+        if deallocate::may_forget(sql) || routing.names.len() >= NAMES_MAX {
+            routing.names.clear();
+        }
+        let is_other = |known: &Option<Named>| {
+            !name.is_empty() && known.as_ref().is_none_or(|(text, _)| **text != *sql)
+        };
+        // Whether the server has taken the first or the second of two is not known.
+        let value = match routing.names.get(name).is_some_and(is_other) {
+            true => None,
+            false => Some((sql.into(), parsed.clone())),
+        };
+        routing.names.insert(name.into(), value);
+    }
+}
+
+/// Names that are kept for one client where they are not followed otherwise.
+const NAMES_MAX: usize = 10_000;
+
+impl Found<'_> {
+    fn is_command(&self, name: &[u8]) -> bool {
+        let last = self.parsed.iter().rev().find(|(its, _)| *its == name);
+        matches!(last, Some((_, Parsed::Command(_))))
+    }
+}
+
+fn joined(before: Option<Route>, route: Route) -> Result<Option<Route>, Refusal> {
+    match before {
+        Some(before) => both(before, route).map(Some),
+        // One alone may go where several cannot.
+        None if matches!(route.shards, Shards::Any | Shards::One(_)) => Ok(Some(route)),
+        None => both(Route::anywhere(), route).map(Some),
+    }
+}
+
+/// Reads what a Parse has behind its name.
+fn parse(
+    session: &mut howdah_route::Session,
+    router: &mut howdah_route::Router,
+    text: &[u8],
+) -> Result<Parsed, Refusal> {
+    let sql = sql_of(text);
+    let types = text.get(sql.len() + 3..).unwrap_or_default().chunks_exact(4);
+    let types = types.map(|oid| u32::from_be_bytes(oid.try_into().expect("there are four")));
+    session.parse(router, sql, types)
+}
+
+/// Where the messages end that are there of a batch, and whether it is over there.
+fn extent(input: &[u8], start: usize) -> (usize, bool) {
+    let mut at = start;
+    while let Ok(Some(header)) = header_at(input, at) {
+        let end = at + howdah_wire::Header::BYTES + header.body_bytes as usize;
+        match Frontend::from_tag(header.tag) {
+            Some(Frontend::Sync | Frontend::Flush) if end <= input.len() => return (end, true),
+            Some(
+                Frontend::Parse
+                | Frontend::Bind
+                | Frontend::Describe
+                | Frontend::Execute
+                | Frontend::Close,
+            ) if end <= input.len() => at = end,
+            Some(
+                Frontend::Parse
+                | Frontend::Bind
+                | Frontend::Describe
+                | Frontend::Execute
+                | Frontend::Close,
+            ) => return (at, false),
+            // What is no part of a batch ends it.
+            _ => return (at, at > start),
+        }
+    }
+    // A header that cannot be is told of when its turn comes.
+    (at, header_at(input, at).is_err())
+}
