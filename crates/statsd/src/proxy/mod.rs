@@ -72,6 +72,8 @@ struct Shared {
     nodes: Vec<Node>,
     /// The nodes that are up.
     ring: RwLock<Arc<Ring>>,
+    /// Held by whoever makes another ring.
+    turn: Mutex<()>,
     counts: Counts,
     checks: Checks,
     interval: Duration,
@@ -110,6 +112,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             nodes,
             ring: RwLock::new(Arc::new(ring)),
+            turn: Mutex::default(),
             counts: Counts::default(),
             checks: Checks::default(),
             interval: settings.check_interval.max(Duration::from_millis(10)),
@@ -207,6 +210,8 @@ impl Shared {
     /// Notes what a check said; the ring changes when it says something new.
     fn checked(&self, node: usize, up: bool) {
         let found = &self.nodes[node];
+        // Nodes are checked at the same time: a ring of before must not replace one of after.
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if found.up.swap(up, Relaxed) == up {
             return;
         }
