@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use howdah_route::{Command, Hold, Parsed, RoleWish, Router, Session, Settings};
+use howdah_route::{Command, Hold, Parsed, RoleWish, Route, Router, Session, Settings};
 
 use crate::{
     cluster::ServerRole,
@@ -32,7 +32,12 @@ pub(crate) struct Routing {
     /// So many bytes of what comes next have been looked at.
     pub(crate) looked_at: usize,
     /// A BEGIN that was answered and not sent yet.
-    pub(crate) begun: Option<Box<[u8]>>,
+    pub(crate) begun: Option<(Box<[u8]>, Route)>,
+    /// What comes next only asks what statements are like, on any shard: a BEGIN waits on.
+    pub(crate) only_asks: bool,
+    /// The batch that the pooler answers is a BEGIN, of this text: it waits for the next request to say where
+    /// it goes.
+    pub(crate) begins: Option<(Box<[u8]>, Route)>,
     /// Portals of commands, in a batch of them.
     pub(crate) portals: Vec<(Box<[u8]>, Command)>,
     /// It has prepared a command.
@@ -75,6 +80,8 @@ impl Routing {
             batch: Batch::Servers,
             looked_at: 0,
             begun: None,
+            only_asks: false,
+            begins: None,
             portals: Vec::new(),
             has_commands: false,
             known: HashMap::new(),
@@ -105,6 +112,22 @@ impl Routing {
             && let Some(encoding) = value(b"server_encoding")
         {
             self.parameter(b"server_encoding", encoding);
+        }
+    }
+
+    /// Takes the BEGIN that is to be sent before what comes next.
+    pub(crate) fn take_begun(&mut self) -> Option<Box<[u8]>> {
+        if self.only_asks {
+            return None;
+        }
+        self.begun.take().map(|(text, _)| text)
+    }
+
+    /// The client has its server no more.
+    pub(crate) fn released(&mut self) {
+        self.session.released();
+        if let Some((_, route)) = &self.begun {
+            self.session.begun(route);
         }
     }
 

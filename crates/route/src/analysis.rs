@@ -56,19 +56,30 @@ pub(crate) struct NotUnderstood;
 
 type Understood<T = ()> = Result<T, NotUnderstood>;
 
-/// Which shards one statement reaches, and whether that holds for this very text only.
+/// What one statement reaches.
+pub(crate) struct Found {
+    pub(crate) reach: Reach,
+    /// It holds for this very text only.
+    pub(crate) is_exact: bool,
+    /// It reads the catalog.
+    pub(crate) reads_catalog: bool,
+}
+
+/// Which shards one statement reaches.
 pub(crate) fn reach(
     statement: &Node,
     sql: &[u8],
     skeleton: &Skeleton,
     settings: &Settings,
-) -> (Reach, bool) {
+) -> Found {
+    let unknown =
+        |why| Found { reach: Reach::Keyless(Err(why)), is_exact: true, reads_catalog: false };
     // Places in the tree are places in the text only then.
     if str::from_utf8(sql).is_err() {
-        return (Reach::Keyless(Err(Keyless::Encoding)), true);
+        return unknown(Keyless::Encoding);
     }
     let Some(survey) = Survey::of(statement, settings) else {
-        return (Reach::Keyless(Err(Keyless::Unreadable)), true);
+        return unknown(Keyless::Unreadable);
     };
     let mut at = 0;
     let mut constants = Vec::new();
@@ -92,7 +103,7 @@ pub(crate) fn reach(
         is_exact: false,
     };
     let reach = analysis.statement(statement, &survey);
-    (reach, analysis.is_exact)
+    Found { reach, is_exact: analysis.is_exact, reads_catalog: survey.has_system }
 }
 
 impl<'a> Analysis<'a> {

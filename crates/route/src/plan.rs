@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     pub(crate) reach: Reach,
     /// It holds for this very text only, not for others of its skeleton.
     pub(crate) is_exact: bool,
+    /// It reads the catalog, which no two shards have alike.
+    pub(crate) reads_catalog: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,7 @@ impl Plan {
             temporary: None,
             reach: Reach::Keyless(Err(why)),
             is_exact: true,
+            reads_catalog: false,
         }
     }
 
@@ -83,6 +86,7 @@ impl Plan {
             temporary: None,
             reach: Reach::Free,
             is_exact: !skeleton.is_whole(),
+            reads_catalog: false,
         };
         let statements: Vec<_> = tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()).collect();
         plan.is_begin = matches!(statements[..], [only] if is_begin(only));
@@ -95,9 +99,10 @@ impl Plan {
         }
         let mut reaches = Vec::with_capacity(statements.len());
         for statement in &statements {
-            let (reach, is_exact) = analysis::reach(statement, sql, skeleton, settings);
-            plan.is_exact |= is_exact;
-            reaches.push(reach);
+            let found = analysis::reach(statement, sql, skeleton, settings);
+            plan.is_exact |= found.is_exact;
+            plan.reads_catalog |= found.reads_catalog;
+            reaches.push(found.reach);
         }
         plan.reach = reaches.into_iter().reduce(both).unwrap_or(Reach::Free);
         plan

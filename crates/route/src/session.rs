@@ -15,7 +15,7 @@ use crate::{
     role::{Cause, Role, RoleWish},
     route::{Route, Shards},
     router::{Router, anywhere, by_default},
-    settings::Settings,
+    settings::{DefaultShard, Settings},
 };
 
 /// How long a server stays with a client.
@@ -255,7 +255,10 @@ impl Session {
             _ if settings.shards == 1 => Shards::One(0),
             _ if settings.tables.is_empty() => by_default(settings)?,
             (Reach::Unlisted { .. }, None) => anywhere(settings, &statement.plan, values)?,
-            _ => Shards::Any,
+            (_, None) => match settings.default_shard {
+                DefaultShard::One(shard) if statement.plan.reads_catalog => Shards::One(shard),
+                _ => Shards::Any,
+            },
         };
         Ok(self.to(&router.settings, shards, &statement.plan, &statement.hints))
     }
@@ -418,6 +421,11 @@ impl Session {
         let stays = self.link.is_some() || self.begun.is_some();
         match (shards, self.link) {
             (Shards::Any, Some(link)) => Ok(Shards::One(link.shard)),
+            // Whoever asks what there is has to be told the same each time.
+            (Shards::Any, None) if plan.reads_catalog => match settings.default_shard {
+                DefaultShard::One(shard) => Ok(Shards::One(shard)),
+                DefaultShard::Any | DefaultShard::Refuse => Ok(Shards::Any),
+            },
             (Shards::One(wanted), Some(link)) if wanted != link.shard => {
                 let in_session_mode = self.is_in_session_mode();
                 Err(Refusal::OtherShard { wanted, linked: link.shard, in_session_mode })
@@ -469,7 +477,11 @@ impl Session {
         }
         match &hints.key {
             Some(key) => self.shard_of(settings, &[key]).map(Some),
-            None => Ok(self.said.shard),
+            // What it has said may differ from where it is by a hint, which is for the transaction.
+            None => Ok(match self.link {
+                Some(link) => link.is_said.then_some(link.shard),
+                None => self.said.shard,
+            }),
         }
     }
 

@@ -26,8 +26,12 @@ use crate::{
 struct Found<'a> {
     /// Where its messages go together, so far.
     route: Option<Route>,
-    /// Statements that it parses.
-    parsed: Vec<(&'a [u8], Parsed)>,
+    /// Statements that it parses: name, text, what it is.
+    parsed: Vec<(&'a [u8], &'a [u8], Parsed)>,
+    binds: usize,
+    executes: usize,
+    /// The text of what was bound last, and is nothing but a BEGIN.
+    begin: Option<Box<[u8]>>,
     /// Portals of commands.
     portals: Vec<&'a [u8]>,
     /// Whether there are messages about commands, and others.
@@ -53,13 +57,14 @@ impl Roads<'_> {
             Ok(_) => {}
             Err(refusal) => return Way::Refused(refusal),
         }
-        let Some((end, route)) = (match self.look_ahead(client, message.at, input) {
-            Ok(found) => found,
+        let (end, route, only_asks) = match self.look_ahead(client, message.at, input) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Way::Unknown,
             Err(way) => return way,
-        }) else {
-            return Way::Unknown;
         };
-        self.take(client, &route, end - message.at)
+        let way = self.take(client, &route, end - message.at);
+        self.routing(client).only_asks = only_asks;
+        way
     }
 
     /// A message of a batch of a client that has a server, and is in a transaction there, or in the middle of
@@ -80,7 +85,7 @@ impl Roads<'_> {
             Err(refusal) => return Way::Refused(refusal),
         }
         match self.look_ahead(client, message.at, input) {
-            Ok(Some((end, _))) => {
+            Ok(Some((end, ..))) => {
                 self.routing(client).looked_at = end - message.at;
                 Way::Server
             }
@@ -89,14 +94,14 @@ impl Roads<'_> {
         }
     }
 
-    /// Where the batch goes that is at `at`, and where what was looked at of it ends. `None` if more has to
-    /// come.
+    /// Where what was looked at ends of the batch that is at `at`, where it goes, and whether it runs nothing
+    /// and may go anywhere. `None` if more has to come.
     fn look_ahead(
         &mut self,
         client: &mut Client,
         at: usize,
         input: &[u8],
-    ) -> Result<Option<(usize, Route)>, Way> {
+    ) -> Result<Option<(usize, Route, bool)>, Way> {
         let (end, is_over) = extent(input, at);
         if !is_over && input.len() - at < HELD_BYTES_MAX {
             return Ok(None);
@@ -108,15 +113,49 @@ impl Roads<'_> {
         match self.survey(client, &input[at..end]) {
             Ok(found) if found.has_own && !found.has_others => Err(Way::Own),
             Ok(found) if found.has_own => Err(Way::Refused(Refusal::NotAlone)),
-            Ok(found) => Ok(Some((end, found.route.unwrap_or_else(Route::anywhere)))),
+            Ok(found) => match self.begins(client, &found, &input[at..end]) {
+                true => Err(Way::Own),
+                false => {
+                    let route = found.route.unwrap_or_else(Route::anywhere);
+                    let runs = found.binds > 0 || found.executes > 0;
+                    let only_asks = !runs && route.shards == Shards::Any;
+                    Ok(Some((end, route, only_asks)))
+                }
+            },
             Err(refusal) => Err(Way::Refused(refusal)),
         }
+    }
+
+    /// Whether a batch of a client without a server is a BEGIN and nothing else, which waits for the next
+    /// request to say where it goes. Notes it.
+    fn begins(&self, client: &mut Client, found: &Found<'_>, batch: &[u8]) -> bool {
+        let (Some(text), Some(route)) = (&found.begin, &found.route) else { return false };
+        let is_alone = route.is_begin && (found.binds, found.executes) == (1, 1);
+        let is_named = found.parsed.iter().any(|(name, ..)| !name.is_empty());
+        let is_kept = self.home.follows_names || !is_named;
+        let is_over = batch.ends_with(b"S\0\0\0\x04");
+        let may_wait = self.home.may_begin && self.slot.router.settings().shards > 1;
+        let begins = client.server().is_none()
+            && route.shards == Shards::Any
+            && is_alone
+            && is_kept
+            && is_over
+            && may_wait;
+        if let Some(routing) = &mut client.routing
+            && begins
+        {
+            routing.begins = Some((text.clone(), route.clone()));
+        }
+        begins
     }
 
     fn survey<'a>(&mut self, client: &mut Client, input: &'a [u8]) -> Result<Found<'a>, Refusal> {
         let mut found = Found {
             route: None,
             parsed: Vec::new(),
+            binds: 0,
+            executes: 0,
+            begin: None,
             portals: Vec::new(),
             has_own: false,
             has_others: false,
@@ -138,7 +177,7 @@ impl Roads<'_> {
         found.has_others |= !found.has_own;
         if found.route.is_none() && !found.has_own {
             let Some(routing) = &mut client.routing else { return Ok(found) };
-            for (_, parsed) in &found.parsed {
+            for (.., parsed) in &found.parsed {
                 let Parsed::Statement(statement) = parsed else { continue };
                 let route = routing.session.unbound(&self.slot.router, statement)?;
                 found.route = joined(found.route.take(), route)?;
@@ -162,11 +201,11 @@ impl Roads<'_> {
                 let is_own = matches!(parsed, Parsed::Command(_));
                 (found.has_own, found.has_others) =
                     (found.has_own | is_own, found.has_others | !is_own);
-                found.parsed.push((parse.statement, parsed));
+                found.parsed.push((parse.statement, parse.sql, parsed));
             }
             frontend::Message::Bind(bind) => self.survey_bind(client, found, &bind)?,
             frontend::Message::Describe(Target::Statement(name)) => {
-                let is_here = found.parsed.iter().any(|(its, _)| *its == name);
+                let is_here = found.parsed.iter().any(|(its, ..)| *its == name);
                 let is_own = match is_here {
                     true => found.is_command(name),
                     false => command_of(client, name).is_some(),
@@ -190,6 +229,7 @@ impl Roads<'_> {
             }
             frontend::Message::Describe(Target::Portal(name))
             | frontend::Message::Execute { portal: name, .. } => {
+                found.executes += usize::from(message.kind() == Frontend::Execute);
                 let before = client.routing.iter().flat_map(|routing| &routing.portals);
                 let is_own = found.portals.contains(&name)
                     || before.into_iter().any(|(portal, _)| **portal == *name);
@@ -207,7 +247,7 @@ impl Roads<'_> {
         found: &mut Found<'a>,
         bind: &Bind<'a>,
     ) -> Result<(), Refusal> {
-        let is_here = found.parsed.iter().any(|(its, _)| *its == bind.statement);
+        let is_here = found.parsed.iter().any(|(its, ..)| *its == bind.statement);
         let is_own = match is_here {
             true => found.is_command(bind.statement),
             false => command_of(client, bind.statement).is_some(),
@@ -218,9 +258,12 @@ impl Roads<'_> {
             return Ok(());
         }
         found.has_others = true;
-        let route = match found.parsed.iter().rev().find(|(its, _)| *its == bind.statement) {
-            Some((_, Parsed::Statement(statement))) => {
+        found.binds += 1;
+        let mut text = None;
+        let route = match found.parsed.iter().rev().find(|(its, ..)| *its == bind.statement) {
+            Some((_, sql, Parsed::Statement(statement))) => {
                 let Some(routing) = &mut client.routing else { return Ok(()) };
+                text = Some(*sql);
                 Some(routing.session.bind(&self.slot.router, statement, bind)?)
             }
             Some(_) => None,
@@ -229,6 +272,10 @@ impl Roads<'_> {
             })?,
         };
         if let Some(route) = route {
+            if route.is_begin {
+                let text = text.or_else(|| text_of(client, bind.statement));
+                found.begin = text.map(Into::into);
+            }
             found.route = joined(found.route.take(), route)?;
         }
         Ok(())
@@ -322,8 +369,8 @@ const NAMES_MAX: usize = 10_000;
 
 impl Found<'_> {
     fn is_command(&self, name: &[u8]) -> bool {
-        let last = self.parsed.iter().rev().find(|(its, _)| *its == name);
-        matches!(last, Some((_, Parsed::Command(_))))
+        let last = self.parsed.iter().rev().find(|(its, ..)| *its == name);
+        matches!(last, Some((.., Parsed::Command(_))))
     }
 }
 
@@ -333,6 +380,14 @@ fn joined(before: Option<Route>, route: Route) -> Result<Option<Route>, Refusal>
         // One alone may go where several cannot.
         None if matches!(route.shards, Shards::Any | Shards::One(_)) => Ok(Some(route)),
         None => both(Route::anywhere(), route).map(Some),
+    }
+}
+
+/// The text of a statement that the client has prepared before.
+fn text_of<'a>(client: &'a Client, name: &[u8]) -> Option<&'a [u8]> {
+    match name {
+        b"" => Some(sql_of(&client.statements.unnamed)),
+        name => client.statements.named.get(name).map(|statement| sql_of(&statement.text)),
     }
 }
 

@@ -81,7 +81,7 @@ impl Core {
             return Some(true);
         }
         let is_ready = settle::sync_settings(client, server, &mut self.to_server);
-        if let Some(begun) = client.routing.as_mut().and_then(|routing| routing.begun.take()) {
+        if let Some(begun) = client.routing.as_mut().and_then(|it| it.take_begun()) {
             settle::begin(server, &begun, &mut self.to_server);
         }
         Some(is_ready)
@@ -212,7 +212,7 @@ impl Core {
                 client.state = ClientState::Idle;
                 client.since = self.now;
                 if let Some(routing) = &mut client.routing {
-                    routing.session.released();
+                    routing.released();
                 }
                 server.state = ServerState::Cleaning;
                 server.since = self.now;

@@ -16,7 +16,11 @@ use super::{
     upstream::Stop,
 };
 use crate::{
-    client::Client, gather::Gather, refusal::Refusal, routing::Batch, statements::is_plain,
+    client::Client,
+    gather::Gather,
+    refusal::Refusal,
+    routing::Batch,
+    statements::{is_plain, sql_of},
 };
 
 /// Who answers a batch.
@@ -60,7 +64,39 @@ impl Own<'_, '_> {
     fn end(&mut self) {
         if let Some(routing) = &mut self.client.routing {
             routing.batch = Batch::Servers;
+            routing.begins = None;
             routing.portals.clear();
+        }
+    }
+
+    /// A message of a batch that is a BEGIN and nothing else: it is answered, and kept.
+    fn begin(&mut self, message: &frontend::Message<'_>, body: &[u8]) {
+        match message {
+            frontend::Message::Parse(parse) => {
+                self.keep(parse.statement, &body[parse.statement.len() + 1..]);
+            }
+            frontend::Message::Bind(_) => self.says(Bare::BindComplete),
+            frontend::Message::Describe(target) => {
+                if matches!(target, Target::Statement(_)) {
+                    self.to_client.make(|buf| {
+                        encode::parameter_description(buf, &[]).expect("there are none");
+                    });
+                }
+                self.says(Bare::NoData);
+            }
+            frontend::Message::Execute { .. } => {
+                let Some(routing) = &mut self.client.routing else { return };
+                let Some((text, route)) = routing.begins.clone() else { return };
+                routing.session.begun(&route);
+                routing.begun = Some((text, route));
+                self.status = TransactionStatus::InTransaction;
+                self.to_client.make(|buf| {
+                    encode::command_complete(buf, b"BEGIN").expect("it holds no zero byte");
+                });
+            }
+            frontend::Message::Close(Target::Statement(name)) => self.close(name),
+            frontend::Message::Close(Target::Portal(_)) => self.says(Bare::CloseComplete),
+            _ => {}
         }
     }
 
@@ -75,6 +111,10 @@ impl Own<'_, '_> {
                 return Rewritten::Stop(Stop::Fault(Refusal::Protocol(error.to_string())));
             }
         };
+        if self.client.routing.as_ref().is_some_and(|routing| routing.begins.is_some()) {
+            self.begin(&parsed, message.body);
+            return Rewritten::Whole;
+        }
         match parsed {
             frontend::Message::Parse(parse) => self.parse(parse.statement, message.body),
             frontend::Message::Bind(bind) => self.bind(bind.portal, bind.statement),
@@ -97,13 +137,7 @@ impl Own<'_, '_> {
                 Some(command) => self.execute(&command),
                 None => self.misses("portal", portal, b"34000"),
             },
-            frontend::Message::Close(Target::Statement(name)) => {
-                match name {
-                    b"" => self.client.statements.drop_unnamed(),
-                    name => drop(self.client.statements.named.remove(name)),
-                }
-                self.says(Bare::CloseComplete);
-            }
+            frontend::Message::Close(Target::Statement(name)) => self.close(name),
             frontend::Message::Close(Target::Portal(name)) => {
                 if let Some(routing) = &mut self.client.routing {
                     routing.portals.retain(|(portal, _)| **portal != *name);
@@ -117,7 +151,7 @@ impl Own<'_, '_> {
 
     fn parse(&mut self, name: &[u8], body: &[u8]) {
         let text = &body[name.len() + 1..];
-        let sql = crate::statements::sql_of(text);
+        let sql = sql_of(text);
         match Command::read(sql) {
             Some(Ok(_)) => {}
             Some(Err(refusal)) => return refuse_batch(self.client, self.to_client, &refusal),
@@ -126,9 +160,17 @@ impl Own<'_, '_> {
                 return refuse_batch(self.client, self.to_client, &refusal);
             }
         }
+        if let Some(routing) = &mut self.client.routing {
+            routing.has_commands = true;
+        }
+        self.keep(name, text);
+    }
+
+    /// Takes what a Parse has behind its name for the client's statement of that name.
+    fn keep(&mut self, name: &[u8], text: &[u8]) {
         let statements = &mut self.client.statements;
         if name.is_empty() {
-            statements.set_unnamed(text, is_plain(sql));
+            statements.set_unnamed(text, is_plain(sql_of(text)));
         } else if statements.named.contains_key(name) {
             let name = String::from_utf8_lossy(name);
             let text = format!("prepared statement \"{name}\" already exists");
@@ -136,10 +178,15 @@ impl Own<'_, '_> {
         } else {
             statements.named.insert(name.into(), self.roads.statements.intern(text));
         }
-        if let Some(routing) = &mut self.client.routing {
-            routing.has_commands = true;
-        }
         self.says(Bare::ParseComplete);
+    }
+
+    fn close(&mut self, name: &[u8]) {
+        match name {
+            b"" => self.client.statements.drop_unnamed(),
+            name => drop(self.client.statements.named.remove(name)),
+        }
+        self.says(Bare::CloseComplete);
     }
 
     fn bind(&mut self, portal: &[u8], statement: &[u8]) {
@@ -195,6 +242,7 @@ impl Own<'_, '_> {
         });
         if let Some(routing) = &mut self.client.routing {
             routing.batch = Batch::Refused;
+            routing.begins = None;
             routing.portals.clear();
         }
     }

@@ -89,6 +89,16 @@ impl Listener<'_> {
                     self.server.owed.pop();
                     return Reply::Refuse(Refusal::TransactionInStatementMode);
                 }
+                let begun = self.client.as_ref().and_then(|client| client.routing.as_ref());
+                if audience == Audience::Client
+                    && begun.is_some_and(|routing| routing.begun.is_some())
+                {
+                    // What it was told has begun waits on; the server has just told what a statement is.
+                    self.server.owed.pop();
+                    let mut ready = Vec::new();
+                    encode::ready_for_query(&mut ready, TransactionStatus::InTransaction);
+                    return Reply::Replace(ready);
+                }
                 if audience == Audience::Settings {
                     self.settings_done();
                 } else if !self.server.put_back.is_empty() && audience == Audience::Client {

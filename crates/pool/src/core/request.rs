@@ -156,7 +156,7 @@ impl Upstream<'_> {
             Way::Answered(answer) => Ok(answer),
             Way::Refused(refusal) => Err(refusal),
             Way::Unknown => return Some(Rewritten::Stop(Stop::Starved)),
-            Way::Server | Way::Own | Way::Begun => return None,
+            Way::Server | Way::Own | Way::Begun(_) => return None,
         };
         let Rewriter { server, to_server, .. } = &mut self.rewriter;
         self.to_client.make(|buf| match &answer {
@@ -200,7 +200,7 @@ impl Upstream<'_> {
         }
         let Rewriter { client, .. } = &mut self.rewriter;
         match self.roads.as_mut()?.batch_linked(client, kind, message, self.input, is_first) {
-            Way::Server | Way::Answered(_) | Way::Begun => None,
+            Way::Server | Way::Answered(_) | Way::Begun(_) => None,
             Way::Unknown => {
                 client.inlet.looks_ahead = true;
                 Some(Rewritten::Stop(Stop::Starved))

@@ -39,7 +39,7 @@ pub(super) enum Way {
     /// The pooler's: the batch that begins is one of commands.
     Own,
     /// A BEGIN that waits for the next request to say where it goes.
-    Begun,
+    Begun(Route),
     /// Nobody's.
     Refused(Refusal),
 }
@@ -81,7 +81,7 @@ impl Roads<'_> {
                     && message.is_whole()
                 {
                     routing.session.begun(&route);
-                    return Way::Begun;
+                    return Way::Begun(route);
                 }
                 self.take(client, &route, message.bytes())
             }
@@ -187,6 +187,7 @@ impl Roads<'_> {
         client.role = route.role.into();
         if let Some(routing) = &mut client.routing {
             routing.looked_at = bytes;
+            routing.only_asks = false;
         }
         Way::Server
     }
@@ -297,6 +298,7 @@ pub(super) fn refuse_batch(client: &mut Client, to: &mut Gather, refusal: &Refus
     to.make(|buf| write_refusal(buf, refusal));
     if let Some(routing) = &mut client.routing {
         routing.batch = Batch::Refused;
+        routing.begins = None;
         routing.portals.clear();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use howdah_route::Route;
 use howdah_wire::{
     Frontend, Header,
     backend::{TransactionStatus, encode},
@@ -337,7 +338,7 @@ impl Alone<'_> {
                     encode::ready_for_query(buf, status);
                 });
             }
-            Way::Begun => self.begin(message),
+            Way::Begun(route) => self.begin(message, route),
             Way::Refused(refusal) => refuse_query(self.to_client, &refusal, self.status()),
             Way::Own => {}
         }
@@ -345,9 +346,9 @@ impl Alone<'_> {
     }
 
     /// Says that a transaction has begun, and has the next request begin it.
-    fn begin(&mut self, message: Message<'_>) {
+    fn begin(&mut self, message: Message<'_>, route: Route) {
         let Some(routing) = &mut self.client.routing else { return };
-        routing.begun = Some(message.body.into());
+        routing.begun = Some((message.body.into(), route));
         self.to_client.make(|buf| {
             encode::command_complete(buf, b"BEGIN").expect("it holds no zero byte");
             encode::ready_for_query(buf, TransactionStatus::InTransaction);
@@ -380,7 +381,7 @@ impl Alone<'_> {
                 refuse_batch(self.client, self.to_client, &refusal);
                 Rewritten::Whole
             }
-            Way::Server | Way::Answered(_) | Way::Begun => Rewritten::Stop(Stop::NeedsServer),
+            Way::Server | Way::Answered(_) | Way::Begun(_) => Rewritten::Stop(Stop::NeedsServer),
         }
     }
 }

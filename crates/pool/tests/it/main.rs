@@ -20,6 +20,7 @@ mod reload;
 mod route;
 mod server_login;
 mod sessions;
+mod shards;
 mod startup;
 mod support;
 mod suspend;

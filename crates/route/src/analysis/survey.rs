@@ -36,6 +36,8 @@ pub(super) struct Survey {
     pub(super) functions: Vec<String>,
     /// Kinds of nodes that make one row of several, or look at other rows, and are no plain calls.
     pub(super) is_special: bool,
+    /// A table of the catalog is named.
+    pub(super) has_system: bool,
 }
 
 impl Survey {
@@ -102,7 +104,7 @@ impl Survey {
                 self.first_unlisted.get_or_insert_with(|| name.into());
             }
             Meaning::Everywhere => self.has_everywhere = true,
-            Meaning::System => {}
+            Meaning::System => self.has_system = true,
         }
     }
 
