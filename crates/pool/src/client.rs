@@ -9,6 +9,7 @@ use crate::{
     cluster::ServerRole,
     ids::{ClientId, PoolId, ServerId, WorkerId},
     inlet::Inlet,
+    listen::Listens,
     login::{CancelSecret, ClientLogin},
     prepared::ClientStatements,
     routing::Routing,
@@ -46,6 +47,8 @@ pub(crate) enum Syncing {
     Done,
     /// It sent what only the pooler can answer, and that has to wait for the answers before it.
     Behind,
+    /// It is about to listen to channels, and the database's dedicated connection does not yet.
+    Hearing,
 }
 
 /// A client.
@@ -88,6 +91,8 @@ pub(crate) struct Client {
     secret: CancelSecret,
     /// The key that another process gave it.
     pub(crate) foreign_key: Option<Box<CancelKey>>,
+    /// What it listens to, if it ever did, where its servers are others' too.
+    pub(crate) listens: Option<Box<Listens>>,
     /// It was told that it waits.
     pub(crate) notified: bool,
     /// It has not taken all that was sent to it.
@@ -119,6 +124,7 @@ impl Client {
             version: login.version,
             secret: login.secret,
             foreign_key: None,
+            listens: None,
             notified: false,
             backlogged: false,
             paused: false,
@@ -145,20 +151,24 @@ impl Client {
         }
         let bytes = if self.version >= ProtocolVersion::V3_2 { 32 } else { 4 };
         let slot = u32::try_from(id.index()).expect("it was made of a u32") & SLOT_MASK;
-        let process_id = u32::from(worker.0) << SLOT_BITS | slot;
+        let process_id = u32::from(worker.0) << WORKER_SHIFT | NO_PROCESS | slot;
         let process_id = i32::try_from(process_id).expect("a worker's number has seven bits");
         CancelKey::new(process_id, &self.secret.0[..bytes])
             .expect("4 and 32 are lengths of secrets")
     }
 }
 
-const SLOT_BITS: u32 = 24;
-const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+const WORKER_SHIFT: u32 = 24;
+
+/// No process of a system has such a number: Linux counts to 2²². A client that passes over notifications
+/// of its own number is not to miss those of a server's.
+const NO_PROCESS: u32 = 1 << 23;
+const SLOT_MASK: u32 = NO_PROCESS - 1;
 
 /// The worker that gave a key to one of its clients, if we gave it.
 pub fn worker_of_key(key: &CancelKey) -> Option<WorkerId> {
     let process_id = u32::try_from(key.process_id()).ok()?;
-    u8::try_from(process_id >> SLOT_BITS).ok().map(WorkerId)
+    u8::try_from(process_id >> WORKER_SHIFT).ok().map(WorkerId)
 }
 
 /// The slot of the client that a key was given to.

@@ -15,6 +15,7 @@ mod hba_files;
 mod ini;
 mod log;
 mod lookup;
+mod notifications;
 mod pairs;
 pub mod pgbouncer;
 mod pool;
@@ -50,6 +51,7 @@ pub use self::{
     file::{Form, Read, ReadError, Remark, Wrong},
     log::Log,
     lookup::{DEFAULT_QUERY, Lookup},
+    notifications::Notifications,
     pool::{PoolSettings, ServerIdentity},
     routing::{Hints, KeyedTables, Place, Routing, ShardEntry, Sharding, Value},
     secret::StoredSecret,
@@ -112,6 +114,8 @@ pub struct Config {
     pub simple_queries: bool,
     /// What is told in the log.
     pub log: Log,
+    /// LISTEN where clients share servers.
+    pub notifications: Notifications,
     /// What the kernel is told about connections.
     pub tcp: Tcp,
     /// Databases that clients may ask for, by the name they ask for. `*` is for all other names.
@@ -145,6 +149,7 @@ impl Default for Config {
             application_name: None,
             simple_queries: true,
             log: Log::default(),
+            notifications: Notifications::default(),
             tcp: Tcp::default(),
             databases: BTreeMap::new(),
             users: BTreeMap::new(),

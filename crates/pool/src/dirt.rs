@@ -35,6 +35,11 @@ impl Dirt {
         self.0 & other.0 != 0
     }
 
+    /// Without what was undone.
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// What a command tag tells. SET tells nothing here: see [`SetKind`].
     pub(crate) fn of_tag(tag: &[u8]) -> Self {
         match tag {

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use howdah_wire::startup::CancelKey;
 
 use crate::{
-    Refusal, Transfer,
+    Channel, Refusal, Transfer,
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
 };
 
@@ -68,6 +68,19 @@ pub trait Io {
     /// This worker has clients of `pool` waiting and may open no more servers: have every other
     /// worker call [`crate::Core::server_wanted`]. May be dropped if there is one worker.
     fn want_server(&mut self, pool: PoolId);
+
+    /// Have the dedicated connection of the database that `home` is of listen to `channels` for `client`, and
+    /// report [`crate::Core::heard`] when it does, or why it cannot; then what comes there by
+    /// [`crate::Core::notified`]. With `again` the client listens to them already and waits for nothing: it
+    /// is told when they are listened to that it may have missed some, by [`crate::Core::missed`].
+    fn listen(&mut self, client: ClientId, home: PoolId, channels: Vec<Channel>, again: bool) {
+        let _ = (client, home, channels, again);
+    }
+
+    /// `client` is not to hear of `channels` any more; of none if it is `None`. It may be gone.
+    fn unlisten(&mut self, client: ClientId, home: PoolId, channels: Option<Vec<Channel>>) {
+        let _ = (client, home, channels);
+    }
 
     /// Take the idle `server` out of the loop and give its socket, with `transfer`, to worker `to`,
     /// which calls [`crate::Core::adopt_server`].

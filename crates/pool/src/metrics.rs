@@ -25,6 +25,11 @@ pub const METRICS: &[Description] = &[
     ASSIGNMENTS,
     CLIENT_BYTES,
     SERVER_BYTES,
+    NOTIFICATIONS,
+    NOTIFICATIONS_DROPPED,
+    NOTIFICATION_GAPS,
+    LISTENING_CLIENTS,
+    LISTENER_UP,
     TRANSACTION_SECONDS,
     QUERY_SECONDS,
     WAIT_SECONDS,
@@ -73,6 +78,31 @@ const SERVER_BYTES: Description =
     Description::counter("howdah_pool_server_bytes_total", "Bytes received from servers.")
         .unit(Unit::Bytes)
         .labels(POOL);
+const NOTIFICATIONS: Description = Description::counter(
+    "howdah_pool_notifications_total",
+    "Notifications for clients of shared servers, each once for each client that it is for.",
+)
+.labels(POOL);
+const NOTIFICATIONS_DROPPED: Description = Description::counter(
+    "howdah_pool_notifications_dropped_total",
+    "Notifications that were dropped because a client did not take them in time.",
+)
+.labels(POOL);
+const NOTIFICATION_GAPS: Description = Description::counter(
+    "howdah_pool_notification_gaps_total",
+    "Times that a client was told that notifications may be missing, because a connection was lost.",
+)
+.labels(POOL);
+const LISTENING_CLIENTS: Description = Description::gauge(
+    "howdah_pool_listening_clients",
+    "Clients for which the dedicated connection of a database listens.",
+)
+.labels(&["database"]);
+const LISTENER_UP: Description = Description::gauge(
+    "howdah_pool_listener_up",
+    "Whether the dedicated connection of a database is there, 0 or 1.",
+)
+.labels(&["database"]);
 const TRANSACTION_SECONDS: Description = Description::histogram(
     "howdah_pool_transaction_seconds",
     "How long transactions had their servers.",
@@ -178,6 +208,13 @@ impl Control {
             show(registry, [("database", database), ("user", user)], &counts, &tally.since(before));
             *before = tally;
         }
+        for hub in &view.listeners {
+            let labels = [("database", hub.database.as_str())];
+            let clients = u32::try_from(hub.clients).unwrap_or(u32::MAX);
+            registry.gauge_with(&LISTENING_CLIENTS, &labels).set(f64::from(clients));
+            let is_up = f64::from(u8::from(hub.process_id.is_some()));
+            registry.gauge_with(&LISTENER_UP, &labels).set(is_up);
+        }
         show_members(registry, &view, known);
     }
 }
@@ -245,6 +282,9 @@ fn show(registry: &Registry, labels: [(&str, &str); 2], counts: &Counts, more: &
         (&ASSIGNMENTS, more.assignments),
         (&CLIENT_BYTES, more.client_bytes),
         (&SERVER_BYTES, more.server_bytes),
+        (&NOTIFICATIONS, more.notifications),
+        (&NOTIFICATIONS_DROPPED, more.notifications_dropped),
+        (&NOTIFICATION_GAPS, more.notification_gaps),
     ] {
         registry.counter_with(description, &labels).add(value);
     }

@@ -146,6 +146,9 @@ pub(crate) enum Audience {
     /// The pooler, which gives back what the client began with, after a RESET: the client has been
     /// told that all is well.
     PutBack,
+    /// The pooler, which asks what the server listens to, when a transaction has ended that did something
+    /// about that: an error is the end of the link.
+    Listens,
     /// The pooler, which cleans up: an error is the end of the server.
     Cleaning,
 }

@@ -8,6 +8,7 @@ use crate::{
     ids::{ClientId, PoolId},
     inlet::Inlet,
     limits::Permits,
+    listen::Undertaking,
     owed::Owed,
     prepared::ServerStatements,
     put_back::{self, ResettingPortal, Woven},
@@ -80,6 +81,8 @@ pub(crate) struct Server {
     pub(crate) put_back_due: bool,
     /// The query string that was sent in the place of the client's.
     pub(crate) woven: Option<Box<Woven>>,
+    /// What its client's transaction does to what that listens to.
+    pub(crate) listening: Option<Box<Undertaking>>,
     /// A portal of the client's that puts settings back when it is run.
     pub(crate) resetting: Option<Box<ResettingPortal>>,
     /// Such a statement may be under way: what comes behind it has to wait.
@@ -122,6 +125,7 @@ impl Server {
             put_back: Vec::new(),
             put_back_due: false,
             woven: None,
+            listening: None,
             resetting: None,
             holds_back: false,
             deallocates: None,
@@ -140,6 +144,7 @@ impl Server {
         self.put_back.clear();
         self.put_back_due = false;
         self.woven = None;
+        self.listening = None;
         self.resetting = None;
         self.holds_back = false;
         self.deallocates = None;

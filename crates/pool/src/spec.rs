@@ -52,6 +52,9 @@ pub struct PoolSpec {
     pub check: Option<Check>,
     /// Whether the server that was used longest ago is used first, instead of the one used last.
     pub round_robin: bool,
+    /// Where servers are shared: how many bytes of notifications are kept for a client that cannot be told
+    /// now. `None` leaves LISTEN to the servers, where it ends with the transaction.
+    pub listen_bytes: Option<usize>,
     /// Whether clients may use the simple query protocol.
     pub simple_queries: bool,
     /// Servers beyond the pool's size, for when clients have waited too long.
@@ -131,6 +134,7 @@ impl PoolSpec {
             reset: None,
             check: None,
             round_robin: false,
+            listen_bytes: Some(1 << 20),
             simple_queries: true,
             reserve: None,
             greeting: Arc::default(),

@@ -11,6 +11,7 @@ use hashbrown::HashSet;
 use crate::{
     deallocate,
     dirt::{Dirt, SetKind},
+    listen,
     put_back::touches_settings,
 };
 
@@ -36,6 +37,7 @@ pub(crate) struct Statement {
 /// does, and then nothing has to be looked for each time.
 pub(crate) fn is_plain(sql: &[u8]) -> bool {
     !deallocate::begins(sql)
+        && !listen::begins(sql)
         && !touches_settings(sql)
         && SetKind::of_text(sql, |_| false) == SetKind::NotSet
 }

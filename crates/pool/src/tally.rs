@@ -30,6 +30,12 @@ pub struct Tally {
     pub binds: u64,
     /// Clients that logged in.
     pub logins: u64,
+    /// Notifications for clients, each as often as there are clients that it is for.
+    pub notifications: u64,
+    /// The same of those that were dropped because a client did not take them in time.
+    pub notifications_dropped: u64,
+    /// How often a client was told that it may have missed some, because a connection was lost.
+    pub notification_gaps: u64,
 }
 
 impl Tally {
@@ -48,6 +54,11 @@ impl Tally {
             server_parses: self.server_parses.saturating_sub(before.server_parses),
             binds: self.binds.saturating_sub(before.binds),
             logins: self.logins.saturating_sub(before.logins),
+            notifications: self.notifications.saturating_sub(before.notifications),
+            notifications_dropped: self
+                .notifications_dropped
+                .saturating_sub(before.notifications_dropped),
+            notification_gaps: self.notification_gaps.saturating_sub(before.notification_gaps),
         }
     }
 }
@@ -66,6 +77,9 @@ impl AddAssign<&Self> for Tally {
         self.server_parses += other.server_parses;
         self.binds += other.binds;
         self.logins += other.logins;
+        self.notifications += other.notifications;
+        self.notifications_dropped += other.notifications_dropped;
+        self.notification_gaps += other.notification_gaps;
     }
 }
 

@@ -20,6 +20,7 @@ mod entrance;
 mod front;
 mod group;
 mod helpers;
+mod hub;
 mod link;
 mod listening;
 mod lookup;
@@ -47,6 +48,7 @@ use howdah_net::{ListenError, Listener, PassedSocket, Poller};
 
 pub use self::{
     control::Control,
+    hub::HubReport,
     reload::{Origin, ReloadError, Reloaded},
 };
 use self::{

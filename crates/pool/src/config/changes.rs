@@ -17,8 +17,9 @@ use howdah_route::RoleWish;
 
 use super::{
     ApplicationName, Auth, AuthMethod, ClusterSettings, Config, Database, Hints, HostOrder,
-    KeyedTables, Limits, Listen, Log, Place, PoolMode, ProxySource, Routing, ServerEntry,
-    ShardEntry, Sharding, Sizes, StoredSecret, Tcp, Timeouts, Tls, TlsLeg, User, Value,
+    KeyedTables, Limits, Listen, Log, Notifications, Place, PoolMode, ProxySource, Routing,
+    ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, Timeouts, Tls, TlsLeg, User,
+    Value,
 };
 use crate::{cluster::Strategy, hba::Hba};
 
@@ -118,7 +119,8 @@ by_fields! {
     Config => Config {
         listen, workers, mode, sizes, limits, timeouts, auth, tls, tracked_parameters,
         ignored_startup_parameters, reset_query, reset_query_always, max_prepared_statements,
-        check_query, round_robin, application_name, simple_queries, log, tcp, databases, users, admin_users,
+        check_query, round_robin, application_name, simple_queries, log, notifications,
+        tcp, databases, users, admin_users,
         stats_users,
     }
     Listen => Listen {
@@ -141,6 +143,7 @@ by_fields! {
         method, file, hba_file, ident_file, hba, user, dbname, query, scram_iterations,
     }
     Log => Log { connections, disconnections, pooler_errors, stats, stats_period }
+    Notifications => Notifications { enabled, client_bytes }
     Tcp => Tcp {
         keepalive, keepalive_idle, keepalive_interval, keepalive_count, user_timeout, buffer_bytes,
     }

@@ -152,6 +152,9 @@ mod tests {
             server-lifetime = "250ms"
             [pool.log]
             stats = false
+            [pool.notifications]
+            enabled = false
+            client-bytes = 7
             [pool.tcp]
             keepalive-count = 3
             [pool.auth]

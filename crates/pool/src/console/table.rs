@@ -2,6 +2,7 @@
 //! name, type, and how its value is got. Names, order and types are PgBouncer's, whose tools read them.
 
 mod config;
+mod listeners;
 mod lists;
 mod members;
 mod peers;
@@ -20,6 +21,7 @@ pub(crate) enum Show {
     Databases,
     DnsHosts,
     DnsZones,
+    Listeners,
     Lists,
     Mem,
     Members,
@@ -46,6 +48,7 @@ const NAMES: &[(&str, Show)] = &[
     ("DATABASES", Show::Databases),
     ("DNS_HOSTS", Show::DnsHosts),
     ("DNS_ZONES", Show::DnsZones),
+    ("LISTENERS", Show::Listeners),
     ("LISTS", Show::Lists),
     ("MEM", Show::Mem),
     ("MEMBERS", Show::Members),
@@ -143,6 +146,7 @@ impl Show {
                 | Self::Config
                 | Self::DnsHosts
                 | Self::DnsZones
+                | Self::Listeners
                 | Self::Mem
                 | Self::Members
                 | Self::PeerPools
@@ -169,6 +173,7 @@ impl Show {
             Self::Databases => of(pools::DATABASES),
             Self::DnsHosts => of(lists::DNS_HOSTS),
             Self::DnsZones => of(lists::DNS_ZONES),
+            Self::Listeners => of(listeners::COLUMNS),
             Self::Lists => of(lists::LISTS),
             Self::Mem => of(lists::MEM),
             Self::Members => of(members::MEMBERS),
@@ -199,6 +204,7 @@ impl Show {
             Self::DnsHosts | Self::DnsZones | Self::Mem | Self::PeerPools | Self::Peers => {
                 Vec::new()
             }
+            Self::Listeners => listeners::rows(view),
             Self::Lists => lists::lists(view),
             Self::Members => members::members(view),
             Self::Pools => pools::pools(view),

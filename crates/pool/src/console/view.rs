@@ -10,7 +10,7 @@ use std::{
 use howdah_connect::Endpoint;
 
 use crate::{
-    MemberReport, Time,
+    HubReport, MemberReport, Time,
     config::{Config, PoolSettings},
     core::{ClientPhase, Counts, ServerPhase},
     spec::Mode,
@@ -39,6 +39,8 @@ pub struct View {
     pub is_suspended: bool,
     /// Servers of databases that have several, of those that somebody has used.
     pub members: Vec<MemberView>,
+    /// Dedicated connections that listen for clients, of databases for which there was one.
+    pub listeners: Vec<HubReport>,
     /// The same moment on the workers' clock.
     pub now: Time,
     /// How many clients are on their way in.

@@ -4,7 +4,7 @@ use howdah_wire::{Backend, Header};
 
 use super::{
     Core, Mutant,
-    reply::{self, Listener, Reply},
+    reply::{Listener, Reply},
 };
 use crate::{
     Io,
@@ -77,8 +77,18 @@ impl Core {
         let Self { wishes, statements, to_server, pools, .. } = self;
         let Pool { spec, tally, .. } = pools[server.pool.index()].as_mut().expect("it has servers");
         let refuses_blocks = spec.mode == Mode::Statement;
-        let mut listener =
-            Listener { server, client, refuses_blocks, wishes, statements, to_server, tally, now };
+        let listens = spec.mode != Mode::Session && spec.listen_bytes.is_some();
+        let mut listener = Listener {
+            server,
+            client,
+            listens,
+            refuses_blocks,
+            wishes,
+            statements,
+            to_server,
+            tally,
+            now,
+        };
         if twice
             && let Some(entry) = listener.server.owed.front()
             && let Some(reply) = entry.request.reply_here()
@@ -90,7 +100,10 @@ impl Core {
             listener.server.since = self.now; // From now on it waits for the client.
         }
         match linked {
-            Some(client) => self.flush_client(client, input, io),
+            Some(client) => {
+                self.flush_client(client, input, io);
+                self.follow_listens(client, io);
+            }
             None => self.to_client.clear(),
         }
         if !self.to_server.is_empty() {
@@ -197,11 +210,16 @@ fn walk(
         let start = *at + Header::BYTES;
         let body = match input.get(start..start + header.body_bytes as usize) {
             Some(body) => body,
-            None if reply::needs_body(kind, header.body_bytes) => return End::Starved,
+            None if listener.needs_body(kind, header.body_bytes) => return End::Starved,
             None => &[],
         };
         let fate = match listener.hear(kind, body) {
-            Reply::Forward => Fate::Forward,
+            Reply::Forward => {
+                if kind == Backend::ReadyForQuery && body == b"I" {
+                    listener.tell_news(to_client);
+                }
+                Fate::Forward
+            }
             Reply::Swallow => Fate::Drop,
             Reply::Replace(by) => {
                 to_client.make(|buf| buf.extend_from_slice(&by));

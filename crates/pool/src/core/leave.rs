@@ -26,6 +26,9 @@ impl Core {
     /// A client is gone: what it leaves behind on its server is ended.
     pub(super) fn client_left(&mut self, id: ClientId, io: &mut dyn Io) {
         let Some(client) = self.remove_client(id) else { return };
+        if client.listens.is_some() {
+            io.unlisten(id, client.home, None);
+        }
         if let Some(id) = client.server() {
             let runs = self.servers.get(id).is_some_and(|server| server.owed.is_for_client());
             if runs && client.inlet.at_boundary() {
@@ -38,6 +41,9 @@ impl Core {
     /// A client says goodbye. What it asked for before that is done, as a server would do it.
     pub(super) fn say_goodbye(&mut self, id: ClientId, io: &mut dyn Io) {
         let Some(client) = self.remove_client(id) else { return };
+        if client.listens.is_some() {
+            io.unlisten(id, client.home, None);
+        }
         io.close(Peer::Client(id));
         if let Some(server) = client.server() {
             self.clean_up(server, client.inlet.padding(), io);
@@ -198,6 +204,7 @@ impl Core {
                 let Some(client) = self.clients.get_mut(id) else { return };
                 client.backlogged = false;
                 let server = client.server();
+                self.tell_news(id, io);
                 self.update_pause(peer, io);
                 if let Some(server) = server {
                     self.update_pause(Peer::Server(server), io);

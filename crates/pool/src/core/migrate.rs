@@ -7,7 +7,7 @@ use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use super::Core;
 use crate::{
-    Io,
+    Channel, Io,
     client::{Client, ClientState},
     ids::{ClientId, PoolId},
     login::{CancelSecret, ClientLogin},
@@ -39,6 +39,8 @@ pub struct Migrant {
     pub role: Option<RoleWish>,
     /// Where its requests go, by what it has said since.
     pub said: Said,
+    /// The channels that it listens to.
+    pub channels: Vec<Channel>,
 }
 
 /// One whose statements have more bytes than this stays where it is.
@@ -69,6 +71,7 @@ impl Core {
             unnamed: client.statements.unnamed,
             role: client.own_role,
             said: client.routing.map(|routing| routing.session.said()).unwrap_or_default(),
+            channels: client.listens.iter().flat_map(|it| it.committed()).cloned().collect(),
         };
         Some((client.home, migrant))
     }
@@ -85,8 +88,18 @@ impl Core {
         if !self.has_pool(pool) {
             return None;
         }
-        let Migrant { version, key, age, wishes, startup, statements, unnamed, role, said } =
-            migrant;
+        let Migrant {
+            version,
+            key,
+            age,
+            wishes,
+            startup,
+            statements,
+            unnamed,
+            role,
+            said,
+            channels,
+        } = migrant;
         // It has a key already, so nothing random is needed for one.
         let secret = CancelSecret([0; 32]);
         let login = ClientLogin { pool, version, secret, settings: Vec::new(), role: None };
@@ -105,6 +118,9 @@ impl Core {
         }
         client.statements.set_unnamed(&unnamed, is_plain(sql_of(&unnamed)));
         self.resume(&mut client, said);
+        if !channels.is_empty() {
+            client.listens.get_or_insert_default().restore(channels.into_iter());
+        }
         client.foreign_key = Some(Box::new(key.clone()));
         let id = self.clients.insert(client);
         self.foreign_keys.insert(key, id);
@@ -148,6 +164,7 @@ fn may_go(client: &Client) -> bool {
         && !client.backlogged
         && !client.cut_off
         && client.routing.as_ref().is_none_or(|routing| routing.is_at_rest())
+        && !client.listens.as_ref().is_some_and(|it| it.has_news())
         && named.iter().map(|(name, it)| name.len() + it.text.len()).sum::<usize>()
             + client.statements.unnamed.len()
             <= STATEMENT_BYTES_MAX

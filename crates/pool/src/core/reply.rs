@@ -38,7 +38,7 @@ pub(super) enum Reply {
 
 /// Whether a message is looked at beyond its header, so that it has to be held until it is whole.
 /// These are short; all others may stream, errors of unusual length too.
-pub(super) fn needs_body(kind: Backend, body_bytes: u32) -> bool {
+fn needs_body(kind: Backend, body_bytes: u32) -> bool {
     match kind {
         Backend::ReadyForQuery | Backend::ParameterStatus | Backend::CommandComplete => true,
         Backend::ErrorResponse => body_bytes <= ERROR_BYTES_MAX,
@@ -53,6 +53,8 @@ const ERROR_BYTES_MAX: u32 = 8192;
 pub(super) struct Listener<'a> {
     pub(super) server: &'a mut Server,
     pub(super) client: Option<&'a mut Client>,
+    /// Whether the pooler follows what clients listen to.
+    pub(super) listens: bool,
     /// Whether transaction blocks are refused.
     pub(super) refuses_blocks: bool,
     pub(super) wishes: &'a mut WishTable,
@@ -63,6 +65,13 @@ pub(super) struct Listener<'a> {
 }
 
 impl Listener<'_> {
+    /// See [`needs_body`]; names of channels are short, too.
+    pub(super) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
+        let lists = kind == Backend::DataRow
+            && self.server.owed.front().is_some_and(|it| it.audience == Audience::Listens);
+        lists || needs_body(kind, body_bytes)
+    }
+
     /// Counts a message off. Of kinds that need no body, `body` is empty if it is not all there.
     #[inline]
     pub(super) fn hear(&mut self, kind: Backend, body: &[u8]) -> Reply {
@@ -72,6 +81,9 @@ impl Listener<'_> {
             && let Some(reply) = self.unweave(kind, body)
         {
             return reply;
+        }
+        if audience == Audience::Listens && kind == Backend::DataRow {
+            self.hear_channel(body);
         }
         let Some(front) = self.server.owed.front() else { return Reply::Unexpected };
         let answered = match (kind, &front.request) {
@@ -103,7 +115,17 @@ impl Listener<'_> {
                     self.settings_done();
                 } else if !self.server.put_back.is_empty() && audience == Audience::Client {
                     self.server.owed.pop();
-                    return self.put_back();
+                    return match self.put_back() {
+                        Reply::Forward => self.ask_what_is_heard(),
+                        reply => reply,
+                    };
+                } else if self.server.listening.is_some() {
+                    self.server.owed.pop();
+                    return match audience {
+                        Audience::Listens => self.know_what_is_heard(),
+                        Audience::Client => self.ask_what_is_heard(),
+                        _ => Reply::Swallow,
+                    };
                 }
                 true
             }
@@ -111,9 +133,8 @@ impl Listener<'_> {
                 self.completed(body);
                 matches!(self.server.owed.front().map(|e| &e.request), Some(Request::Execute))
             }
-            (Backend::NoticeResponse | Backend::NotificationResponse, _) => {
-                return self.for_client();
-            }
+            (Backend::NoticeResponse, _) => return self.for_client(),
+            (Backend::NotificationResponse, _) => return self.notification(),
             (Backend::ParameterStatus, _) => return self.parameter(body, audience),
             (Backend::ErrorResponse, _) => return self.error(body, audience),
             (Backend::CopyInResponse, Request::Query(_) | Request::Execute) => {
@@ -158,7 +179,8 @@ impl Listener<'_> {
     /// What a server may say without being asked.
     fn unasked(&mut self, kind: Backend, body: &[u8]) -> Reply {
         match kind {
-            Backend::NoticeResponse | Backend::NotificationResponse => self.for_client(),
+            Backend::NoticeResponse => self.for_client(),
+            Backend::NotificationResponse => self.notification(),
             Backend::ParameterStatus => self.parameter(body, Audience::Client),
             Backend::ErrorResponse if matches!(self.server.state, ServerState::Linked(_)) => {
                 Reply::Forward
@@ -171,6 +193,11 @@ impl Listener<'_> {
 
     fn for_client(&self) -> Reply {
         if self.client.is_some() { Reply::Forward } else { Reply::Swallow }
+    }
+
+    /// What a server tells of its own channels is told by the dedicated connection.
+    fn notification(&self) -> Reply {
+        if self.listens { Reply::Swallow } else { self.for_client() }
     }
 
     /// A statement has ended well: what it left behind is noted.
@@ -210,9 +237,16 @@ impl Listener<'_> {
                 }
                 if let Some(client) = self.client.as_deref_mut() {
                     client.statements.named.clear();
+                    if tag == b"DISCARD ALL"
+                        && let Some(listens) = &mut client.listens
+                    {
+                        listens.settle_for_none();
+                        server.listening = None;
+                    }
                 }
             }
             b"DEALLOCATE" if matches!(front.request, Request::Execute) => self.deallocated(),
+            b"LISTEN" | b"UNLISTEN" => self.channels_changed(tag),
             _ => server.dirt |= Dirt::of_tag(tag),
         }
     }
@@ -278,7 +312,7 @@ impl Listener<'_> {
     pub(super) fn error(&mut self, body: &[u8], audience: Audience) -> Reply {
         match audience {
             Audience::Settings | Audience::Begin => return Reply::Break(setting_refused(body)),
-            Audience::Cleaning => return Reply::Break(Refusal::ServerLost),
+            Audience::Cleaning | Audience::Listens => return Reply::Break(Refusal::ServerLost),
             Audience::Client | Audience::Pooler | Audience::PutBack => {}
         }
         if self.server.status == TransactionStatus::InTransaction {
@@ -290,10 +324,12 @@ impl Listener<'_> {
         if let Some(reply) = self.outdated(body) {
             return reply;
         }
+        let refusal = self.server.listening.as_mut().and_then(|it| it.refusal.take());
         let instead = match self.server.owed.front().map(|entry| &entry.request) {
             Some(Request::Query(_) | Request::Function | Request::Sync) | None => {
-                return Reply::Forward;
+                return refusal.map_or(Reply::Forward, Reply::Replace);
             }
+            _ if refusal.is_some() => refusal,
             Some(Request::ParseAgain(name))
                 if memchr::memmem::find(body, b"C42P05\0").is_some() =>
             {

@@ -15,6 +15,7 @@ use howdah_wire::{
 };
 
 use super::{
+    listen::Before,
     own::Own,
     rewrite::{Message, Rewriter, Rewritten},
     route::{Roads, Way, refuse_batch, write_answer, write_refusal},
@@ -40,6 +41,8 @@ pub(super) struct Upstream<'a> {
     pub(super) to_client: &'a mut Gather,
     /// Whether others will use the server after this transaction.
     pub(super) shares: bool,
+    /// Whether the pooler follows what it listens to.
+    pub(super) listens: bool,
     /// Whether it may send Query.
     pub(super) simple_queries: bool,
     /// What the client sent.
@@ -80,6 +83,7 @@ impl Judge for Upstream<'_> {
             Frontend::Sync if server.copying_in => {}
             Frontend::Sync => {
                 self.rewriter.end_batch(self.input);
+                self.forget_early();
                 self.rewriter.server.owed.push(Request::Sync);
             }
             Frontend::Flush => self.answer_here(),
@@ -249,7 +253,7 @@ impl Upstream<'_> {
 
     /// Has the client wait until everything it asked for is answered; `None` if it is. A server that
     /// waits for COPY data answers nothing more: there the server is to judge what comes.
-    fn stall(&mut self) -> Option<Rewritten> {
+    pub(super) fn stall(&mut self) -> Option<Rewritten> {
         self.answer_here();
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
         let quiet = server.owed.is_empty() && !server.inlet.is_inside_forwarded();
@@ -284,7 +288,10 @@ impl Upstream<'_> {
             rewriter.begin_batch();
         }
         let rewritten = if kind == Frontend::Execute {
-            rewriter.execute(message)
+            match self.listening_execute(message) {
+                Some(rewritten) => rewritten,
+                None => self.rewriter.execute(message),
+            }
         } else if rewriter.statements_max == 0 {
             self.passed_on(kind, message)
         } else {
@@ -364,7 +371,19 @@ impl Upstream<'_> {
         {
             return rewritten;
         }
-        let woven = self.woven(message);
+        if self.waits_for_channels(message) {
+            return Rewritten::Stop(Stop::Starved);
+        }
+        let ops = self.channel_ops(message);
+        if !ops.is_empty()
+            && let Some(rewritten) = self.before_listening(&ops)
+        {
+            return match rewritten {
+                Before::Wait(rewritten) => rewritten,
+                Before::Refuse(error) => self.refuse_query(error),
+            };
+        }
+        let woven = if ops.is_empty() { self.woven(message) } else { self.woven_ops(message) };
         if woven.is_some()
             && let Some(stalled) = self.stall()
         {
@@ -373,7 +392,8 @@ impl Upstream<'_> {
         let set_kind = self.note_query(message);
         let Rewriter { server, to_server, .. } = &mut self.rewriter;
         server.batch_open = false; // ReadyForQuery ends it as Sync would.
-        server.holds_back = !server.put_back.is_empty() || woven.is_some();
+        server.holds_back =
+            !server.put_back.is_empty() || woven.is_some() || server.listening.is_some();
         server.owed.push(Request::Query(set_kind));
         let Some(woven) = woven else { return Rewritten::AsIs };
         to_server.make(|buf| {
@@ -391,7 +411,7 @@ impl Upstream<'_> {
             return None;
         }
         let sql = message.body.strip_suffix(b"\0").filter(|sql| touches_settings(sql))?;
-        weave(sql, startup, server.status != TransactionStatus::Idle)
+        weave(sql, startup, server.status != TransactionStatus::Idle, |_| None)
     }
 
     /// What becomes of a query string that deallocates what the client prepared by protocol; `None` if

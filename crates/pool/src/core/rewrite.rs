@@ -46,6 +46,8 @@ pub(super) struct Rewriter<'a> {
     pub(super) server: &'a mut Server,
     pub(super) statements: &'a Statements,
     pub(super) statements_max: usize,
+    /// Whether what the client listens to is followed.
+    pub(super) listens: bool,
     pub(super) tally: &'a mut Tally,
     pub(super) to_server: &'a mut Gather,
 }
@@ -71,7 +73,7 @@ impl<'a> Message<'a> {
     }
 
     /// A string at `start`, and where the next field begins.
-    fn string(&self, start: usize) -> Option<(&'a [u8], usize)> {
+    pub(super) fn string(&self, start: usize) -> Option<(&'a [u8], usize)> {
         let rest = self.body.get(start..)?;
         let end = memchr::memchr(0, rest)?;
         Some((&rest[..end], start + end + 1))
@@ -123,7 +125,8 @@ impl Rewriter<'_> {
     #[inline]
     pub(super) fn end_batch(&mut self, input: &[u8]) {
         self.server.again.end(self.to_server, input);
-        self.server.holds_back = !self.server.put_back.is_empty();
+        self.server.holds_back =
+            !self.server.put_back.is_empty() || self.server.listening.is_some();
         self.server.batch_open = false;
         self.server.skipping = false;
     }
@@ -278,6 +281,9 @@ impl Rewriter<'_> {
         if !matches!(rewritten, Rewritten::Stop(_)) {
             self.server.owed.push(Request::Bind(to.id));
             self.tally.binds += u64::from(to.id != 0);
+            if self.listens && (!to.is_plain || self.server.listening.is_some()) {
+                self.note_listening(portal, name);
+            }
             let may_reset = !to.is_plain || self.server.resetting.is_some();
             if may_reset && !self.client.startup.list().is_empty() {
                 self.note_resetting(portal, name);
@@ -286,13 +292,18 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Notes a portal that will put settings back when it is run.
-    fn note_resetting(&mut self, portal: &[u8], statement: &[u8]) {
+    /// What was prepared by a name, or without one.
+    pub(super) fn text_of(&self, statement: &[u8]) -> Option<&[u8]> {
         let ClientStatements { named, unnamed, .. } = &self.client.statements;
-        let text = match statement {
+        match statement {
             b"" => Some(&unnamed[..]),
             name => named.get(name).map(|statement| &*statement.text),
-        };
+        }
+    }
+
+    /// Notes a portal that will put settings back when it is run.
+    fn note_resetting(&mut self, portal: &[u8], statement: &[u8]) {
+        let text = self.text_of(statement);
         let back = text.and_then(|text| put_back_by(sql_of(text), self.client.startup.list()));
         let resetting = &mut self.server.resetting;
         if let Some((back, is_local)) = back {
@@ -499,7 +510,7 @@ pub(super) fn parse(buf: &mut Vec<u8>, statement: &Statement) {
     buf.extend_from_slice(&statement.text);
 }
 
-fn write_header(buf: &mut Vec<u8>, kind: Frontend, body_bytes: usize) {
+pub(super) fn write_header(buf: &mut Vec<u8>, kind: Frontend, body_bytes: usize) {
     buf.push(kind.tag().0);
     buf.extend_from_slice(&length(body_bytes));
 }

@@ -14,6 +14,7 @@ use crate::{
     client::{Client, Syncing},
     dirt::{Dirt, SetKind},
     gather::Gather,
+    listen,
     owed::{Audience, Request},
     put_back::ResettingPortal,
     server::Server,
@@ -26,6 +27,8 @@ const SETTER_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
 /// The same in the middle of a client's batch.
 const RESETTER: &[u8] = b"howdah_put_back";
 const RESETTER_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, $3)";
+/// What listens to the channel that stands for a statement.
+const LISTENER: &[u8] = b"howdah_listen";
 /// OIDs of `text` and `bool`.
 const TEXT: u32 = 25;
 const BOOL: u32 = 16;
@@ -100,6 +103,26 @@ pub(super) fn set_in_batch(server: &mut Server, noted: &ResettingPortal, to: &mu
             ask(Request::Close(None));
             close(buf, Target::Portal(RESETTER)).expect(NO_ZERO_BYTE);
         }
+    });
+}
+
+/// Queues a LISTEN to the channel that stands for a statement, in the client's batch.
+pub(super) fn listen_in_batch(server: &mut Server, number: u32, to: &mut Gather) {
+    let mut ask = |request| server.owed.push_for(Audience::Pooler, request);
+    let sql = format!("LISTEN \"{}\"", listen::token(number));
+    to.make(|buf| {
+        ask(Request::Close(None));
+        close(buf, Target::Statement(LISTENER)).expect(NO_ZERO_BYTE);
+        ask(Request::Parse(None));
+        parse(buf, LISTENER, sql.as_bytes(), &[]).expect(NO_ZERO_BYTE);
+        ask(Request::Bind(0));
+        bind(buf, LISTENER, LISTENER, &[], [], &[]).expect(NO_ZERO_BYTE);
+        ask(Request::Execute);
+        execute(buf, LISTENER, 0).expect(NO_ZERO_BYTE);
+        ask(Request::Close(None));
+        close(buf, Target::Portal(LISTENER)).expect(NO_ZERO_BYTE);
+        ask(Request::Close(None));
+        close(buf, Target::Statement(LISTENER)).expect(NO_ZERO_BYTE);
     });
 }
 

@@ -13,6 +13,7 @@ impl Core {
         self.is_suspended = suspend;
         if !suspend {
             self.gates_turned(now, io);
+            self.tell_all_news(io);
         }
     }
 }

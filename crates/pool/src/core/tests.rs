@@ -4,6 +4,7 @@ mod cancel;
 mod cluster;
 mod doubts;
 mod hand_over;
+mod listen;
 mod outdated;
 mod release;
 mod settings;
@@ -18,8 +19,8 @@ use std::{collections::HashMap, io::IoSlice, sync::Arc, time::Duration};
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
-    Backlog, CancelSecret, ClientId, ClientLogin, Core, Io, Peer, PoolId, PoolSpec, ServerId,
-    ServerLogin, Setting, Time, Transfer, WorkerId,
+    Backlog, CancelSecret, Channel, ClientId, ClientLogin, Core, Io, Peer, PoolId, PoolSpec,
+    ServerId, ServerLogin, Setting, Time, Transfer, WorkerId,
 };
 
 /// What the core ordered.
@@ -36,6 +37,9 @@ struct Recorder {
     /// How often other workers were asked for a server.
     wants: usize,
     handed_over: Vec<(WorkerId, Box<Transfer>)>,
+    /// Channels that clients want to hear of, and do not any more.
+    listens: Vec<(ClientId, Vec<Channel>)>,
+    unlistens: Vec<(ClientId, Option<Vec<Channel>>)>,
 }
 
 impl Io for Recorder {
@@ -68,6 +72,14 @@ impl Io for Recorder {
 
     fn send_cancel(&mut self, server: ServerId, _: PoolId, key: &CancelKey) {
         self.cancels.push((server, key.clone()));
+    }
+
+    fn listen(&mut self, client: ClientId, _: PoolId, channels: Vec<Channel>, _: bool) {
+        self.listens.push((client, channels));
+    }
+
+    fn unlisten(&mut self, client: ClientId, _: PoolId, channels: Option<Vec<Channel>>) {
+        self.unlistens.push((client, channels));
     }
 
     fn want_server(&mut self, _: PoolId) {

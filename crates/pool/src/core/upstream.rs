@@ -122,6 +122,7 @@ impl Core {
         if let Some(server) = server {
             self.flush_server(server, input, io);
         }
+        self.follow_listens(id, io);
         match stop {
             Stop::Starved | Stop::Doubtful | Stop::Settled => {
                 if self.clients.get(id).is_some_and(Client::must_wait) {
@@ -163,9 +164,12 @@ impl Core {
         let shares = spec.mode != Mode::Session;
         let to_server = &mut self.to_server;
         let statements_max = if shares { spec.statements_per_server as usize } else { 0 };
-        let rewriter = Rewriter { client, server, statements, statements_max, tally, to_server };
+        let listens = shares && spec.listen_bytes.is_some();
+        let rewriter =
+            Rewriter { client, server, statements, statements_max, listens, tally, to_server };
         let simple_queries = spec.simple_queries;
-        let mut judge = Upstream { rewriter, to_client, shares, simple_queries, input, roads };
+        let mut judge =
+            Upstream { rewriter, to_client, shares, listens, simple_queries, input, roads };
         walk(&mut judge, self.body_bytes_max, input, at)
     }
 }
@@ -395,6 +399,6 @@ impl Client {
     /// Whether nothing it sends can be dealt with now.
     pub(super) fn must_wait(&self) -> bool {
         matches!(self.state, ClientState::Waiting | ClientState::Welcome)
-            || matches!(self.syncing, Syncing::Waiting | Syncing::Behind)
+            || matches!(self.syncing, Syncing::Waiting | Syncing::Behind | Syncing::Hearing)
     }
 }

@@ -20,6 +20,21 @@ pub(crate) struct Woven {
 }
 
 impl Woven {
+    /// A single statement with one of the pooler's behind it.
+    pub(crate) fn behind(statement: &[u8], added: &str) -> Self {
+        let mut woven = Self { sql: Vec::new(), ours: Vec::new(), done: 0 };
+        woven.add(statement, 1, added);
+        woven
+    }
+
+    fn add(&mut self, before: &[u8], ordinal: usize, added: &str) {
+        self.sql.extend_from_slice(before);
+        let start = self.sql.len();
+        self.sql.push(b';');
+        self.sql.extend_from_slice(added.as_bytes());
+        self.ours.push((ordinal, start, added.len() + 1));
+    }
+
     /// Whether the statement that is being answered is the pooler's.
     pub(crate) fn is_ours(&self) -> bool {
         self.ours.iter().any(|(ordinal, ..)| *ordinal == self.done)
@@ -39,7 +54,14 @@ impl Woven {
 
 /// A query string that does what the client means, if it does not by itself. `in_block` tells whether
 /// it runs in a transaction block: there alone a SET LOCAL without company does something.
-pub(crate) fn weave(sql: &[u8], startup: &[Setting], in_block: bool) -> Option<Woven> {
+///
+/// What `also` gives for a statement is put behind it, too.
+pub(crate) fn weave(
+    sql: &[u8],
+    startup: &[Setting],
+    in_block: bool,
+    mut also: impl FnMut(&[u8]) -> Option<String>,
+) -> Option<Woven> {
     let mut woven = Woven { sql: Vec::new(), ours: Vec::new(), done: 0 };
     let (mut at, mut copied, mut ordinal) = (0, 0, 0);
     while let Some(length) = statement_bytes(&sql[at..]) {
@@ -54,7 +76,11 @@ pub(crate) fn weave(sql: &[u8], startup: &[Setting], in_block: bool) -> Option<W
         }
         ordinal += 1;
         let is_last = sql[at..].iter().all(|byte| byte.is_ascii_whitespace() || *byte == b';');
-        if let Some((back, is_local)) = put_back_by(statement, startup)
+        if let Some(added) = also(statement) {
+            woven.add(&sql[copied..end], ordinal, &added);
+            copied = end;
+            ordinal += 1;
+        } else if let Some((back, is_local)) = put_back_by(statement, startup)
             && (!is_last || is_local && in_block)
         {
             woven.sql.extend_from_slice(&sql[copied..end]);
@@ -70,6 +96,17 @@ pub(crate) fn weave(sql: &[u8], startup: &[Setting], in_block: bool) -> Option<W
     }
     woven.sql.extend_from_slice(&sql[copied..]);
     (!woven.ours.is_empty()).then_some(woven)
+}
+
+/// The statements of a query string, as far as their ends are beyond doubt.
+pub(crate) fn plain_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = sql.get(at..).filter(|rest| !rest.is_empty())?;
+        let length = statement_bytes(rest)?;
+        at += length + 1;
+        Some(&rest[..length])
+    })
 }
 
 /// How long the statement in front is, without its semicolon. `None` where bytes could mean something
@@ -135,7 +172,7 @@ mod tests {
 
     fn woven(sql: &str, in_block: bool) -> Option<String> {
         let startup = [Setting::new("TimeZone", "CET"), Setting::new("my.own", r"it's\")];
-        let woven = weave(sql.as_bytes(), &startup, in_block)?;
+        let woven = weave(sql.as_bytes(), &startup, in_block, |_| None)?;
         let ours = woven.ours.iter().map(|(ordinal, ..)| ordinal.to_string());
         Some(format!("{} {}", ours.collect::<String>(), String::from_utf8(woven.sql).unwrap()))
     }
@@ -186,7 +223,7 @@ mod tests {
     #[test]
     fn positions_are_those_of_the_clients_text() {
         let sql = b"reset timezone; select boom";
-        let woven = weave(sql, &[Setting::new("TimeZone", "CET")], false).unwrap();
+        let woven = weave(sql, &[Setting::new("TimeZone", "CET")], false, |_| None).unwrap();
         let at = memchr::memmem::find(&woven.sql, b"boom").unwrap() + 1;
         assert_eq!(woven.position(at), memchr::memmem::find(sql, b"boom").unwrap() + 1);
         assert_eq!(woven.position(1), 1);

@@ -36,6 +36,9 @@ pub(super) struct Backend {
     /// Locks, channels and tables that outlive transactions.
     leftovers: Vec<&'static str>,
     left_by: Option<u32>,
+    /// Channels that are listened to, and what the transaction does to them: `None` ends all.
+    channels: Vec<String>,
+    pending: Vec<Option<String>>,
     /// Client whose statement runs or ran last.
     pub(super) owner: Option<u32>,
     /// The same, of what was fed last.
@@ -275,6 +278,9 @@ impl Backend {
                 self.complete("BEGIN");
             }
             "COMMIT" | "ROLLBACK" => {
+                if upper == "ROLLBACK" || self.failed {
+                    self.pending.clear();
+                }
                 (self.in_block, self.failed) = (false, false);
                 self.complete(&upper);
             }
@@ -326,11 +332,19 @@ impl Backend {
             }
             "LISTEN" => {
                 self.leave("channel");
+                self.pending.push(Some(rest.trim_matches('"').to_owned()));
                 self.complete("LISTEN");
             }
             "UNLISTEN" => {
                 self.clean("channel");
+                self.pending.push(None);
                 self.complete("UNLISTEN");
+            }
+            "SELECT" if rest.contains("pg_listening_channels") => {
+                for channel in self.channels.clone() {
+                    self.row(&channel);
+                }
+                self.complete("SELECT 1");
             }
             "SELECT" if rest.contains("unlock_all") => {
                 self.clean("lock");
@@ -479,6 +493,12 @@ impl Backend {
         }
         if !self.in_block {
             self.portals.clear();
+            for channel in std::mem::take(&mut self.pending) {
+                match channel {
+                    Some(channel) => self.channels.push(channel),
+                    None => self.channels.clear(),
+                }
+            }
         }
         let status = match (self.failed, self.in_block) {
             (true, _) => TransactionStatus::Failed,
@@ -501,6 +521,7 @@ impl Backend {
         let fields = encode::essentials(Severity::Error, sqlstate.as_bytes(), message.as_bytes());
         encode::error_response(&mut self.output, fields).unwrap();
         self.failed = self.in_block;
+        self.pending.clear();
         self.skipping = true;
     }
 
@@ -510,5 +531,6 @@ impl Backend {
         let fields = encode::essentials(Severity::Error, sqlstate.as_bytes(), message.as_bytes());
         encode::error_response(&mut self.output, fields).unwrap();
         self.failed = self.in_block;
+        self.pending.clear();
     }
 }

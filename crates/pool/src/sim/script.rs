@@ -235,7 +235,8 @@ impl SimClient {
             9 => {
                 let dirty = random.pick(&[
                     "set work_mem = 7",
-                    "listen x",
+                    "listen x --",
+                    "unlisten x --",
                     "select pg_advisory_lock(1)",
                     "create temp table t",
                     "prepare p as",

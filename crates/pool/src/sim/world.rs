@@ -17,8 +17,8 @@ use std::{
 use self::{hosts::Hosts, network::Link, wire::Wire};
 use super::{backend::Backend, random::Random, script::SimClient};
 use crate::{
-    Check, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reserve, Reset, ServerId, ServerRole,
-    Statements, Time, Transfer, WorkerId, cluster::Seen, core::Mutant,
+    Check, ClientId, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reserve, Reset, ServerId,
+    ServerRole, Statements, Time, Transfer, WorkerId, cluster::Seen, core::Mutant,
 };
 
 const MS: u64 = 1_000_000;
@@ -41,10 +41,16 @@ enum Event {
     Kill(usize),
     Vanish(usize),
     Cancel(usize),
-    CancelArrives { backend: usize, client: u32, server: (usize, ServerId) },
+    CancelArrives {
+        backend: usize,
+        client: u32,
+        server: (usize, ServerId),
+    },
     CancelOver(usize, ServerId),
     Drained(usize, Peer),
     Wanted(usize, PoolId, WorkerId),
+    /// A client's channels are listened to.
+    Listened(usize, ClientId),
     Adopt(usize, usize, Box<Transfer>),
     Tick,
     Ask(usize),
@@ -53,7 +59,10 @@ enum Event {
     Fail,
     Start(usize),
     Stream,
-    Promote { old: usize, new: usize },
+    Promote {
+        old: usize,
+        new: usize,
+    },
     Rejoin(usize),
     Doubted(usize),
 }
@@ -320,6 +329,9 @@ impl World {
             Event::Drained(worker, peer) => {
                 self.workers[worker].wire.slow.remove(&peer);
                 self.call(worker, |core, now, io| core.drained(peer, now, io));
+            }
+            Event::Listened(worker, client) => {
+                self.call(worker, |core, now, io| core.heard(client, Ok(()), now, io));
             }
             Event::Wanted(worker, pool, by) => {
                 self.call(worker, |core, now, io| core.server_wanted(pool, by, now, io));

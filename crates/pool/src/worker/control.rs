@@ -151,6 +151,7 @@ impl Control {
             databases,
             is_suspended,
             members,
+            listeners: self.front.hubs.reports(),
             now,
             logins,
         }
@@ -190,6 +191,12 @@ impl Control {
         takeover::pass_cancel_on(key, &self.front);
     }
 
+    /// Has workers, and those who listen for clients, look at what was ordered.
+    fn tell_of_gates(&self) {
+        self.tell(|| Mail::GatesTurned);
+        self.front.hubs.look();
+    }
+
     pub(super) fn tell(&self, mail: impl Fn() -> Mail) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
     }
@@ -211,7 +218,7 @@ impl Control {
         let may = !self.front.is_suspended();
         if may {
             self.front.directory.gates().iter().for_each(|(_, gate)| gate.set_paused(true));
-            self.tell(|| Mail::GatesTurned);
+            self.tell_of_gates();
         }
         may
     }
@@ -228,7 +235,7 @@ impl Control {
             return Err(Unfit::Suspended);
         }
         gates.iter().for_each(|(_, gate)| gate.set_paused(true));
-        self.tell(|| Mail::GatesTurned);
+        self.tell_of_gates();
         let is_in = |name: &str| gates.iter().any(|(gate, _)| gate == name);
         self.wait_until(|view| {
             // Somebody may have changed their mind.
@@ -266,7 +273,7 @@ impl Control {
         }
         let was_paused = was_suspended || gates.iter().any(|(_, gate)| gate.is_paused());
         gates.iter().for_each(|(_, gate)| gate.set_paused(false));
-        self.tell(|| Mail::GatesTurned);
+        self.tell_of_gates();
         Ok(was_paused)
     }
 
@@ -302,7 +309,7 @@ impl Control {
     pub(super) fn reconnect(&self, databases: &Databases) -> Result<(), NoDatabase> {
         let gates = self.gates(databases)?;
         gates.iter().for_each(|(_, gate)| gate.begin_epoch());
-        self.tell(|| Mail::GatesTurned);
+        self.tell_of_gates();
         Ok(())
     }
 

@@ -526,6 +526,10 @@ fn spec(
         server_limits: with(own),
         reserve: after.map(|after| Reserve { limits: with(reserve), after }),
         round_robin: config.round_robin,
+        listen_bytes: config
+            .notifications
+            .enabled
+            .then_some(config.notifications.client_bytes as usize),
         simple_queries: config.simple_queries,
         reset: Some(Reset {
             query: config.reset_query.as_bytes().into(),

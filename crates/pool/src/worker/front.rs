@@ -18,6 +18,7 @@ use super::{
     control::History,
     desk::VISITORS_MAX,
     directory::{Directory, ServerTls},
+    hub::Hubs,
     reload::Origin,
     tls::ClientTls,
 };
@@ -67,6 +68,8 @@ pub(super) struct Front {
     suspended: AtomicBool,
     /// There may be clients that came from another process.
     pub(super) has_foreigners: AtomicBool,
+    /// Who listens for clients.
+    pub(super) hubs: Hubs,
     /// That process, while it has clients left. Whoever writes to it holds the lock.
     pub(super) old: Mutex<Option<UnixStream>>,
 }
@@ -101,6 +104,7 @@ impl Front {
             taken_over: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
             has_foreigners: AtomicBool::new(false),
+            hubs: Hubs::default(),
             old: Mutex::default(),
         }
     }

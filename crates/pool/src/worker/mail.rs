@@ -16,6 +16,7 @@ use super::{
     control::WorkerReport,
     directory::Route,
     entrance::{Arrival, Entrance, Progress},
+    hub::Flight,
     takeover::Leaver,
 };
 use crate::{ClientId, Migrant, Permits, PoolId, Tally, Transfer, WorkerId};
@@ -44,6 +45,12 @@ pub(super) enum Mail {
     /// Nobody is led to these pools any more: forget them, and tell what was counted of each that you
     /// know nothing of from now on.
     Forget { pools: Arc<[PoolId]>, to: Sender<Vec<(PoolId, Tally)>> },
+    /// The channels that a client asked for are listened to, or cannot be.
+    Heard { client: ClientId, result: Result<(), String> },
+    /// Notifications, and whom each is for.
+    Notified(Flight),
+    /// These clients may have missed notifications.
+    Missed(Vec<ClientId>),
     /// More is known of the servers of some cluster.
     ClustersTurned,
     /// Settings have changed; say when they are followed.

@@ -21,6 +21,7 @@ use super::{
     entrance::{Arrival, CancelEntrance, Entrance, Progress, ServerEntrance},
     front::Front,
     helpers::{Errand, Helpers, Job},
+    hub::Request,
     mail::{Mail, Mailbox, Settler},
     seats::{Before, Seat},
     sockets::{Order, Sockets},
@@ -28,7 +29,7 @@ use super::{
     takeover::Leaver,
     watch,
 };
-use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
+use crate::{Backlog, Core, Io as _, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
 
 /// Bytes of one read; shared by all connections of the worker.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -529,9 +530,23 @@ impl Worker {
                         watched.ask_now();
                     }
                 }
+                Some(Order::Listen { client, home, channels, again }) => {
+                    let ear = (self.number, client);
+                    self.ask_hub(home, Request::Listen { ear, home, channels, again });
+                }
+                Some(Order::Unlisten { client, home, channels }) => {
+                    let ear = (self.number, client);
+                    self.ask_hub(home, Request::Unlisten { ear, channels });
+                }
                 Some(Order::Cancel(id, pool, key)) => self.dial_cancel(id, pool, key),
             }
         }
+    }
+
+    fn ask_hub(&mut self, home: PoolId, request: Request) {
+        let Some(entry) = self.front.directory.by_id(home) else { return };
+        let database = &entry.key.database;
+        self.front.hubs.ask(database, request, &self.front, &self.sockets.mailboxes);
     }
 
     fn open(&mut self, id: ServerId, pool: PoolId) {
@@ -596,6 +611,19 @@ impl Worker {
                 Mail::Forget { pools, to } => {
                     let _ = to.send(self.core.forget_pools(&pools));
                 }
+                Mail::Heard { client, result } => {
+                    self.core.heard(client, result, self.now, &mut self.sockets);
+                }
+                Mail::Notified(flight) => {
+                    for (found, clients) in &flight.notifications {
+                        let (channel, message) = (&found.channel, &found.message);
+                        let io = &mut self.sockets;
+                        self.core.notified(channel, message, clients, self.now, io);
+                    }
+                }
+                Mail::Missed(clients) => {
+                    self.core.missed(&clients, self.now, &mut self.sockets);
+                }
                 Mail::ClustersTurned => self.core.clusters_turned(self.now, &mut self.sockets),
                 Mail::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
                 Mail::Settings(done) => {
@@ -657,6 +685,9 @@ impl Worker {
             }
             let Some((pool, migrant)) = self.core.emigrate(client, self.now) else { continue };
             let Some((stream, permits)) = self.sockets.take_client(client) else { continue };
+            if !migrant.channels.is_empty() {
+                self.sockets.unlisten(client, pool, None);
+            }
             let worker = self.number;
             // Who listens takes back what it cannot pass on, and goes last.
             let _ = exit.send(Leaver { worker, pool, migrant, stream, permits });
@@ -675,6 +706,7 @@ impl Worker {
         if let Some(entry) = self.front.directory.by_id(pool) {
             self.sockets.announce(peer, &entry);
         }
+        self.core.listen_again(id, &mut self.sockets);
     }
 
     /// Has the core follow the directory's settings.

@@ -12,8 +12,8 @@ use super::{
     seats::{Before, Seat, Seats},
 };
 use crate::{
-    Backlog, ClientId, Io, Peer, Permits, Place, PoolId, Refusal, ServerId, Transfer, WorkerId,
-    config::Log,
+    Backlog, Channel, ClientId, Io, Peer, Permits, Place, PoolId, Refusal, ServerId, Transfer,
+    WorkerId, config::Log,
 };
 
 /// What the core ordered, or a socket showed, that is done when the running call has returned.
@@ -23,6 +23,19 @@ pub(super) enum Order {
     Cancel(ServerId, PoolId, CancelKey),
     /// Have the servers of a cluster be asked how they are, of which this is a member.
     Ask(PoolId),
+    /// Have a client hear of channels; again, if it did in another process.
+    Listen {
+        client: ClientId,
+        home: PoolId,
+        channels: Vec<Channel>,
+        again: bool,
+    },
+    /// Have it not hear of them any more; of none without them.
+    Unlisten {
+        client: ClientId,
+        home: PoolId,
+        channels: Option<Vec<Channel>>,
+    },
     /// Read again, if it is still the one.
     Read(Token),
     /// A send failed.
@@ -311,6 +324,14 @@ impl Io for Sockets {
         if let Some(Seat::Link(link)) = self.seats.remove(seat) {
             link.stream.close();
         }
+    }
+
+    fn listen(&mut self, client: ClientId, home: PoolId, channels: Vec<Channel>, again: bool) {
+        self.orders.push_back(Order::Listen { client, home, channels, again });
+    }
+
+    fn unlisten(&mut self, client: ClientId, home: PoolId, channels: Option<Vec<Channel>>) {
+        self.orders.push_back(Order::Unlisten { client, home, channels });
     }
 
     fn open_server(&mut self, server: ServerId, pool: PoolId) {

@@ -14,6 +14,7 @@ mod fairness;
 mod faults;
 mod hba;
 mod limits;
+mod listen;
 mod pgbouncer_ini;
 mod places;
 mod reload;

@@ -216,7 +216,7 @@ fn a_new_process_that_dies_leaves_the_old_one_serving() {
     let mut clients: Vec<_> = (0..5).map(|_| Raw::log_in(line.stage.address())).collect();
     let ports = line.ports();
     assert_eq!(ports.len(), 5);
-    let hello = [&b"howdah pool takeover"[..], &[0, 3]].concat();
+    let hello = [&b"howdah pool takeover"[..], &[0, 4]].concat();
     let dies_after = |what: &[u8], answer: usize| {
         let mut socket = UnixStream::connect(line.folder.path().join("takeover")).unwrap();
         socket.write_all(what).unwrap();

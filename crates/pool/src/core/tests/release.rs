@@ -82,7 +82,7 @@ fn the_reset_query_is_run_when_a_session_ends() {
 fn the_reset_query_may_be_for_every_transaction() {
     let reset = Reset { query: (*b"select reset()").into(), always: true };
     let (mut stage, client, server) = pair(PoolSpec { reset: Some(reset), ..PoolSpec::new(1) });
-    stage.client_says(client, &query("listen x"));
+    stage.client_says(client, &query("call listens()"));
     stage.server_gets(server);
     stage.server_says(server, &[message(b'C', b"LISTEN\0"), ready(b'I')].concat());
     assert_eq!(stage.server_gets(server), query("select reset()"));

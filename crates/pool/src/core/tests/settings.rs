@@ -116,7 +116,7 @@ fn only_what_is_dirty_is_reset_and_the_client_does_not_wait_for_it() {
         run(&mut stage, "set work_mem = 1", "SET"),
         "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"
     );
-    assert_eq!(run(&mut stage, "listen x", "LISTEN"), "UNLISTEN *;");
+    assert_eq!(run(&mut stage, "call listens()", "LISTEN"), "UNLISTEN *;");
     assert_eq!(
         run(&mut stage, "select pg_advisory_lock(1)", "SELECT 1"),
         "SELECT pg_catalog.pg_advisory_unlock_all();"

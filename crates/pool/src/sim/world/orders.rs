@@ -78,6 +78,10 @@ impl World {
                 let at = self.now + 1 + self.random.below(40 * MS);
                 self.at(at, Event::CancelArrives { backend, client, server });
             }
+            Order::Listen(client) => {
+                let at = self.now + self.random.below(20 * MS);
+                self.at(at, Event::Listened(worker, client));
+            }
             Order::Want(pool) => {
                 for other in (0..self.workers.len()).filter(|other| *other != worker) {
                     let by = WorkerId(u8::try_from(worker).unwrap());

@@ -6,7 +6,7 @@ use std::{collections::HashSet, io::IoSlice};
 use howdah_wire::startup::CancelKey;
 
 use super::super::random::Random;
-use crate::{Backlog, Io, Peer, PoolId, ServerId, Transfer, WorkerId};
+use crate::{Backlog, Channel, ClientId, Io, Peer, PoolId, ServerId, Transfer, WorkerId};
 
 /// What a core ordered, to be done when its call has returned.
 pub(super) enum Order {
@@ -16,6 +16,7 @@ pub(super) enum Order {
     Open(ServerId, PoolId),
     Cancel(ServerId),
     Want(PoolId),
+    Listen(ClientId),
     HandOver(ServerId, WorkerId, Box<Transfer>),
     Drain(Peer),
 }
@@ -55,6 +56,11 @@ impl Io for Wire {
 
     fn close(&mut self, peer: Peer) {
         self.orders.push(Order::Close(peer));
+    }
+
+    fn listen(&mut self, client: ClientId, _: PoolId, channels: Vec<Channel>, _: bool) {
+        assert!(!channels.is_empty());
+        self.orders.push(Order::Listen(client));
     }
 
     fn open_server(&mut self, server: ServerId, pool: PoolId) {

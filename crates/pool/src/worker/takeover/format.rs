@@ -9,7 +9,8 @@
 //! wishes: list of (name: text, value: text), startup: the same,
 //! statements: list of (name: text, what follows it in a Parse: text), unnamed statement: text,
 //! role: text (empty: none), said role: text (empty: none),
-//! said primary reads: u8 (0: nothing, 1: off, 2: on), said shard: u32 (0xffffffff: none)
+//! said primary reads: u8 (0: nothing, 1: off, 2: on), said shard: u32 (0xffffffff: none),
+//! channels that it listens to: list of texts
 //! ```
 
 use std::{net::SocketAddr, time::Duration};
@@ -20,7 +21,7 @@ use howdah_wire::startup::{CancelKey, ProtocolVersion};
 use crate::{Migrant, Setting};
 
 /// Version of all this. Processes of different versions do not take over from one another.
-pub(super) const VERSION: u16 = 3;
+pub(super) const VERSION: u16 = 4;
 
 /// What a new process begins with; behind it comes the version.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
@@ -89,6 +90,8 @@ impl Traveller {
         let primary_reads = migrant.said.primary_reads;
         out.push(primary_reads.map_or(0, |is_on| 1 + u8::from(is_on)));
         out.extend_from_slice(&migrant.said.shard.unwrap_or(NO_SHARD).to_be_bytes());
+        count(&mut out, migrant.channels.len());
+        migrant.channels.iter().for_each(|channel| text(&mut out, channel));
         out
     }
 
@@ -115,8 +118,19 @@ impl Traveller {
         };
         let shard = Some(u32::from_be_bytes(from.array()?)).filter(|shard| *shard != NO_SHARD);
         let said = Said { role: said_role, primary_reads, shard };
-        let migrant =
-            Migrant { version, key, age, wishes, startup, statements, unnamed, role, said };
+        let channels = from.list(|from| Some(from.text()?.into()))?;
+        let migrant = Migrant {
+            version,
+            key,
+            age,
+            wishes,
+            startup,
+            statements,
+            unnamed,
+            role,
+            said,
+            channels,
+        };
         from.0.is_empty().then_some(Self { id, database, user, from: address, migrant })
     }
 }
@@ -227,6 +241,7 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         unnamed: b"select 2\0\0\0".to_vec(),
         role: Some(RoleWish::PreferReplica),
         said: Said { role: Some(RoleWish::Auto), primary_reads: Some(false), shard: Some(3) },
+        channels: vec![b"news"[..].into(), b"a b"[..].into()],
     };
     let traveller = Traveller {
         id: 9,
