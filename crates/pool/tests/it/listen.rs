@@ -317,3 +317,91 @@ fn a_listen_that_cannot_be_followed_is_told() {
     let notice = said.iter().find(|(tag, _)| *tag == b'N').expect("a warning");
     assert!(String::from_utf8_lossy(&notice.1).contains("01N03"));
 }
+
+/// Warnings and notifications up to this payload.
+fn up_to(raw: &mut Raw, payload: &str) -> Vec<String> {
+    let mut said = Vec::new();
+    loop {
+        let (tag, body) = raw.message().unwrap();
+        let text = String::from_utf8_lossy(&body).into_owned();
+        match tag {
+            b'N' => said.push(text.split("\0C").nth(1).unwrap()[..5].to_owned()),
+            b'A' if text.ends_with(&format!("\0{payload}\0")) => return said,
+            _ => panic!("{tag}: {text}"),
+        }
+    }
+}
+
+#[test]
+fn a_pause_ends_the_connection_and_resume_makes_it_again() {
+    let Some(stage) = Stage::set("pause", "admin-users = ['postgres']") else { return };
+    let console = |command: &str| {
+        crate::support::said(stage.run("psql", &["-XAtq", "-d", "howdah", "-c", command]))
+    };
+    let mut raw = Raw::log_in(stage.address());
+    run(&mut raw, "listen a");
+    let listeners = "select count(*) from pg_stat_activity \
+                     where application_name = 'howdah: notifications'";
+    assert_eq!(stage.direct(listeners), "1");
+    let shown = console("show listeners");
+    assert!(shown.starts_with("postgres|postgres|") && shown.contains("|listening|"), "{shown}");
+    console("pause");
+    until("it is gone", || stage.direct(listeners) == "0");
+    console("resume");
+    until("it is back", || stage.direct(listeners) == "1");
+    until("it listens", || console("show listeners").contains("|1|1|0|0|0|1|"));
+    stage.direct("notify a, '1'");
+    assert_eq!(up_to(&mut raw, "1"), ["01N02"]);
+    console("reconnect");
+    let notice = raw.until(b'N').pop().unwrap().1;
+    assert!(String::from_utf8_lossy(&notice).contains("01N02"));
+    // Nobody listens any more: the connection is let go.
+    drop(raw);
+    until("it is not needed", || stage.direct(listeners) == "0");
+    let mut again = Raw::log_in(stage.address());
+    run(&mut again, "listen a");
+    stage.direct("notify a, '2'");
+    assert_eq!(up_to(&mut again, "2"), [""; 0]);
+}
+
+#[test]
+fn a_server_that_is_started_anew_is_listened_to_again() {
+    let Some(mut stage) = Stage::set("restarted", "") else { return };
+    let mut raw = Raw::log_in(stage.address());
+    run(&mut raw, "listen a");
+    stage.server.kill().unwrap();
+    stage.server.start().unwrap();
+    let notice = raw.until(b'N').pop().unwrap().1;
+    assert!(String::from_utf8_lossy(&notice).contains("01N02"));
+    stage.direct("notify a, '1'");
+    assert_eq!(up_to(&mut raw, "1"), [""; 0]);
+}
+
+#[test]
+fn many_clients_of_several_workers_hear_the_same_in_order() {
+    let Some(mut stage) = Stage::set("fan_out", "") else { return };
+    stage.pooler = crate::support::pooler_of(&format!(
+        "[pool]\nmode = 'transaction'\nworkers = 3\n[pool.limits]\nclients = 300\n\
+         [pool.listen]\nport = 0\nunix-directories = []\n[pool.auth]\ntype = 'trust'\n\
+         [pool.users.postgres]\n[pool.databases.'*']\nhosts = ['127.0.0.1:{}']\n",
+        stage.server.port()
+    ));
+    let mut clients: Vec<_> = (0..150).map(|_| Raw::log_in(stage.address())).collect();
+    for client in &mut clients {
+        run(client, "listen all_of_you");
+    }
+    stage.direct("select pg_notify('all_of_you', n::text) from generate_series(1, 200) n");
+    for client in &mut clients {
+        for n in 1..=200 {
+            assert_eq!(next(client), format!("all_of_you {n}"));
+        }
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within a minute");
+    }
+}

@@ -104,6 +104,27 @@ fn execute(raw: &mut Raw, name: &str) {
     raw.send(b'S', b"");
 }
 
+/// Who listens is told by the new process that something may be missing, and misses nothing after that.
+#[test]
+fn a_client_that_listens_is_listened_for_by_the_new_process() {
+    let Some(mut line) = Line::start("listens") else { return };
+    let mut raw = Raw::log_in(line.stage.address());
+    raw.query("listen news; listen \"Other one\"");
+    raw.until(b'Z');
+    line.take_over();
+    let notice = raw.until(b'N').pop().unwrap().1;
+    assert!(String::from_utf8_lossy(&notice).contains("01N02"));
+    line.stage.direct("notify \"Other one\", 'a'; notify news, 'b'");
+    for payload in ["Other one\0a\0", "news\0b\0"] {
+        let (tag, body) = raw.message().unwrap();
+        assert_eq!((tag, &body[4..]), (b'A', payload.as_bytes()));
+    }
+    raw.query("unlisten news");
+    raw.until(b'Z');
+    line.stage.direct("notify news, 'c'; notify \"Other one\", 'd'");
+    assert!(raw.until(b'A').pop().unwrap().1.ends_with(b"d\0"));
+}
+
 /// Real clients at work through ten restarts, by both protocols: no transaction fails, and each keeps its
 /// socket.
 #[test]

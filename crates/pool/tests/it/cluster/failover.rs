@@ -266,3 +266,20 @@ fn write(client: usize, address: std::net::SocketAddr, stop: &AtomicBool) -> Vec
     }
     acknowledged
 }
+
+#[test]
+fn who_listens_does_so_at_the_new_primary() {
+    let more = "cluster = { check-every = \"200ms\", failover-wait = \"60s\" }";
+    let Some(mut stage) = Stage::set("listen failover", &AUTO[..2], more) else { return };
+    let mut raw = stage.client("read-write");
+    raw.query("listen news");
+    raw.until(b'Z');
+    stage.direct(0, "notify news, 'before'");
+    assert!(raw.until(b'A').pop().unwrap().1.ends_with(b"before\0"));
+    stage.servers[0].kill().unwrap();
+    stage.direct(1, "select pg_promote(false)");
+    let notice = raw.until(b'N').pop().unwrap().1;
+    assert!(String::from_utf8_lossy(&notice).contains("01N02"));
+    stage.direct(1, "notify news, 'after'");
+    assert!(raw.until(b'A').pop().unwrap().1.ends_with(b"after\0"));
+}
