@@ -334,6 +334,11 @@ impl Core {
         }
     }
 
+    /// Whether it is kept what a client has said about where its requests go.
+    pub(crate) fn has_routing(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|client| client.routing.is_some())
+    }
+
     /// The key that a client was given.
     pub(crate) fn cancel_key_of(&self, id: ClientId) -> Option<CancelKey> {
         Some(self.clients.get(id)?.cancel_key(self.worker, id))

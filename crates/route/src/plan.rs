@@ -94,7 +94,7 @@ impl Plan {
             plan.primary = plan.primary.or(primary_for(statement, settings));
             plan.temporary = temporary_of(statement).or(plan.temporary);
         }
-        if settings.tables.is_empty() {
+        if !settings.asks_statements() {
             return plan;
         }
         let mut reaches = Vec::with_capacity(statements.len());

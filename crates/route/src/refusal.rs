@@ -91,9 +91,6 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Keyless {
-    /// The session has said none, and statements are not looked at.
-    #[error("none has been set")]
-    NotSet,
     /// PostgreSQL's grammar does not take it, or it is too long or too deeply nested.
     #[error("it cannot be read")]
     Unreadable,

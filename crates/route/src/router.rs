@@ -46,11 +46,10 @@ impl Router {
 }
 
 /// Where everything goes that is not looked at, and has been sent nowhere.
-pub(crate) fn by_default(settings: &Settings) -> Result<Shards, Refusal> {
+pub(crate) fn by_default(settings: &Settings) -> Shards {
     match settings.default_shard {
-        DefaultShard::One(shard) => Ok(Shards::One(shard)),
-        DefaultShard::Any => Ok(Shards::Any),
-        DefaultShard::Refuse => Err(Refusal::Keyless(Keyless::NotSet)),
+        DefaultShard::One(shard) => Shards::One(shard),
+        DefaultShard::Any | DefaultShard::Refuse => Shards::Any,
     }
 }
 

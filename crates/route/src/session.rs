@@ -161,7 +161,7 @@ impl Session {
         let settings = &*router.settings;
         settings.hints.is_some()
             || self.said_role(settings, &Hints::default()) == RoleWish::Auto
-            || (settings.shards > 1 && self.said.shard.is_none() && !settings.tables.is_empty())
+            || (self.said.shard.is_none() && settings.asks_statements())
     }
 
     /// A ParameterStatus that the client has been sent: some decide how its texts are to be read. Until
@@ -253,7 +253,7 @@ impl Session {
         let shards = match (&statement.plan.reach, self.link) {
             (_, Some(link)) => Shards::One(link.shard),
             _ if settings.shards == 1 => Shards::One(0),
-            _ if settings.tables.is_empty() => by_default(settings)?,
+            _ if !settings.asks_statements() => by_default(settings),
             (Reach::Unlisted { .. }, None) => anywhere(settings, &statement.plan, values)?,
             (_, None) => match settings.default_shard {
                 DefaultShard::One(shard) if statement.plan.reads_catalog => Shards::One(shard),
@@ -362,11 +362,11 @@ impl Session {
                 let role = self.role_for(settings, hints, None);
                 Ok(Some(Route { shards: Shards::One(shard), role, why: None, is_begin: false }))
             }
-            None if role_is_known && settings.tables.is_empty() => {
+            None if role_is_known && !settings.asks_statements() => {
                 self.last_is_said = false;
                 let shards = match self.link {
                     Some(link) => Shards::One(link.shard),
-                    None => by_default(settings)?,
+                    None => by_default(settings),
                 };
                 let role = self.role_for(settings, hints, None);
                 Ok(Some(Route { shards, role, why: None, is_begin: false }))
@@ -414,9 +414,9 @@ impl Session {
         plan: &Plan,
         values: Values<'_>,
     ) -> Result<Shards, Refusal> {
-        let shards = match settings.tables.is_empty() {
-            true => by_default(settings)?,
-            false => anywhere(settings, plan, values)?,
+        let shards = match settings.asks_statements() {
+            true => anywhere(settings, plan, values)?,
+            false => by_default(settings),
         };
         let stays = self.link.is_some() || self.begun.is_some();
         match (shards, self.link) {

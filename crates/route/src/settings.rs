@@ -49,7 +49,7 @@ impl Default for Settings {
 /// Where a request goes that nothing sends somewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultShard {
-    /// Nowhere. What uses no table may go anywhere.
+    /// Nowhere. What uses no table, or the catalog only, may go anywhere.
     #[default]
     Refuse,
     /// To this one: tables that are not listed are there.
@@ -189,6 +189,12 @@ pub enum SettingsError {
 }
 
 impl Settings {
+    /// Whether it is up to statements which shard they go to, where nobody has said one.
+    pub(crate) fn asks_statements(&self) -> bool {
+        let refuses = self.default_shard == DefaultShard::Refuse;
+        self.shards > 1 && (refuses || !self.tables.is_empty())
+    }
+
     /// Whether all of it fits together.
     ///
     /// # Errors

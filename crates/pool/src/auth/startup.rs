@@ -64,8 +64,8 @@ impl Wish {
         if wish.database.is_empty() {
             wish.database.clone_from(&wish.user);
         }
-        let is_cluster = |it: &Database| !it.servers.is_empty();
-        if wish.role.is_some() && !config.database(&wish.database).is_some_and(is_cluster) {
+        if wish.role.is_some() && !config.database(&wish.database).is_some_and(Database::is_routed)
+        {
             // There is nothing to choose from, and nobody who would know what the server is.
             match fate(SESSION_ATTRIBUTES.as_bytes(), config) {
                 Fate::PassedOver => wish.role = None,

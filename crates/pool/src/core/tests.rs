@@ -7,6 +7,7 @@ mod hand_over;
 mod listen;
 mod outdated;
 mod release;
+mod routing;
 mod settings;
 mod shortage;
 mod statements;

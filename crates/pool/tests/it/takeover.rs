@@ -36,6 +36,8 @@ fn settings(server: &Cluster, folder: &Path, port: u16, more: &str) -> Config {
 struct Line {
     stage: Stage,
     folder: tempfile::TempDir,
+    /// More settings of who takes over.
+    heirs: String,
 }
 
 impl Line {
@@ -49,7 +51,8 @@ impl Line {
         let server = or_say_why_not(test, server)?;
         let folder = tempfile::tempdir().unwrap();
         let pooler = Pooler::start(settings(&server, folder.path(), 0, more)).unwrap();
-        let line = Self { stage: Stage { server, pooler }, folder };
+        let heirs = String::new();
+        let line = Self { stage: Stage { server, pooler }, folder, heirs };
         line.until_reachable();
         Some(line)
     }
@@ -72,7 +75,7 @@ impl Line {
     /// Starts another; gives the one before, which goes on for as long as it has clients.
     fn hand_over(&mut self) -> Pooler {
         let port = self.stage.address().port();
-        let settings = settings(&self.stage.server, self.folder.path(), port, "");
+        let settings = settings(&self.stage.server, self.folder.path(), port, &self.heirs);
         let new = Pooler::take_over(settings, None).unwrap();
         assert_eq!(new.addresses(), self.stage.pooler.addresses());
         std::mem::replace(&mut self.stage.pooler, new)
@@ -156,6 +159,57 @@ fn ten_restarts_under_load_fail_no_transaction() {
         assert!(!errors.contains("abort") && !errors.contains("ERROR"), "{errors}");
         println!("{} transactions, none failed", number("actually processed"));
     }
+}
+
+/// What a client has said of servers and shards comes along, and so do commands that it has prepared.
+#[test]
+fn a_client_keeps_its_role_and_its_shard() {
+    // Two databases of one server are shards as good as any.
+    let parts = "[pool.databases.parts]\ncluster = { role = 'auto' }\n\
+                 sharding = { key = ['bigint'] }\n";
+    let shard = |dbname: &str| {
+        format!(
+            "[[pool.databases.parts.shards]]\ndbname = '{dbname}'\n\
+             servers = [{{ host = '127.0.0.1', port = PORT }}]\n"
+        )
+    };
+    let parts = format!("{parts}{}{}", shard("template1"), shard("postgres"));
+    let Some(mut line) = Line::start("routing") else { return };
+    line.heirs = parts.replace("PORT", &line.stage.server.port().to_string());
+    line.take_over();
+    let log_in = |more: &str| {
+        let mut raw = Raw::connect(line.stage.address());
+        raw.start_in("parts", more);
+        raw.until(b'Z');
+        raw
+    };
+    let (mut plain, mut said) = (log_in(""), log_in("target_session_attrs\0read-write\0"));
+    said.send(b'P', b"role\0show server role\0\0\0");
+    said.send(b'S', b"");
+    said.until(b'Z');
+    for command in ["set shard to 1", "set primary reads to off"] {
+        said.query(command);
+        said.until(b'Z');
+    }
+    line.take_over();
+    let ask = |raw: &mut Raw, sql: &str| {
+        raw.query(sql);
+        row(raw)
+    };
+    assert_eq!(ask(&mut plain, "show server role"), "auto");
+    assert_eq!(ask(&mut plain, "show shard"), "unset");
+    execute(&mut said, "role");
+    assert_eq!(row(&mut said), "primary");
+    assert_eq!(ask(&mut said, "show primary reads"), "off");
+    assert_eq!(ask(&mut said, "show shard"), "1");
+    assert_eq!(ask(&mut said, "select current_database()"), "postgres");
+    said.query("set shard to 0");
+    said.until(b'Z');
+    said.query("set server role to 'any'");
+    said.until(b'Z');
+    line.take_over();
+    assert_eq!(ask(&mut said, "show server role"), "any");
+    assert_eq!(ask(&mut said, "select current_database()"), "template1");
 }
 
 #[test]
