@@ -74,6 +74,9 @@ impl<R: Record> Buffer<R> {
         if bytes > ROW_BYTES_MAX {
             return Err(WriteError::RowTooLarge { bytes });
         }
+        if self.rows.is_empty() {
+            self.saved = Instant::now(); // Until now there was nothing to be lost.
+        }
         self.bytes += bytes;
         self.rows.push(row);
         Ok(())
@@ -105,6 +108,11 @@ impl<R: Record> Buffer<R> {
     /// of them.
     pub(crate) fn may_ask_clock(&self) -> bool {
         self.rows.len() < ROWS_EACH_LOOKED_AT || self.rows.len().is_multiple_of(ROWS_PER_LOOK)
+    }
+
+    /// How long rows have been here alone.
+    pub(crate) fn age(&self) -> Duration {
+        self.saved.elapsed()
     }
 
     /// Takes note that all rows are on disk, though not in a finished file.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use howdah_record::Mark;
 use howdah_route::RoleWish;
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
@@ -93,6 +94,8 @@ pub(crate) struct Client {
     pub(crate) foreign_key: Option<Box<CancelKey>>,
     /// What it listens to, if it ever did, where its servers are others' too.
     pub(crate) listens: Option<Box<Listens>>,
+    /// Where it stands on the tape of a capture.
+    pub(crate) mark: Mark,
     /// It was told that it waits.
     pub(crate) notified: bool,
     /// It has not taken all that was sent to it.
@@ -125,6 +128,7 @@ impl Client {
             secret: login.secret,
             foreign_key: None,
             listens: None,
+            mark: Mark::default(),
             notified: false,
             backlogged: false,
             paused: false,

@@ -6,6 +6,7 @@
 //! the user's and the database's own settings. Nothing here acts on any of it.
 
 mod application_name;
+mod capture;
 mod changes;
 mod cluster;
 mod database;
@@ -45,6 +46,7 @@ use crate::hba::Hba;
 
 pub use self::{
     application_name::ApplicationName,
+    capture::{Capture, CopyKept},
     changes::Change,
     cluster::{ClusterPool, ClusterServer, ClusterSettings, EntryRole, SERVERS_MAX, ServerEntry},
     database::{Database, HostOrder},
@@ -116,6 +118,8 @@ pub struct Config {
     pub log: Log,
     /// LISTEN where clients share servers.
     pub notifications: Notifications,
+    /// What is recorded of clients' traffic.
+    pub capture: Capture,
     /// What the kernel is told about connections.
     pub tcp: Tcp,
     /// Databases that clients may ask for, by the name they ask for. `*` is for all other names.
@@ -150,6 +154,7 @@ impl Default for Config {
             simple_queries: true,
             log: Log::default(),
             notifications: Notifications::default(),
+            capture: Capture::default(),
             tcp: Tcp::default(),
             databases: BTreeMap::new(),
             users: BTreeMap::new(),

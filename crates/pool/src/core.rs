@@ -25,10 +25,12 @@ mod rewrite;
 mod route;
 mod settle;
 mod suspend;
+mod tap;
 mod upstream;
 
 use std::{collections::HashMap, sync::Arc};
 
+use howdah_record::Tape;
 use howdah_wire::{Header, startup::CancelKey};
 
 use crate::{
@@ -98,6 +100,8 @@ pub struct Core {
     keeps_no_servers: bool,
     /// Everything stands still, see [`Core::suspend`].
     is_suspended: bool,
+    /// What clients say and hear is written there, while a capture is made.
+    tape: Option<Box<Tape>>,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
     /// A mistake to make, so that the simulator can show that it would find it.
@@ -130,6 +134,7 @@ impl Core {
             foreign_keys: HashMap::new(),
             keeps_no_servers: false,
             is_suspended: false,
+            tape: None,
             starving: Vec::new(),
             #[cfg(test)]
             mutant: None,

@@ -71,6 +71,11 @@ impl Gather {
         backlog
     }
 
+    /// All that was made here, in order; where nothing is of the input, it is what is to be sent.
+    pub(crate) fn made(&self) -> &[u8] {
+        &self.made
+    }
+
     /// Whether there is nothing to send.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

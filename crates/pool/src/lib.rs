@@ -77,4 +77,6 @@ pub use spec::{Check, Mode, PoolSpec, Reserve, Reset, Timeouts};
 pub use statements::Statements;
 pub use tally::{Spans, Tally};
 pub use time::Time;
-pub use worker::{Control, End, HubReport, Origin, Pooler, ReloadError, Reloaded, StartError};
+pub use worker::{
+    CaptureError, Control, End, HubReport, Origin, Pooler, ReloadError, Reloaded, StartError,
+};

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
+use howdah_record::Tally as CaptureTally;
 use howdah_stats::{Description, Histogram, Registry, Unit};
+use howdah_traffic::Timestamp;
 
 use crate::{
     Control, Counts, MemberView, View,
@@ -38,6 +40,10 @@ pub const METRICS: &[Description] = &[
     MEMBER_LAG_SECONDS,
     MEMBER_LAG_BYTES,
     MEMBER_TRANSACTIONS,
+    CAPTURE_EVENTS,
+    CAPTURE_GAPS,
+    CAPTURE_LOST_BYTES,
+    CAPTURE_ACTIVE,
 ];
 
 const MEMBER: &[&str] = &["database", "server"];
@@ -148,6 +154,22 @@ const MEMBER_TRANSACTIONS: Description = Description::counter(
 )
 .labels(MEMBER);
 
+const CAPTURE_EVENTS: Description = Description::counter(
+    "howdah_pool_capture_events_total",
+    "Events that captures of traffic have written.",
+);
+const CAPTURE_GAPS: Description = Description::counter(
+    "howdah_pool_capture_gaps_total",
+    "Stretches of traffic that found no room and are missing in captures.",
+);
+const CAPTURE_LOST_BYTES: Description = Description::counter(
+    "howdah_pool_capture_lost_bytes_total",
+    "Bytes that are missing in captures for that reason.",
+)
+.unit(Unit::Bytes);
+const CAPTURE_ACTIVE: Description =
+    Description::gauge("howdah_pool_capture_active", "Whether traffic is captured, 0 or 1.");
+
 /// What a registry was told.
 #[derive(Default)]
 struct Known {
@@ -156,6 +178,8 @@ struct Known {
     pools: HashMap<(String, String), Tally>,
     /// By database, server and shard: transactions up to then.
     members: HashMap<(String, String, Option<String>), u64>,
+    /// The last capture: when it began, and what it had counted.
+    capture: Option<(Timestamp, CaptureTally)>,
 }
 
 /// How old the numbers may be.
@@ -216,6 +240,24 @@ impl Control {
             registry.gauge_with(&LISTENER_UP, &labels).set(is_up);
         }
         show_members(registry, &view, known);
+        show_capture(registry, &view, known);
+    }
+}
+
+/// Shows how the capture is, and adds what it counted since the last time.
+fn show_capture(registry: &Registry, view: &View, known: &mut Known) {
+    let active = view.capture.as_ref().is_some_and(|capture| !capture.is_over);
+    registry.gauge(&CAPTURE_ACTIVE).set(f64::from(u8::from(active)));
+    let Some(capture) = &view.capture else { return };
+    let (now, began) = (capture.tally, capture.began);
+    let before = known.capture.replace((began, now)).filter(|(of, _)| *of == began);
+    let before = before.map(|(_, tally)| tally).unwrap_or_default();
+    for (description, count, counted) in [
+        (&CAPTURE_EVENTS, now.events, before.events),
+        (&CAPTURE_GAPS, now.gaps, before.gaps),
+        (&CAPTURE_LOST_BYTES, now.lost_bytes, before.lost_bytes),
+    ] {
+        registry.counter(description).add(count.saturating_sub(counted));
     }
 }
 

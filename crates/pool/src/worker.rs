@@ -13,6 +13,7 @@
 //! Workers share limits, the directory of pools and four helper threads, and otherwise nothing: a
 //! client stays with the worker that accepted it, and a server too, unless another worker starves.
 
+mod capture;
 mod control;
 mod desk;
 mod directory;
@@ -47,6 +48,7 @@ use howdah_connect::tls::TlsError;
 use howdah_net::{ListenError, Listener, PassedSocket, Poller};
 
 pub use self::{
+    capture::CaptureError,
     control::Control,
     hub::HubReport,
     reload::{Origin, ReloadError, Reloaded},
@@ -138,6 +140,9 @@ pub enum StartError {
         /// Why.
         text: String,
     },
+    /// The capture that was to begin with it.
+    #[error("cannot begin the capture")]
+    Capture(#[from] CaptureError),
     /// The system gives no threads, or no descriptors.
     #[error("cannot start a worker")]
     System(#[from] io::Error),
@@ -260,6 +265,9 @@ impl Pooler {
                 result
             })?);
         }
+        if front.directory.config().capture.start {
+            pooler.control().start_capture(None)?;
+        }
         pooler.put_beside("statistics", Control::keep_history)?;
         pooler.put_beside("upkeep", Control::keep_up)?;
         if let Some(heir) = heir {
@@ -357,6 +365,7 @@ impl Drop for Pooler {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        self.front.captures.end();
         for (over, thread) in self.beside.drain(..) {
             drop(over);
             let _ = thread.join();

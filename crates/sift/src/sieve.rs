@@ -148,18 +148,17 @@ impl Sieve {
 
     fn refuse(&mut self, event: &Event, reason: Reason) {
         *self.left.entry(reason).or_default() += 1;
-        match reason {
-            // It may yet turn out that its session is wanted.
-            Reason::Before | Reason::Application | Reason::User | Reason::Database => {
-                #[cfg(feature = "grammar")]
-                if self.filter.read_only && self.trust.refuses(event).is_some() {
-                    return;
-                }
-                if self.could_be_wanted(event) {
-                    self.memory.note(event, reason);
-                }
-            }
-            _ => {}
+        // It may yet turn out that its session is wanted.
+        let may_matter = matches!(
+            reason,
+            Reason::Before | Reason::Application | Reason::User | Reason::Database
+        );
+        #[cfg(feature = "grammar")]
+        if may_matter && self.filter.read_only && self.trust.refuses(event).is_some() {
+            return;
+        }
+        if may_matter && self.could_be_wanted(event) {
+            self.memory.note(event, reason);
         }
         if matches!(event.action, Action::Disconnect) {
             self.open.remove(&event.session);

@@ -1,6 +1,6 @@
 //! Writing a capture.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use howdah_traffic::{Event, EventRef, Timestamp};
 
@@ -51,6 +51,8 @@ pub struct CaptureWriter {
     /// Time of the latest event on disk.
     reached: Option<Timestamp>,
     manifest: CaptureManifest,
+    /// See [`Self::limit_files`].
+    file_time: Option<Duration>,
 }
 
 impl CaptureWriter {
@@ -78,6 +80,7 @@ impl CaptureWriter {
             next_sequence: 0,
             reached: None,
             manifest,
+            file_time: None,
         })
     }
 
@@ -96,7 +99,7 @@ impl CaptureWriter {
         if self.buffer.is_full() {
             self.flush()?;
         }
-        if self.buffer.may_ask_clock() {
+        if self.file_time.is_none() && self.buffer.may_ask_clock() {
             self.save_if_due()?;
         }
         self.buffer.push(StoredEvent { sequence: self.next_sequence, event })?;
@@ -114,6 +117,36 @@ impl CaptureWriter {
     /// captures at once.
     pub fn limit_memory(&mut self, bytes: usize) {
         self.buffer.limit_bytes(bytes);
+    }
+
+    /// Finishes a file after so many bytes of text, or when its first event has waited for so long. What
+    /// is in no finished file is not safe from a crash then, and nothing is written twice.
+    pub fn limit_files(&mut self, bytes: usize, time: Duration) {
+        self.buffer.limit_bytes(bytes);
+        self.file_time = Some(time);
+    }
+
+    /// Finishes a file if that is due by time, see [`Self::limit_files`]. Call it also while no events
+    /// come.
+    ///
+    /// # Errors
+    ///
+    /// The file could not be written; the events are still held.
+    pub fn finish_file_if_due(&mut self) -> Result<(), WriteError> {
+        match self.file_time {
+            Some(time) if !self.buffer.is_empty() && self.buffer.age() >= time => self.flush(),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the manifest says as `report` from the next file on, should there be no end.
+    pub fn set_report(&mut self, report: serde_json::Value) {
+        self.manifest.report = report;
+    }
+
+    /// How many files are finished.
+    pub fn files(&self) -> u32 {
+        self.manifest.files
     }
 
     /// Makes what was written safe from a crash if the last time was five seconds ago. Every

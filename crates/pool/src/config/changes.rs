@@ -16,10 +16,10 @@ use howdah_connect::{SslMode, tls::TlsVersion};
 use howdah_route::RoleWish;
 
 use super::{
-    ApplicationName, Auth, AuthMethod, ClusterSettings, Config, Database, Hints, HostOrder,
-    KeyedTables, Limits, Listen, Log, Notifications, Place, PoolMode, ProxySource, Routing,
-    ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, Timeouts, Tls, TlsLeg, User,
-    Value,
+    ApplicationName, Auth, AuthMethod, Capture, ClusterSettings, Config, CopyKept, Database, Hints,
+    HostOrder, KeyedTables, Limits, Listen, Log, Notifications, Place, PoolMode, ProxySource,
+    Routing, ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, Timeouts, Tls, TlsLeg,
+    User, Value,
 };
 use crate::{cluster::Strategy, hba::Hba};
 
@@ -71,6 +71,7 @@ impl Config {
         let proxy_from = std::mem::take(&mut self.listen.proxy_from);
         self.listen = Listen { proxy_from, ..before.listen.clone() };
         self.workers = before.workers;
+        self.capture.start = before.capture.start;
         self.tcp = before.tcp;
     }
 }
@@ -78,7 +79,7 @@ impl Config {
 /// Whether a key's value holds from start to end.
 pub(crate) fn needs_restart(key: &str) -> bool {
     let is_place = key.starts_with("listen.") && key != "listen.proxy-from";
-    key == "workers" || is_place || key.starts_with("tcp.")
+    key == "workers" || key == "capture.start" || is_place || key.starts_with("tcp.")
 }
 
 /// Something that may have changed.
@@ -119,7 +120,7 @@ by_fields! {
     Config => Config {
         listen, workers, mode, sizes, limits, timeouts, auth, tls, tracked_parameters,
         ignored_startup_parameters, reset_query, reset_query_always, max_prepared_statements,
-        check_query, round_robin, application_name, simple_queries, log, notifications,
+        check_query, round_robin, application_name, simple_queries, log, notifications, capture,
         tcp, databases, users, admin_users,
         stats_users,
     }
@@ -144,6 +145,9 @@ by_fields! {
     }
     Log => Log { connections, disconnections, pooler_errors, stats, stats_period }
     Notifications => Notifications { enabled, client_bytes }
+    Capture => Capture {
+        path, start, copy, copy_bytes_max, redact, redact_key, buffer_bytes, file_bytes, file_time,
+    }
     Tcp => Tcp {
         keepalive, keepalive_idle, keepalive_interval, keepalive_count, user_timeout, buffer_bytes,
     }
@@ -232,6 +236,7 @@ shown! {
     Duration: it => format!("{it:?}"),
     PoolMode: it => it.as_str().to_owned(),
     AuthMethod: it => it.as_str().to_owned(),
+    CopyKept: it => it.as_str().to_owned(),
     HostOrder: it => format!("{it:?}").to_lowercase(),
     SslMode: it => it.as_str().to_owned(),
     TlsVersion: it => it.as_str().to_owned(),

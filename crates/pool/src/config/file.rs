@@ -161,6 +161,7 @@ impl Config {
         let files = [&mut auth.file, &mut auth.hba_file, &mut auth.ident_file].into_iter();
         let files = files.chain([&mut client.certificate, &mut client.key]);
         let files = files.chain([&mut client.authorities, &mut server.certificate]);
+        let files = files.chain([&mut self.capture.path, &mut self.capture.redact_key]);
         for file in files.chain([&mut server.key, &mut server.authorities]).flatten() {
             *file = folder.join(&*file);
         }
@@ -202,6 +203,7 @@ impl Config {
         rule(listen.unix_mode > 0o777, "listen.unix-mode", "must be from 0 to 0o777");
         let instant = self.log.stats_period < std::time::Duration::from_secs(1);
         rule(instant, "log.stats-period", "must be at least a second");
+        self.capture.check(&mut rule);
         rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
         rule(self.databases.is_empty(), "databases", "at least one database is needed");
         for (name, leg) in [("client", &self.tls.client), ("server", &self.tls.server)] {

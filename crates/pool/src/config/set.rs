@@ -87,7 +87,10 @@ fn in_pgbouncers_words(key: &str, value: &str) -> String {
         ("check-query", "false") => String::new(),
         (_, "true") => "1".to_owned(),
         (_, "false") => "0".to_owned(),
-        _ if key.starts_with("timeouts.") || key == "log.stats-period" => {
+        _ if key.starts_with("timeouts.")
+            || key == "log.stats-period"
+            || key == "capture.file-time" =>
+        {
             match durations::with_unit(value) {
                 Some(duration) => duration.as_secs_f64().to_string(),
                 None => value.to_owned(), // Its own reader says what is wrong with it.

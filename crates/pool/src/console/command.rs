@@ -37,6 +37,10 @@ pub(crate) enum Command {
     Ban(String, Option<Duration>),
     /// It gets its part again.
     Unban(String),
+    /// Traffic is captured, in a folder of this name.
+    StartCapture(Option<String>),
+    /// It is not any more.
+    StopCapture,
     /// Waits until no server is left that was to be replaced.
     WaitClose(Databases),
     /// The pooler ends.
@@ -111,6 +115,9 @@ impl Command {
                 Self::Ban(name(1), Some(Duration::from_secs(seconds.into())))
             }
             ["UNBAN", _] => Self::Unban(name(1)),
+            ["CAPTURE", "START"] => Self::StartCapture(None),
+            ["CAPTURE", "START", _] => Self::StartCapture(Some(name(2))),
+            ["CAPTURE", "STOP"] => Self::StopCapture,
             ["WAIT_CLOSE"] | ["WAIT_CLOSE", _] => Self::WaitClose(databases()),
             ["SHUTDOWN"] => Self::Shutdown(Shutdown::Now),
             ["SHUTDOWN", "WAIT_FOR_SERVERS"] => Self::Shutdown(Shutdown::WaitForServers),
@@ -136,6 +143,8 @@ impl Command {
             Self::Reconnect(_) => "RECONNECT",
             Self::Ban(..) => "BAN",
             Self::Unban(_) => "UNBAN",
+            Self::StartCapture(_) => "CAPTURE START",
+            Self::StopCapture => "CAPTURE STOP",
             Self::WaitClose(_) => "WAIT_CLOSE",
             Self::Shutdown(_) => "SHUTDOWN",
         }
@@ -242,6 +251,9 @@ fn commands_are_read_as_people_write_them() {
         ("reload;", Command::Reload),
         ("ban db1:5432 90", Command::Ban("db1:5432".to_owned(), Some(Duration::from_secs(90)))),
         ("BAN db1", Command::Ban("db1".to_owned(), None)),
+        ("capture start", Command::StartCapture(None)),
+        ("CAPTURE START before-18;", Command::StartCapture(Some("before-18".to_owned()))),
+        ("Capture Stop;", Command::StopCapture),
         ("unban db1;", Command::Unban("db1".to_owned())),
         ("set default_pool_size=5", set("default_pool_size", "5")),
         ("SET sizes.pool = '5';", set("sizes.pool", "5")),
@@ -260,6 +272,9 @@ fn commands_are_read_as_people_write_them() {
         "show me",
         "kill_client x",
         "ban",
+        "capture",
+        "capture start a b",
+        "capture stop a",
         "ban db1 soon",
         "pause \"a",
         "drop table x",

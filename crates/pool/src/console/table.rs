@@ -1,6 +1,7 @@
 //! [`Show`]: the tables of the console. Each is a list of columns, and a column is a row of that list:
 //! name, type, and how its value is got. Names, order and types are PgBouncer's, whose tools read them.
 
+mod capture;
 mod config;
 mod listeners;
 mod lists;
@@ -16,6 +17,7 @@ use super::view::View;
 pub(crate) enum Show {
     ActiveSockets,
     Bans,
+    Capture,
     Clients,
     Config,
     Databases,
@@ -43,6 +45,7 @@ pub(crate) enum Show {
 const NAMES: &[(&str, Show)] = &[
     ("ACTIVE_SOCKETS", Show::ActiveSockets),
     ("BANS", Show::Bans),
+    ("CAPTURE", Show::Capture),
     ("CLIENTS", Show::Clients),
     ("CONFIG", Show::Config),
     ("DATABASES", Show::Databases),
@@ -143,6 +146,7 @@ impl Show {
         !matches!(
             self,
             Self::Bans
+                | Self::Capture
                 | Self::Config
                 | Self::DnsHosts
                 | Self::DnsZones
@@ -168,6 +172,7 @@ impl Show {
         match self {
             Self::ActiveSockets | Self::Sockets => [peers::columns(), of(peers::SOCKET)].concat(),
             Self::Bans => of(members::BANS),
+            Self::Capture => of(capture::COLUMNS),
             Self::Clients | Self::Servers => peers::columns(),
             Self::Config => of(config::COLUMNS),
             Self::Databases => of(pools::DATABASES),
@@ -196,6 +201,7 @@ impl Show {
             Self::ActiveSockets => peers::sockets(view, true),
             Self::Sockets => peers::sockets(view, false),
             Self::Bans => members::bans(view),
+            Self::Capture => capture::rows(view),
             Self::Clients => peers::clients(view),
             Self::Servers => peers::servers(view),
             Self::Config => config::rows(&view.config),

@@ -45,6 +45,8 @@ pub struct View {
     pub now: Time,
     /// How many clients are on their way in.
     pub logins: usize,
+    /// The capture under way, or the last.
+    pub capture: Option<howdah_record::Status>,
 }
 
 /// One of several servers of a database.

@@ -40,6 +40,7 @@ impl Core {
     }
 
     fn cancel_of(&mut self, id: ClientId, io: &mut dyn Io) {
+        self.tap_cancelled(id);
         let Some(client) = self.clients.get(id) else { return };
         if client.state == ClientState::Waiting {
             return self.cancel_waiting(id, io);
@@ -82,6 +83,7 @@ impl Core {
             let pool = client.pool;
             self.pool(pool).waiting.retain(|waiting| *waiting != id);
         }
+        self.tap_made(id);
         self.flush_client(id, &[], io);
         self.update_pause(Peer::Client(id), io);
     }

@@ -74,7 +74,9 @@ impl Core {
         };
         let client = linked.and_then(|client| self.clients.get_mut(client));
         let now = self.now;
-        let Self { wishes, statements, to_server, pools, .. } = self;
+        let Self { wishes, statements, to_server, pools, tape, .. } = self;
+        let tape =
+            tape.as_deref_mut().filter(|tape| client.as_ref().is_some_and(|it| tape.has(&it.mark)));
         let Pool { spec, tally, .. } = pools[server.pool.index()].as_mut().expect("it has servers");
         let refuses_blocks = spec.mode == Mode::Statement;
         let listens = spec.mode != Mode::Session && spec.listen_bytes.is_some();
@@ -88,6 +90,7 @@ impl Core {
             to_server,
             tally,
             now,
+            tape,
         };
         if twice
             && let Some(entry) = listener.server.owed.front()
@@ -193,6 +196,7 @@ fn walk(
             return End::Starved;
         }
         while let Some(reply) = listener.server.owed.answer_here() {
+            listener.overhear_made(&reply);
             to_client.make(|buf| buf.extend_from_slice(&reply));
         }
         let header = match header_at(input, *at) {
@@ -218,10 +222,12 @@ fn walk(
                 if kind == Backend::ReadyForQuery && body == b"I" {
                     listener.tell_news(to_client);
                 }
+                listener.overhear(kind, body);
                 Fate::Forward
             }
             Reply::Swallow => Fate::Drop,
             Reply::Replace(by) => {
+                listener.overhear_made(&by);
                 to_client.make(|buf| buf.extend_from_slice(&by));
                 Fate::Drop
             }

@@ -158,6 +158,7 @@ impl Core {
         let server = client.server().and_then(|server| self.servers.get(server));
         if !client.cut_off && !server.is_some_and(|server| server.inlet.is_inside_forwarded()) {
             self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
+            self.tap_made(id);
             self.flush_client(id, &[], io);
         }
         io.refused(id, refusal);

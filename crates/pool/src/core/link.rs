@@ -66,6 +66,9 @@ impl Core {
         if let Some(waited) = waited {
             pool.tally.wait_time.add(waited);
         }
+        if waited.is_some() {
+            self.tap_granted(id);
+        }
         let client = self.clients.get_mut(id)?;
         let server = self.servers.get_mut(server_id).expect("idle servers exist");
         server.link(id, self.now);
@@ -164,6 +167,7 @@ impl Core {
             encode::ready_for_query(buf, howdah_wire::backend::TransactionStatus::Idle);
         });
         self.flush_client(id, &[], io);
+        self.tap_greeted(id);
         self.update_pause(Peer::Client(id), io);
         self.replay_held(id, io);
     }

@@ -150,6 +150,7 @@ impl Core {
     /// Takes a client out of the tables.
     pub(super) fn remove_client(&mut self, id: ClientId) -> Option<Client> {
         let client = self.clients.remove(id)?;
+        self.tap_left(&client);
         if let Some(key) = &client.foreign_key {
             self.foreign_keys.remove(&**key);
         }

@@ -1,5 +1,6 @@
 //! What a server's message means for what it is owed.
 
+use howdah_record::Tape;
 use howdah_wire::{
     Backend, Frame,
     backend::{Message, Severity, TransactionStatus, encode},
@@ -62,6 +63,8 @@ pub(super) struct Listener<'a> {
     pub(super) to_server: &'a mut Gather,
     pub(super) tally: &'a mut Tally,
     pub(super) now: Time,
+    /// Where it is written what the client hears, if it is.
+    pub(super) tape: Option<&'a mut Tape>,
 }
 
 impl Listener<'_> {

@@ -49,6 +49,7 @@ pub(super) enum Stop {
 impl Core {
     pub(super) fn upstream(&mut self, id: ClientId, bytes: &[u8], io: &mut dyn Io) {
         let mut bytes = bytes;
+        self.tap_said(id, bytes);
         if let Some(client) = self.clients.get(id)
             && let Some(pool) = &mut self.pools[client.pool.index()]
         {
@@ -117,6 +118,7 @@ impl Core {
                 stop => break stop,
             }
         };
+        self.tap_made(id);
         self.flush_client(id, input, io);
         let server = self.clients.get(id).and_then(Client::server);
         if let Some(server) = server {

@@ -154,6 +154,7 @@ impl Control {
             listeners: self.front.hubs.reports(),
             now,
             logins,
+            capture: self.capture(),
         }
     }
 

@@ -7,9 +7,11 @@ use std::{
 };
 
 use howdah_net::{Interest, Poller, Readiness, Received, Stream, Token};
+use howdah_record::Status;
 use howdah_wire::startup::CancelKey;
 
 use super::{
+    capture::CaptureError,
     control::{Control, NoDatabase, NotBanned, Unfit},
     reload::{Reloaded, SetFailure, chain},
 };
@@ -130,6 +132,35 @@ struct Desk {
     control: Control,
 }
 
+impl From<CaptureError> for Failure {
+    fn from(error: CaptureError) -> Self {
+        let sqlstate = match &error {
+            CaptureError::UnderWay { .. } | CaptureError::None => *b"55000",
+            CaptureError::Name { .. } => *b"42602",
+            _ => *b"58030",
+        };
+        Self::new(sqlstate, chain(&error))
+    }
+}
+
+/// What an ended capture has to say.
+fn captured(status: &Status) -> Result<Vec<String>, Failure> {
+    let Status { path, tally, error, .. } = status;
+    if let Some(error) = error {
+        return Err(Failure::new(*b"58030", format!("the capture could not be written: {error}")));
+    }
+    let mut said = vec![format!(
+        "{} events of {} sessions in {}",
+        tally.events,
+        tally.sessions,
+        path.display()
+    )];
+    if !tally.is_complete() {
+        said.push("it is not complete: see SHOW CAPTURE and howdah capture info".to_owned());
+    }
+    Ok(said)
+}
+
 impl From<NoDatabase> for Failure {
     fn from(NoDatabase(name): NoDatabase) -> Self {
         Self::new(*b"3D000", format!("no such database: {name}"))
@@ -200,6 +231,11 @@ impl Operator for Desk {
                 let back = control.unban(server).map_err(|why| not_banned(server, why))?;
                 return Ok(back.iter().map(|server| format!("{server} is back")).collect());
             }
+            Command::StartCapture(name) => {
+                let path = control.start_capture(name.as_deref())?;
+                return Ok(vec![format!("capturing to {}", path.display())]);
+            }
+            Command::StopCapture => return captured(&control.stop_capture()?),
             Command::WaitClose(databases) => control.wait_close(databases)?,
             Command::Shutdown(how) => control.shut_down(*how),
             Command::Empty | Command::Show(_) | Command::Help | Command::SetOfSession => {}

@@ -15,6 +15,7 @@ use howdah_wire::auth::scram::ClientKeys;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::{
+    capture::Captures,
     control::History,
     desk::VISITORS_MAX,
     directory::{Directory, ServerTls},
@@ -57,6 +58,8 @@ pub(super) struct Front {
     /// How many operators may be at the console.
     pub(super) visitors: Arc<[Arc<Limit>]>,
     history: Mutex<History>,
+    /// What is recorded of clients' traffic.
+    pub(super) captures: Captures,
     /// Where settings are read from again; held by the one who changes settings.
     pub(super) origin: Mutex<Option<Origin>>,
     is_over: AtomicBool,
@@ -98,6 +101,7 @@ impl Front {
             random,
             visitors: [Limit::new(VISITORS_MAX)].into(),
             history: Mutex::default(),
+            captures: Captures::default(),
             origin: Mutex::new(origin),
             is_over: AtomicBool::new(false),
             began: Instant::now(),

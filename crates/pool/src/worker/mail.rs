@@ -10,6 +10,7 @@ use std::{
 };
 
 use howdah_net::{Stream, Waker};
+use howdah_record::Tape;
 use howdah_wire::startup::CancelKey;
 
 use super::{
@@ -40,6 +41,10 @@ pub(super) enum Mail {
     GatesTurned,
     /// Read from nobody, and say when all is sent that was to be; who has not taken it by then is closed.
     Suspend { until: Option<Instant>, done: Sender<()> },
+    /// Record clients on this tape.
+    Record(Box<Tape>),
+    /// End the tape.
+    StopRecording,
     /// Go on as before.
     GoOn,
     /// Nobody is led to these pools any more: forget them, and tell what was counted of each that you

@@ -161,6 +161,7 @@ impl Worker {
                 self.stage = Stage::Over;
             }
         }
+        self.core.stop_recording();
         Ok(())
     }
 
@@ -169,7 +170,7 @@ impl Worker {
         if !self.sockets.orders.is_empty() {
             return Some(self.began);
         }
-        let core = match self.core.deadline() {
+        let core = match self.core.deadline().min(self.core.tape_due()) {
             Time::NEVER => None,
             Time(nanos) => Some(self.began + Duration::from_nanos(nanos)),
         };
@@ -606,6 +607,8 @@ impl Worker {
                     // Who does not wait for it any more needs none.
                     let _ = to.send(self.report(with_peers));
                 }
+                Mail::Record(tape) => self.core.record(*tape),
+                Mail::StopRecording => self.core.stop_recording(),
                 Mail::Suspend { until, done } => self.stand_still(until, done),
                 Mail::GoOn => self.go_on(),
                 Mail::Forget { pools, to } => {
@@ -751,6 +754,7 @@ impl Worker {
     }
 
     fn on_time(&mut self) {
+        self.core.hand_over_tape(self.now);
         if self.core.deadline() <= self.now {
             self.core.tick(self.now, &mut self.sockets);
         }

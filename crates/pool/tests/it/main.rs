@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod auth_query;
+mod capture;
 #[path = "../../../connect/tests/integration/certificates.rs"]
 mod certificates;
 mod clients;

@@ -67,6 +67,9 @@ pub(super) fn lines(report: &Value) -> Vec<String> {
         if let Some(remedy) = gap["remedy"].as_str() {
             lines.push(format!("  the server's log would hold it with {remedy}"));
         }
+        if let Some(advice) = gap["advice"].as_str() {
+            lines.push(format!("  {advice}"));
+        }
     }
     for left in list(&report["left_out"]) {
         lines.push(format!("left out, {}: {}", text(&left["text"]), left["count"]));

@@ -1,0 +1,502 @@
+//! Traffic of real clients, captured on its way: what stands in the capture, and what does not.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use howdah_dataset::Capture;
+use howdah_lab::Cluster;
+use howdah_pool::Pooler;
+use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Source};
+use tempfile::TempDir;
+
+use crate::support::{Raw, Stage, said};
+
+/// A pooler that captures, and where.
+struct Scene {
+    stage: Stage,
+    folder: TempDir,
+}
+
+impl Scene {
+    fn set(test: &str, more: &str) -> Option<Self> {
+        Self::with(test, more, "")
+    }
+
+    /// With more settings of the capture.
+    fn with(test: &str, more: &str, capture: &str) -> Option<Self> {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().display();
+        let settings = format!(
+            "admin-users = [\"postgres\"]\ncapture = {{ path = \"{path}\"{capture} }}\n{more}"
+        );
+        Some(Self { stage: Stage::set(test, &settings)?, folder })
+    }
+
+    fn start(&self) {
+        self.stage.pooler.control().start_capture(Some("it")).unwrap();
+    }
+
+    fn stop(&self) -> Vec<Event> {
+        let status = self.stage.pooler.control().stop_capture().unwrap();
+        assert_eq!(status.error, None);
+        self.events()
+    }
+
+    fn events(&self) -> Vec<Event> {
+        events(&self.folder.path().join("it"))
+    }
+
+    /// Every byte of the capture's files, and of what they hold unpacked.
+    fn assert_absent(&self, secret: &str) {
+        for event in self.events() {
+            assert!(!format!("{event:?}").contains(secret), "{event:?}");
+        }
+        for entry in fs::read_dir(self.folder.path().join("it")).unwrap() {
+            let path = entry.unwrap().path();
+            let bytes = fs::read(&path).unwrap();
+            let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+            assert!(!found, "{secret} in {}", path.display());
+        }
+    }
+}
+
+fn events(path: &Path) -> Vec<Event> {
+    Capture::open(path).unwrap().events().collect::<Result<_, _>>().unwrap()
+}
+
+/// An event in a few words: kind, text, values, rows, SQLSTATE.
+fn words(event: &Event) -> String {
+    let mut words = vec![event.action.kind().as_str().to_owned()];
+    words.extend(event.action.sql().map(|sql| sql.to_str_lossy().into_owned()));
+    if let Action::Bind(bound) | Action::Execute(bound) = &event.action {
+        let value = |value: &Parameter| match value {
+            Parameter::Null => "NULL".to_owned(),
+            Parameter::Value(text) | Parameter::Truncated(text) => {
+                text.as_bytes().escape_ascii().to_string()
+            }
+        };
+        let values = bound.parameters.iter().flatten().map(value).collect::<Vec<_>>();
+        if !values.is_empty() {
+            words.push(format!("({})", values.join(",")));
+        }
+    }
+    let wire = event.wire.as_ref().unwrap();
+    words.extend(wire.rows.map(|rows| format!("= {rows}")));
+    words.extend(event.outcome.sqlstate.map(|code| format!("! {code}")));
+    words.join(" ")
+}
+
+/// The words of statements, without sessions' beginnings and ends.
+fn statements(events: &[Event]) -> Vec<String> {
+    let is_session = |event: &&Event| matches!(event.action, Action::Connect | Action::Disconnect);
+    events.iter().filter(|event| !is_session(event)).map(words).collect()
+}
+
+#[test]
+fn simple_statements_have_times_rows_and_errors() {
+    let Some(scene) = Scene::set("simple", "") else { return };
+    scene.start();
+    scene.stage.psql(&[
+        "create table t (a int primary key, b text)",
+        "insert into t select i, 'x' from generate_series(1, 5) i",
+        "select pg_sleep(0.05), * from t",
+    ]);
+    let failed = scene.stage.run(
+        "psql",
+        &[
+            "-XAtq",
+            "-c",
+            "begin",
+            "-c",
+            "insert into t values (1)",
+            "-c",
+            "select 1",
+            "-c",
+            "rollback",
+        ],
+    );
+    assert!(!failed.stderr.is_empty());
+    let events = scene.stop();
+    assert_eq!(
+        statements(&events),
+        [
+            "simple create table t (a int primary key, b text)",
+            "simple insert into t select i, 'x' from generate_series(1, 5) i = 5",
+            "simple select pg_sleep(0.05), * from t = 5",
+            "simple begin",
+            "simple insert into t values (1) ! 23505",
+            "simple select 1 ! 25P02",
+            "simple rollback",
+        ]
+    );
+    let slept = &events[3];
+    assert!(slept.outcome.duration_us.unwrap() >= 250_000, "{slept:?}");
+    assert!(
+        events.iter().all(|event| (&*event.user, &*event.database) == ("postgres", "postgres"))
+    );
+    assert!(
+        events.iter().all(|event| event.source == Source::Wire && &*event.application == "psql")
+    );
+    assert_eq!(events[0].action, Action::Connect);
+    let settings = &events[0].wire.as_ref().unwrap().settings;
+    assert!(settings.contains(&("application_name".into(), "psql".into())), "{settings:?}");
+    let ends = events.iter().filter(|event| event.action == Action::Disconnect).count();
+    assert_eq!(ends, 2);
+}
+
+/// A message of the extended protocol.
+fn message(tag: u8, body: &[&[u8]]) -> Vec<u8> {
+    let body = body.concat();
+    let len = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+    [&[tag][..], &len, &body].concat()
+}
+
+fn bind_binary(statement: &[u8], value: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(value.len()).unwrap().to_be_bytes();
+    message(b'B', &[b"\0", statement, b"\0\0\x01\0\x01\0\x01", &len, value, b"\0\x01\0\x01"])
+}
+
+#[test]
+fn binary_values_types_row_limits_and_pipelines_are_kept() {
+    let Some(scene) = Scene::set("extended", "") else { return };
+    scene.start();
+    let mut raw = Raw::log_in(scene.stage.address());
+    let parse =
+        message(b'P', &[b"s\0select $1::int + i from generate_series(1, 3) i\0\0\x01\0\0\0\x17"]);
+    let execute = |rows: u8| message(b'E', &[b"\0\0\0\0", &[rows]]);
+    let sync = message(b'S', &[]);
+    let flush = message(b'H', &[]);
+    // One pipeline of two executions, one with a row limit and what it left.
+    let batch = [
+        parse,
+        bind_binary(b"s", &[0, 0, 0, 7]),
+        execute(2),
+        flush,
+        execute(0),
+        bind_binary(b"s", &[0, 0, 0, 8]),
+        message(b'D', &[b"P\0"]),
+        execute(0),
+        sync.clone(),
+    ];
+    raw.0.write_all(&batch.concat()).unwrap();
+    raw.until(b'Z');
+    // A pipeline that fails in its middle, and one behind it.
+    let bad = message(b'B', &[b"\0s\0\0\0\0\x01\0\0\0\x01x\0\0"]);
+    let fine = [bind_binary(b"s", &[0, 0, 0, 12]), execute(0)].concat();
+    raw.0.write_all(&[bad, execute(0), fine.clone(), sync.clone(), fine, sync].concat()).unwrap();
+    raw.until(b'Z');
+    raw.until(b'Z');
+    raw.send(b'X', b"");
+    assert!(raw.is_hung_up_on());
+    let events = scene.stop();
+    let sql = "select $1::int + i from generate_series(1, 3) i";
+    assert_eq!(
+        statements(&events),
+        [
+            format!("parse {sql}"),
+            format!("execute {sql} (\\x00\\x00\\x00\\x07) = 2"),
+            format!("fetch {sql} = 1"),
+            format!("execute {sql} (\\x00\\x00\\x00\\x08) = 3"),
+            format!("execute {sql} (x) ! 22P02"),
+            format!("execute {sql} (\\x00\\x00\\x00\\x0c) = 3"),
+        ]
+    );
+    let executed: Vec<_> = events.iter().filter(|event| event.pipeline.is_some()).collect();
+    let pipelines: Vec<_> = executed.iter().map(|event| event.pipeline.unwrap()).collect();
+    assert_eq!(pipelines, [1, 1, 1, 1, 2, 3]);
+    let wire = executed[1].wire.as_ref().unwrap();
+    assert_eq!(
+        (&wire.types[..], &wire.formats[..], &wire.result_formats[..]),
+        (&[23][..], &[1][..], &[1][..])
+    );
+    assert_eq!((wire.rows_max, wire.is_binary(0)), (2, true));
+    assert!(!executed[4].wire.as_ref().unwrap().is_binary(0));
+}
+
+#[test]
+fn rows_of_copies_are_kept_counted_or_passed_over() {
+    for (setting, kept, counted) in [
+        ("", true, true),
+        (", copy = \"length\"", false, true),
+        (", copy = \"off\"", false, false),
+        (", copy-bytes-max = 5", false, true),
+        (", redact = true", false, true),
+    ] {
+        let Some(scene) = Scene::with("copy", "", setting) else { return };
+        scene.stage.psql(&["create table t (a int, b text)"]);
+        scene.start();
+        let mut psql = scene.stage.command("psql");
+        psql.args(["-Xq", "-c", "copy t from stdin", "-c", "copy t to stdout"]);
+        psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut psql = psql.spawn().unwrap();
+        psql.stdin.take().unwrap().write_all(b"1\tfifty-one\n2\ttwo\n").unwrap();
+        assert_eq!(said(psql.wait_with_output().unwrap()), "1\tfifty-one\n2\ttwo");
+        let events = scene.stop();
+        assert_eq!(
+            statements(&events),
+            ["copy copy t from stdin = 2", "copy copy t to stdout = 2"]
+        );
+        let direction = |event: &Event| match event.action {
+            Action::Copy { direction, .. } => direction,
+            _ => panic!("{event:?}"),
+        };
+        assert_eq!(direction(&events[1]), CopyDirection::In);
+        assert_eq!(direction(&events[2]), CopyDirection::Out);
+        let copy = events[1].wire.as_ref().unwrap().copy_in.as_ref();
+        assert_eq!(copy.map(|copy| copy.bytes), counted.then_some(18), "{setting}");
+        let data = copy.and_then(|copy| copy.data[0].clone());
+        assert_eq!(data, kept.then(|| "1\tfifty-one\n2\ttwo\n".into()), "{setting}");
+        if !kept {
+            scene.assert_absent("fifty-one");
+        }
+    }
+}
+
+#[test]
+fn sessions_that_are_open_enter_between_transactions() {
+    let Some(scene) = Scene::set("open", "sizes = { pool = 3 }") else { return };
+    let mut idle = Raw::log_in_with(scene.stage.address(), &[("DateStyle", "SQL, DMY")]);
+    idle.send(b'P', b"named\0select 4711\0\0\0");
+    idle.send(b'S', b"");
+    idle.until(b'Z');
+    let mut busy = Raw::log_in(scene.stage.address());
+    busy.query("begin");
+    busy.until(b'Z');
+    scene.start();
+    // The first thing that a new session hears comes behind the order to record.
+    scene.stage.psql(&["select 'new'"]);
+    for sql in ["select 'inside'", "commit", "select 'outside'"] {
+        busy.query(sql);
+        busy.until(b'Z');
+    }
+    idle.0
+        .write_all(
+            &[
+                message(b'B', &[b"\0named\0\0\0\0\0\0\0"]),
+                message(b'E', &[b"\0\0\0\0\0"]),
+                message(b'S', &[]),
+            ]
+            .concat(),
+        )
+        .unwrap();
+    idle.until(b'Z');
+    let events = scene.stop();
+    assert_eq!(
+        statements(&events),
+        ["simple select 'new' = 1", "simple select 'outside' = 1", "execute select 4711 = 1"]
+    );
+    let entered: Vec<_> = events
+        .iter()
+        .filter(|event| event.action == Action::Connect && event.source == Source::Inferred)
+        .collect();
+    assert_eq!(entered.len(), 2);
+    let date = ("DateStyle".into(), "SQL, DMY".into());
+    let has_date = |event: &&Event| event.wire.as_ref().unwrap().settings.contains(&date);
+    assert_eq!(entered.iter().filter(|event| has_date(event)).count(), 1);
+}
+
+#[test]
+fn what_the_pooler_asks_itself_is_not_in_it() {
+    let more = "reset-query = \"select 'reset'\"\nreset-query-always = true";
+    let Some(scene) = Scene::set("own", more) else { return };
+    scene.start();
+    let mut one = Raw::log_in_with(scene.stage.address(), &[("TimeZone", "Asia/Tokyo")]);
+    for n in 0..3 {
+        one.query(&format!("select {n}"));
+        one.until(b'Z');
+        scene.stage.psql(&["show timezone"]);
+    }
+    let events = scene.stop();
+    let found: Vec<_> = statements(&events).into_iter().filter(|it| !it.contains("show")).collect();
+    assert_eq!(found, ["simple select 0 = 1", "simple select 1 = 1", "simple select 2 = 1"]);
+}
+
+#[test]
+fn cancels_are_events_of_their_sessions() {
+    let Some(scene) = Scene::set("cancel", "") else { return };
+    scene.start();
+    let mut psql = scene.stage.command("psql");
+    psql.args(["-Xq", "-c", "select pg_sleep(600)"]).stderr(Stdio::piped());
+    let psql = psql.spawn().unwrap();
+    let running = "select count(*) from pg_stat_activity where query = 'select pg_sleep(600)'";
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while scene.stage.direct(running) != "1" {
+        assert!(Instant::now() < deadline, "it never ran");
+    }
+    let pid = i32::try_from(psql.id()).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    assert!(!psql.wait_with_output().unwrap().status.success());
+    let events = scene.stop();
+    assert_eq!(statements(&events), ["simple select pg_sleep(600) ! 57014", "cancel"]);
+    assert_eq!(events[1].session, events[2].session);
+}
+
+#[test]
+fn secrets_are_nowhere_in_it() {
+    let Some(scene) = Scene::with("secrets", "", ", redact = true") else { return };
+    scene.start();
+    scene.stage.psql(&[
+        "create role r password 'hunter2-x9'",
+        "select 'Jane Roe-x9', 471147114711",
+        "set app.name = 'Jane Roe-x9'",
+    ]);
+    let mut raw = Raw::log_in(scene.stage.address());
+    raw.send(b'p', b"hunter2-x9\0");
+    assert!(raw.is_hung_up_on());
+    scene.stop();
+    for secret in ["hunter2-x9", "Jane Roe-x9", "471147114711"] {
+        scene.assert_absent(secret);
+    }
+
+    let Some(scene) = Scene::set("secrets", "") else { return };
+    scene.start();
+    scene.stage.psql(&["create role r password 'hunter2-x9'", "select 'Jane Roe-x9'"]);
+    let mut raw = Raw::log_in(scene.stage.address());
+    raw.send(b'p', b"hunter2-x9\0");
+    assert!(raw.is_hung_up_on());
+    let events = scene.stop();
+    scene.assert_absent("hunter2-x9");
+    assert!(statements(&events).iter().any(|words| words.contains("Jane Roe-x9")));
+}
+
+#[test]
+fn damaged_messages_end_their_session_only() {
+    let Some(scene) = Scene::set("damaged", "") else { return };
+    scene.start();
+    for bytes in
+        [&b"Q\0\0\0\x01"[..], b"B\0\0\0\x09\0\0\0\0\xff", b"\xff\0\0\0\x04", b"P\0\0\0\x05x"]
+    {
+        let mut raw = Raw::log_in(scene.stage.address());
+        raw.query("select 1");
+        raw.until(b'Z');
+        raw.0.write_all(&[bytes, &message(b'S', &[])].concat()).unwrap();
+        // It may be gone by then.
+        let _ = raw.0.shutdown(std::net::Shutdown::Write);
+        assert!(raw.is_hung_up_on());
+    }
+    scene.stage.psql(&["select 2"]);
+    let events = scene.stop();
+    let found = statements(&events);
+    assert_eq!(found.iter().filter(|words| *words == "simple select 1 = 1").count(), 4);
+    assert_eq!(found.last().map(String::as_str), Some("simple select 2 = 1"));
+}
+
+#[test]
+fn what_finds_no_room_is_counted_and_clients_do_not_notice() {
+    let Some(scene) = Scene::set("overflow", "sizes = { pool = 4 }") else { return };
+    scene.start();
+    let control = scene.stage.pooler.control();
+    // The folder's disk stands still, as far as anybody can tell: nothing is read from the tapes while
+    // so much is written on them.
+    let path = scene.folder.path().join("it");
+    let _ = path;
+    let text = format!("select length('{}')", "x".repeat(1 << 20));
+    let mut raw = Raw::log_in(scene.stage.address());
+    for _ in 0..400 {
+        raw.query(&text);
+        raw.until(b'Z');
+    }
+    let status = control.stop_capture().unwrap();
+    assert_eq!(status.error, None);
+    let manifest = Capture::open(&path).unwrap().manifest().clone();
+    assert!(manifest.finished);
+    let found = manifest.kinds.get(&Kind::Simple).copied().unwrap_or(0);
+    // Whether the writer kept up is the machine's business; that what is missing is said is ours.
+    assert_eq!(found == 400, status.tally.gaps == 0, "{found} {:?}", status.tally);
+}
+
+#[test]
+fn files_are_finished_as_they_grow_and_a_full_disk_ends_the_capture_only() {
+    let setting = ", file-bytes = 1048576, file-time = \"1s\"";
+    let Some(scene) = Scene::with("rotation", "", setting) else { return };
+    scene.start();
+    let control = scene.stage.pooler.control();
+    let text = format!("select length('{}')", "x".repeat(100_000));
+    let mut raw = Raw::log_in(scene.stage.address());
+    for _ in 0..30 {
+        raw.query(&text);
+        raw.until(b'Z');
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while control.capture().unwrap().files < 3 {
+        assert!(Instant::now() < deadline, "{:?}", control.capture());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // What is finished can be read while the rest is written, as after a crash.
+    let capture = Capture::open(&scene.folder.path().join("it")).unwrap();
+    assert!(!capture.manifest().finished);
+    assert!(capture.events().count() >= 20);
+    // The folder is gone: the next file cannot be written.
+    fs::remove_dir_all(scene.folder.path().join("it")).unwrap();
+    fs::write(scene.folder.path().join("it"), "in the way").unwrap();
+    while !control.capture().unwrap().is_over {
+        assert!(Instant::now() < deadline, "{:?}", control.capture());
+        raw.query(&text);
+        raw.until(b'Z');
+    }
+    assert!(control.capture().unwrap().error.is_some());
+    raw.query("select 1");
+    raw.until(b'Z');
+    // The next one may begin.
+    fs::remove_file(scene.folder.path().join("it")).unwrap();
+    scene.start();
+    scene.stage.psql(&["select 'again'"]);
+    assert_eq!(statements(&scene.stop()), ["simple select 'again' = 1"]);
+}
+
+#[test]
+fn a_capture_is_ordered_and_shown_at_the_console() {
+    let Some(scene) = Scene::set("ordered", "") else { return };
+    let console = |command: &str| {
+        let output = scene.stage.run("psql", &["-XAtq", "-d", "howdah", "-c", command]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned() + &text)
+    };
+    assert_eq!(console("show capture"), (true, String::new()));
+    let (is_done, text) = console("capture stop");
+    assert!(!is_done && text.contains("no capture is under way"), "{text}");
+    let (is_done, text) = console("capture start ../x");
+    assert!(!is_done && text.contains("no name for a capture"), "{text}");
+    let (is_done, text) = console("capture start it");
+    assert!(is_done && text.contains("capturing to"), "{text}");
+    let (is_done, text) = console("capture start it2");
+    assert!(!is_done && text.contains("under way"), "{text}");
+    scene.stage.psql(&["select 1"]);
+    let (is_done, text) = console("capture stop");
+    assert!(is_done && text.contains("3 events of 1 sessions"), "{text}");
+    let (_, text) = console("show capture");
+    assert!(text.starts_with("ended|") && text.contains("|3|1|1|0|0|0|0|0|"), "{text}");
+    // What there is already is never written over.
+    let (is_done, text) = console("capture start it");
+    assert!(!is_done && text.contains("it"), "{text}");
+    let (is_done, text) = console("reload");
+    assert!(!is_done || text.is_empty(), "{text}");
+}
+
+#[test]
+fn a_pooler_that_ends_finishes_its_capture() {
+    let Some(server) = howdah_lab::or_say_why_not("ends", Cluster::builder().start()) else {
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().display();
+    let more = format!("capture = {{ path = \"{path}\", start = true }}");
+    let pooler: Pooler = crate::support::pooler(&server, &more);
+    let stage = Stage { server, pooler };
+    stage.psql(&["select 1"]);
+    let dir = stage.pooler.control().capture().unwrap().path;
+    stage.pooler.drain();
+    stage.pooler.join().unwrap();
+    let capture = Capture::open(&dir).unwrap();
+    assert!(capture.manifest().finished);
+    assert_eq!(statements(&events(&dir)), ["simple select 1 = 1"]);
+}
