@@ -118,7 +118,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
     let target = args.connection.target(args.target.as_deref())?;
-    let mut source = Source::open(&args)?;
+    let mut source = Source::open(&args, ctx)?;
     let mut client = connection::connect(&target)?;
     allow_many_connections();
     let settings = settings(&args, source.encodings(), &mut client);
@@ -335,11 +335,17 @@ enum Source {
 }
 
 impl Source {
-    fn open(args: &Args) -> anyhow::Result<Self> {
+    fn open(args: &Args, ctx: &Context) -> anyhow::Result<Self> {
         match &args.inputs[..] {
             [dir] if dir.is_dir() && !capture::holds_no_dataset(dir) => {
                 let capture = capture::open(dir)?;
                 let manifest = capture.manifest();
+                if !manifest.finished {
+                    ctx.say(format_args!(
+                        "note: {} is not finished: its writer was stopped; what it finished is played",
+                        dir.display()
+                    ));
+                }
                 let connects = manifest.kinds.get(&Kind::Connect).copied().unwrap_or(0);
                 let events = Sifted::new(capture.events(), args.select.sieve());
                 let total = events.is_whole().then_some(manifest.events);

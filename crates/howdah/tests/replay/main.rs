@@ -18,3 +18,4 @@ mod streaming;
 mod support;
 mod targets;
 mod who;
+mod wire;

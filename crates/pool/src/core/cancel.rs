@@ -83,7 +83,6 @@ impl Core {
             let pool = client.pool;
             self.pool(pool).waiting.retain(|waiting| *waiting != id);
         }
-        self.tap_made(id);
         self.flush_client(id, &[], io);
         self.update_pause(Peer::Client(id), io);
     }

@@ -104,7 +104,7 @@ impl Core {
         }
         match linked {
             Some(client) => {
-                self.flush_client(client, input, io);
+                self.relay_to_client(client, input, io);
                 self.follow_listens(client, io);
             }
             None => self.to_client.clear(),

@@ -158,7 +158,6 @@ impl Core {
         let server = client.server().and_then(|server| self.servers.get(server));
         if !client.cut_off && !server.is_some_and(|server| server.inlet.is_inside_forwarded()) {
             self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
-            self.tap_made(id);
             self.flush_client(id, &[], io);
         }
         io.refused(id, refusal);
@@ -185,8 +184,14 @@ impl Core {
         }
     }
 
-    /// Sends what was gathered for a client.
+    /// Sends what was made here for a client.
     pub(super) fn flush_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) {
+        self.tap_made(id);
+        self.relay_to_client(id, input, io);
+    }
+
+    /// The same of what a server said, which is on the tape already.
+    pub(super) fn relay_to_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) {
         let Some(backlog) = self.to_client.send(input, Peer::Client(id), io) else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
         if backlog == Backlog::Waiting && !client.backlogged {

@@ -118,7 +118,6 @@ impl Core {
                 stop => break stop,
             }
         };
-        self.tap_made(id);
         self.flush_client(id, input, io);
         let server = self.clients.get(id).and_then(Client::server);
         if let Some(server) = server {
