@@ -118,7 +118,10 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
     let target = args.connection.target(args.target.as_deref())?;
-    let mut source = Source::open(&args, ctx)?;
+    let mut source = Source::open(&args)?;
+    if let Source::Capture { is_finished: false, .. } = &source {
+        ctx.say("note: the capture is not finished, its writer was stopped: what there is of it is played");
+    }
     let mut client = connection::connect(&target)?;
     allow_many_connections();
     let settings = settings(&args, source.encodings(), &mut client);
@@ -326,6 +329,7 @@ enum Source {
         left: LeftOut,
         total: Option<u64>,
         connects: u64,
+        is_finished: bool,
         encodings: BTreeMap<String, String>,
     },
     Log {
@@ -335,23 +339,19 @@ enum Source {
 }
 
 impl Source {
-    fn open(args: &Args, ctx: &Context) -> anyhow::Result<Self> {
+    fn open(args: &Args) -> anyhow::Result<Self> {
         match &args.inputs[..] {
             [dir] if dir.is_dir() && !capture::holds_no_dataset(dir) => {
                 let capture = capture::open(dir)?;
                 let manifest = capture.manifest();
-                if !manifest.finished {
-                    ctx.say(format_args!(
-                        "note: {} is not finished: its writer was stopped; what it finished is played",
-                        dir.display()
-                    ));
-                }
                 let connects = manifest.kinds.get(&Kind::Connect).copied().unwrap_or(0);
                 let events = Sifted::new(capture.events(), args.select.sieve());
                 let total = events.is_whole().then_some(manifest.events);
                 let left = events.left();
                 let encodings = manifest.origin.encodings.clone();
-                Ok(Self::Capture { events: events.peekable(), left, total, connects, encodings })
+                let is_finished = manifest.finished;
+                let events = events.peekable();
+                Ok(Self::Capture { events, left, total, connects, is_finished, encodings })
             }
             inputs
                 if inputs.iter().any(|path| path.is_dir() && !capture::holds_no_dataset(path)) =>
