@@ -19,6 +19,7 @@ mod lookup;
 mod notifications;
 mod pairs;
 pub mod pgbouncer;
+mod pgcat;
 mod pool;
 mod routing;
 mod secret;

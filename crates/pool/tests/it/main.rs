@@ -17,6 +17,7 @@ mod hba;
 mod limits;
 mod listen;
 mod pgbouncer_ini;
+mod pgcat_toml;
 mod places;
 mod reload;
 mod route;

@@ -1,4 +1,4 @@
-//! `howdah pool import`: a pgbouncer.ini as a howdah.toml.
+//! `howdah pool import`: a pgbouncer.ini or a pgcat.toml as a howdah.toml.
 
 use std::{
     fs,
@@ -8,15 +8,15 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_pool::config::Config;
+use howdah_pool::config::{Config, Form};
 
 use crate::{context::Context, errors::Advise as _, outcome::Outcome};
 
-/// Write what a pgbouncer.ini says as the section pool of a howdah.toml
+/// Write what a pgbouncer.ini or a pgcat.toml says as the section pool of a howdah.toml
 ///
-/// What is written means the same, files that are included and passwords of databases among it; the user
-/// list and other files that are named stay where they are. Comments say where a key does not do quite
-/// what it does in PgBouncer, and which do nothing.
+/// Which of the two it is, is told by its text. What is written means the same, files that are included and
+/// passwords among it; the user list and other files that are named stay where they are. Comments say where a
+/// key does not do quite what it does there, and which do nothing, by file and line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file
@@ -33,7 +33,10 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let text = fs::read_to_string(file).with_context(cannot_read)?;
     // What it names is to be found from wherever the result is put.
     let path = fs::canonicalize(file).with_context(cannot_read)?;
-    let toml = Config::import_pgbouncer(&text, &path)?;
+    let toml = match Form::of(&text) {
+        Form::PgBouncer => Config::import_pgbouncer(&text, &path)?,
+        Form::Howdah => Config::import_pgcat(&text, &path)?,
+    };
     match output {
         Some(output) => {
             write_new(output, &toml)?;
