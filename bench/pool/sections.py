@@ -1,7 +1,7 @@
 """What is measured; each function is a section of `bench/pool/run` and prints a table in Markdown."""
 import pathlib, re, shutil, socket, statistics, struct, subprocess, sys, tempfile, time
 
-from stage import POOL_PORT, Pooler, raise_descriptor_limit, settings
+from stage import POOL_PORT, Pooler, raise_descriptor_limit, settings, toml
 
 
 def median_by_name(bench, names, measure):
@@ -54,6 +54,48 @@ def transactions(bench):
                 ratios.append(middle["howdah"][0] / middle["pgbouncer"][0])
     if ratios:
         print(f"\nhowdah to pgbouncer: median over cells {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
+
+
+def capture(bench):
+    """Processor time per transaction while traffic is captured, beside when it is not: of the data-plane threads, and
+    of the whole process."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="howdah-bench-capture-"))
+    commands = {}
+    for name, more in [("off", ""), ("on", f"capture = {{ path = '{folder}', start = true }}")]:
+        file = folder / f"{name}.toml"
+        file.write_text(toml(more))
+        commands[name] = [bench.words.howdah, "pool", "-c", file, "--workers", 1]
+    ratios = {"workers": [], "process": []}
+    print("| protocol | clients | workers off | on | more | process off | on | more |\n|" + "---|" * 8)
+    for protocol in ["simple", "extended", "prepared"]:
+        for clients in bench.sizes[:2]:
+            each = 1 + max(8, 40_000 // clients)
+            def measure(name):
+                with Pooler(commands[name]) as pooler:
+                    spent = []
+                    for count in (1, 1, each):
+                        if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", protocol):
+                            return complain(name, pooler)
+                        time.sleep(1.5)  # what lies on the tape is handed over
+                        spent.append((pooler.thread_nanos("worker-"), pooler.thread_nanos("")))
+                    # What is left to be written at the end belongs to the capture.
+                    spent[-1] = (spent[-1][0], spent[-1][1] + pooler.nanos_until_over())
+                per = lambda at: (spent[2][at] - spent[1][at] - (spent[1][at] - spent[0][at])) / 1000 / ((each - 1) * clients)
+                return per(0), per(1)
+            middle = median_by_name(bench, commands, measure)
+            if not all(middle.values()):
+                print(f"| {protocol} | {clients} | failed | | | | | |")
+                continue
+            cells = []
+            for at, what in enumerate(ratios):
+                off, on = middle["off"][at], middle["on"][at]
+                ratios[what].append(on / off)
+                cells.append(f"{off:.2f} | {on:.2f} | {100 * (on / off - 1):+.1f} %")
+            print(f"| {protocol} | {clients} | {' | '.join(cells)} |", flush=True)
+    for what, found in ratios.items():
+        if found:
+            print(f"\n{what}: median {100 * (statistics.median(found) - 1):+.1f} %, worst {100 * (max(found) - 1):+.1f} %")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def latency(bench):
@@ -238,4 +280,4 @@ def until_ready(client):
         received += some
 
 
-SECTIONS = {it.__name__: it for it in [transactions, latency, syscalls, instructions, connections, idle, stalled]}
+SECTIONS = {it.__name__: it for it in [transactions, capture, latency, syscalls, instructions, connections, idle, stalled]}

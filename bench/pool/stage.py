@@ -75,6 +75,14 @@ def settings(server, auth="trust"):
     return home / "pool.ini"
 
 
+def toml(more):
+    """The same for howdah alone, with more settings."""
+    return (f"[pool]\nmode = 'transaction'\nsizes = {{ pool = 20 }}\nlimits = {{ clients = 12000 }}\n{more}\n"
+            f"[pool.listen]\nport = {POOL_PORT}\nunix-directories = []\nbacklog = 4096\n"
+            "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n"
+            f"[pool.databases.postgres]\nhosts = ['127.0.0.1:{PORT}']\n")
+
+
 class Pooler:
     """A process on POOL_PORT for the length of a `with`; with no command, nothing, and the server's port."""
 
@@ -114,6 +122,20 @@ class Pooler:
         tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
         nanos = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
         return int(stat[11]), int(stat[12]), nanos
+
+    def thread_nanos(self, name):
+        """Nanoseconds of processor time of the threads whose names begin so."""
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks
+                   if (task / "comm").read_text().startswith(name))
+
+    def nanos_until_over(self):
+        """Asks it to end, and gives the processor time it takes for that."""
+        before = self.spent()[2]
+        self.process.terminate()
+        _, _, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = 0
+        return max(0, round((usage.ru_utime + usage.ru_stime) * 1e9) - before)
 
     def resident_kib(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()

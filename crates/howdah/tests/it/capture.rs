@@ -105,6 +105,11 @@ fn ndjson_has_all_keys_in_one_order() {
         "vxid",
         "query_id",
         "pipeline",
+        "rows",
+        "rows_max",
+        "types",
+        "formats",
+        "copy_bytes",
     ];
     for line in text(&done.get_output().stdout).lines() {
         let places: Vec<_> = keys.iter().map(|key| line.find(&format!("\"{key}\":"))).collect();

@@ -251,7 +251,8 @@ fn traffic(pool: &Pool, mut open: Raw, folder: &Path) {
     );
     pool.psql(
         "bench",
-        "set statement_timeout = '50ms'; update kept set b = 0 from pg_sleep(60);\n",
+        "begin;\nset local statement_timeout = '50ms';\n\
+         update kept set b = 0 from pg_sleep(60);\nrollback;\n",
     );
     drop(open);
 }

@@ -187,6 +187,11 @@ struct Line<'a> {
     vxid: Option<&'a str>,
     query_id: Option<i64>,
     pipeline: Option<u32>,
+    rows: Option<u64>,
+    rows_max: Option<u32>,
+    types: Option<&'a [u32]>,
+    formats: Option<&'a [u16]>,
+    copy_bytes: Option<u64>,
 }
 
 struct Lossy<'a>(&'a Text);
@@ -206,6 +211,7 @@ impl<'a> Line<'a> {
         let known = |text: &'a str| (!text.is_empty()).then_some(text);
         let bound = bound(&event.action);
         let parameters = bound.and_then(|bound| bound.parameters.as_deref());
+        let wire = event.wire.as_deref();
         Self {
             time: event.time,
             session: &event.session,
@@ -237,6 +243,11 @@ impl<'a> Line<'a> {
             vxid: event.vxid.as_deref(),
             query_id: event.query_id,
             pipeline: event.pipeline,
+            rows: wire.and_then(|wire| wire.rows),
+            rows_max: wire.map(|wire| wire.rows_max),
+            types: wire.map(|wire| &*wire.types).filter(|types| !types.is_empty()),
+            formats: wire.map(|wire| &*wire.formats).filter(|formats| !formats.is_empty()),
+            copy_bytes: wire.and_then(|wire| Some(wire.copy_in.as_ref()?.bytes)),
         }
     }
 }
