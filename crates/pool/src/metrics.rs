@@ -46,7 +46,8 @@ pub const METRICS: &[Description] = &[
     CAPTURE_ACTIVE,
 ];
 
-const MEMBER: &[&str] = &["database", "server"];
+/// The shard is empty where there is one: as good as no label.
+const MEMBER: &[&str] = &["database", "server", "shard"];
 const POOL: &[&str] = &["database", "user"];
 const POOL_AND_STATE: &[&str] = &["database", "user", "state"];
 
@@ -177,7 +178,7 @@ struct Known {
     /// By database and user: what was counted up to then.
     pools: HashMap<(String, String), Tally>,
     /// By database, server and shard: transactions up to then.
-    members: HashMap<(String, String, Option<String>), u64>,
+    members: HashMap<(String, String, String), u64>,
     /// The last capture: when it began, and what it had counted.
     capture: Option<(Timestamp, CaptureTally)>,
 }
@@ -264,7 +265,7 @@ fn show_capture(registry: &Registry, view: &View, known: &mut Known) {
 /// Shows how servers are of databases that have several.
 fn show_members(registry: &Registry, view: &View, known: &mut Known) {
     let name = |member: &MemberView| {
-        let shard = member.shard.map(|shard| shard.to_string());
+        let shard = member.shard.map(|shard| shard.to_string()).unwrap_or_default();
         (member.database.clone(), member.endpoint.to_string(), shard)
     };
     let names: BTreeSet<_> = view.members.iter().map(name).collect();
@@ -288,19 +289,14 @@ fn show_members(registry: &Registry, view: &View, known: &mut Known) {
         let bytes = report.found.lag_bytes.unwrap_or_default() as f64;
         registry.gauge_with(&MEMBER_LAG_BYTES, &labels).set(bytes);
         let counter = registry.counter_with(&MEMBER_TRANSACTIONS, &labels);
-        drop(labels);
         let before = known.members.entry(place).or_default();
         counter.add(member.transactions.saturating_sub(*before));
         *before = member.transactions;
     }
 }
 
-/// Of a server: the shard is told where there are several.
-fn member_labels(
-    (database, server, shard): &(String, String, Option<String>),
-) -> Vec<(&str, &str)> {
-    let shard = shard.as_deref().map(|shard| ("shard", shard));
-    [("database", &**database), ("server", &**server)].into_iter().chain(shard).collect()
+fn member_labels((database, server, shard): &(String, String, String)) -> [(&str, &str); 3] {
+    [("database", database), ("server", server), ("shard", shard)]
 }
 
 /// Shows how a pool is, and adds what was counted since the last time.

@@ -33,6 +33,8 @@ pub(crate) struct Routing {
     pub(crate) looked_at: usize,
     /// A BEGIN that was answered and not sent yet.
     pub(crate) begun: Option<(Box<[u8]>, Route)>,
+    /// Where every request goes, whatever it says, until there is another command.
+    pub(crate) fixed: Option<(ServerRole, Option<u32>)>,
     /// What comes next only asks what statements are like, on any shard: a BEGIN waits on.
     pub(crate) only_asks: bool,
     /// The batch that the pooler answers is a BEGIN, of this text: it waits for the next request to say where
@@ -81,6 +83,7 @@ impl Routing {
             looked_at: 0,
             begun: None,
             only_asks: false,
+            fixed: None,
             begins: None,
             portals: Vec::new(),
             has_commands: false,
@@ -115,6 +118,12 @@ impl Routing {
         }
     }
 
+    /// Where every request goes that is no command, if that is known and the settings are as they were.
+    #[inline]
+    pub(crate) fn fixed(&self, edition: u32) -> Option<(ServerRole, Option<u32>)> {
+        self.fixed.filter(|_| self.edition == edition)
+    }
+
     /// Takes the BEGIN that is to be sent before what comes next.
     pub(crate) fn take_begun(&mut self) -> Option<Box<[u8]>> {
         if self.only_asks {
@@ -135,6 +144,7 @@ impl Routing {
     pub(crate) fn follow(&mut self, edition: u32) {
         if self.edition != edition || self.known.len() > KNOWN_MAX {
             self.edition = edition;
+            self.fixed = None;
             self.known.clear();
         }
     }

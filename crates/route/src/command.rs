@@ -52,7 +52,19 @@ impl Command {
     /// assert_eq!(role, Ok(Command::SetServerRole(Some(RoleWish::Replica))));
     /// assert_eq!(Command::read(b"set search_path to 'app'"), None);
     /// ```
+    #[inline]
     pub fn read(query: &[u8]) -> Option<Result<Self, Refusal>> {
+        let [first, second, third, ..] = query else { return None };
+        match (first | 0x20, second | 0x20, third | 0x20) {
+            (b's', b'e', b't') | (b's', b'h', b'o') => Self::read_on(query),
+            // Spaces, and control characters with that bit set.
+            (b' '..=b'-', ..) => Self::read_on(query),
+            _ => None,
+        }
+    }
+
+    #[inline(never)]
+    fn read_on(query: &[u8]) -> Option<Result<Self, Refusal>> {
         let start = query.iter().position(|byte| !byte.is_ascii_whitespace())?;
         let [s, second, third, rest @ ..] = &query[start..] else { return None };
         match (s | 0x20, second | 0x20, third | 0x20) {

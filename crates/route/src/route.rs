@@ -22,13 +22,6 @@ pub struct Route {
     pub is_begin: bool,
 }
 
-impl Route {
-    /// Of what any server could do.
-    pub const fn anywhere() -> Self {
-        Self { shards: Shards::Any, role: Role::Any, why: None, is_begin: false }
-    }
-}
-
 /// To which shards a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shards {

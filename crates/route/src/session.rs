@@ -156,6 +156,24 @@ impl Session {
         }
     }
 
+    /// Messages that run nothing, such as a Close: where the client has said, else anywhere.
+    pub fn aside(&mut self, router: &Router) -> Route {
+        let settings = &*router.settings;
+        let none = Hints::default();
+        let said = self.said_shard(settings, &none).ok().flatten();
+        self.last_is_said = said.is_some();
+        let shards = match (self.link, said) {
+            (Some(Link { shard, .. }), _) | (None, Some(shard)) => Shards::One(shard),
+            _ if settings.shards == 1 => Shards::One(0),
+            _ => Shards::Any,
+        };
+        let role = match self.said_role(settings, &none) {
+            RoleWish::Auto => Role::Any,
+            _ => self.role_for(settings, &none, None),
+        };
+        Route { shards, role, why: None, is_begin: false }
+    }
+
     /// Whether it depends on its text where a request goes, once there is no server linked.
     pub fn depends_on_text(&self, router: &Router) -> bool {
         let settings = &*router.settings;

@@ -12,7 +12,7 @@ use howdah_wire::{
 
 use super::{
     rewrite::{HELD_BYTES_MAX, Message},
-    route::{Roads, Way, both, command_of},
+    route::{Roads, SPREAD, Way, both, command_of},
 };
 use crate::{
     client::Client,
@@ -49,11 +49,23 @@ impl Roads<'_> {
         input: &[u8],
     ) -> Way {
         let begins_own = self.begins_own(client, kind, message);
+        if let Some(routing) = &mut client.routing
+            && !begins_own
+            && let Some(fixed) = routing.fixed(self.slot.edition)
+        {
+            (client.role, client.shard) = fixed;
+            routing.looked_at = message.bytes();
+            return Way::Server;
+        }
         if client.routing.is_none() && !self.slot.looks && !begins_own {
             return Way::Server;
         }
         match self.routing(client).session.blind(&self.slot.router) {
-            Ok(Some(route)) if !begins_own => return self.take(client, &route, message.bytes()),
+            Ok(Some(route)) if !begins_own => {
+                let way = self.take(client, &route, message.bytes());
+                self.fix(client, &way);
+                return way;
+            }
             Ok(_) => {}
             Err(refusal) => return Way::Refused(refusal),
         }
@@ -116,7 +128,10 @@ impl Roads<'_> {
             Ok(found) => match self.begins(client, &found, &input[at..end]) {
                 true => Err(Way::Own),
                 false => {
-                    let route = found.route.unwrap_or_else(Route::anywhere);
+                    let route = match found.route {
+                        Some(route) => route,
+                        None => self.routing(client).session.aside(&self.slot.router),
+                    };
                     let runs = found.binds > 0 || found.executes > 0;
                     let only_asks = !runs && route.shards == Shards::Any;
                     Ok(Some((end, route, only_asks)))
@@ -377,9 +392,8 @@ impl Found<'_> {
 fn joined(before: Option<Route>, route: Route) -> Result<Option<Route>, Refusal> {
     match before {
         Some(before) => both(before, route).map(Some),
-        // One alone may go where several cannot.
         None if matches!(route.shards, Shards::Any | Shards::One(_)) => Ok(Some(route)),
-        None => both(Route::anywhere(), route).map(Some),
+        None => Err(SPREAD),
     }
 }
 

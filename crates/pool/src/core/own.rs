@@ -207,6 +207,7 @@ impl Own<'_, '_> {
     fn execute(&mut self, command: &Command) {
         let router = &self.roads.slot.router;
         let Some(routing) = &mut self.client.routing else { return };
+        routing.fixed = None;
         match routing.session.execute(router, command) {
             Ok(answer) => self.to_client.make(|buf| write_result(buf, &answer)),
             Err(refusal) => refuse_batch(self.client, self.to_client, &refusal),

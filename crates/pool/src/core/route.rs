@@ -45,7 +45,8 @@ pub(super) enum Way {
 }
 
 /// What answers of several shards are refused with.
-const SPREAD: Refusal = Refusal::Keyless(Keyless::Spread("the pooler does not put together"));
+pub(super) const SPREAD: Refusal =
+    Refusal::Keyless(Keyless::Spread("the pooler does not put together"));
 
 impl Roads<'_> {
     /// A query string of a client without a server.
@@ -54,7 +55,15 @@ impl Roads<'_> {
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
         let is_whole = message.is_whole();
         let is_command = || is_whole && Command::read(sql).is_some();
-        if client.routing.is_none() && !self.slot.looks && !is_command() {
+        if let Some(routing) = &mut client.routing {
+            if let Some(fixed) = routing.fixed(self.slot.edition)
+                && !is_command()
+            {
+                (client.role, client.shard) = fixed;
+                routing.looked_at = message.bytes();
+                return Way::Server;
+            }
+        } else if !self.slot.looks && !is_command() {
             return Way::Server;
         }
         self.look_at_query(client, sql, message)
@@ -63,16 +72,25 @@ impl Roads<'_> {
     fn look_at_query(&mut self, client: &mut Client, sql: &[u8], message: Message<'_>) -> Way {
         let routing = self.routing(client);
         let router = &mut self.slot.router;
-        if !message.is_whole() {
+        let is_whole = message.is_whole();
+        if !is_whole || Command::read(sql).is_none() {
             match routing.session.blind(router) {
-                Ok(Some(route)) => return self.take(client, &route, message.bytes()),
+                Ok(Some(route)) => {
+                    let way = self.take(client, &route, message.bytes());
+                    self.fix(client, &way);
+                    return way;
+                }
+                Ok(None) if is_whole => {}
                 Ok(None) if sql.len() <= router.settings().text_bytes_max => return Way::Unknown,
                 Ok(None) => {}
                 Err(refusal) => return Way::Refused(refusal),
             }
         }
         match routing.session.simple(router, sql) {
-            Ok(Request::Command(answer)) => Way::Answered(answer),
+            Ok(Request::Command(answer)) => {
+                routing.fixed = None;
+                Way::Answered(answer)
+            }
             Ok(Request::Route(route)) => {
                 let waits = route.is_begin && route.shards == Shards::Any;
                 if waits
@@ -93,6 +111,9 @@ impl Roads<'_> {
     /// elsewhere if what is under way ends the transaction.
     #[inline]
     pub(super) fn concerns_query(&self, client: &Client, message: Message<'_>) -> bool {
+        if client.routing.as_ref().is_some_and(|routing| routing.looked_at > 0) {
+            return false;
+        }
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
         self.concerns(client) || message.is_whole() && Command::read(sql).is_some()
     }
@@ -105,6 +126,9 @@ impl Roads<'_> {
         kind: Frontend,
         message: Message<'_>,
     ) -> bool {
+        if client.routing.as_ref().is_some_and(|routing| routing.looked_at > 0) {
+            return false;
+        }
         self.concerns(client) || self.begins_own(client, kind, message)
     }
 
@@ -121,6 +145,14 @@ impl Roads<'_> {
         client.routing.as_ref().is_some_and(|routing| {
             routing.looked_at == 0 && !is_fixed && routing.session.depends_on_text(router)
         })
+    }
+
+    /// Notes where a client's requests go, whatever they say.
+    pub(super) fn fix(&self, client: &mut Client, way: &Way) {
+        let fixed = matches!(way, Way::Server).then_some((client.role, client.shard));
+        if let Some(routing) = &mut client.routing {
+            routing.fixed = fixed;
+        }
     }
 
     /// A query string of a client that has a server, and is in a transaction there.

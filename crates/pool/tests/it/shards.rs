@@ -206,6 +206,17 @@ fn the_lines_of_pgcats_readme_with_two_shards_of_a_primary_and_two_standbys() {
     for shard in ["0", "1"] {
         assert_eq!((of(shard, "primary"), of(shard, "replica")), (Some(1), Some(2)), "{members}");
     }
+    let registry = howdah_stats::Registry::new();
+    let (stop, stopped) = std::sync::mpsc::channel();
+    drop(stop); // One round.
+    stage.pooler.control().keep_metrics(&registry, &stopped);
+    for (shard, servers) in stage.shards.iter().enumerate() {
+        let server = format!("server=\"127.0.0.1:{}\"", servers[0].port());
+        let line = format!(
+            "howdah_pool_member_primary{{database=\"app\",{server},shard=\"{shard}\"}} 1\n"
+        );
+        assert!(registry.prometheus().contains(&line), "{line}");
+    }
 }
 
 const WHERE: &str = "select shard from place";

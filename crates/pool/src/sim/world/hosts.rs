@@ -8,6 +8,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use howdah_route::{HintNames, Settings};
+
 use super::{End, Event, MS, World};
 use crate::{
     Cluster, ClusterMember, ClusterState, MemberPlace, PoolId, PoolSpec, ServerRole, Strategy,
@@ -104,7 +106,10 @@ impl Hosts {
     /// The settings of home and members, of which `spec` says the rest.
     pub(super) fn specs(&self, spec: &PoolSpec) -> Vec<PoolSpec> {
         let clusters = [Arc::clone(&self.cluster)].into();
-        let home = PoolSpec { clusters, ..spec.clone() };
+        // With hints every request is looked at, batches up to their end; where it goes is as before.
+        let hints = (self.hosts.len() > 2).then(HintNames::default);
+        let routing = Some(Arc::new(Settings { hints, ..Settings::default() }));
+        let home = PoolSpec { clusters, routing, ..spec.clone() };
         let members = self.cluster.members.iter().map(|member| {
             let state = Arc::clone(&member.state);
             let place = MemberPlace { home: self.home, shard: 0, state, failover_wait: None };

@@ -127,7 +127,7 @@ fn operators_ban_replicas_and_no_primary() {
     drop(stop); // One round.
     stage.pooler.control().keep_metrics(&registry, &stopped);
     let text = registry.prometheus();
-    let labels = format!("{{database=\"app\",server=\"127.0.0.1:{}\"}}", port(0));
+    let labels = format!("{{database=\"app\",server=\"127.0.0.1:{}\",shard=\"\"}}", port(0));
     assert!(text.contains(&format!("howdah_pool_member_primary{labels} 1\n")), "{text}");
     assert!(text.contains(&format!("howdah_pool_member_up{labels} 1\n")), "{text}");
 }
