@@ -30,6 +30,7 @@ async function client(me) {
   await transactions(db, me);
   await errors(db);
   await copyBothWays(db, me);
+  await notifications(db, me);
   if (me % 10 === 0) await cancellation(db);
   await db.end();
 }
@@ -44,6 +45,20 @@ async function transactions(db, me) {
   await db.query("commit");
   const found = await db.query("select note from compat_node where client = $1 order by 1", [me]);
   assert.deepEqual(found.rows.map((row) => row.note), [0, 1, 2, 3, 4].map((n) => `kept ${n}`));
+}
+
+async function notifications(db, me) {
+  const heard = [];
+  const all = new Promise((resolve) => {
+    db.on("notification", ({ channel, payload }) => {
+      heard.push(`${channel} ${payload}`);
+      if (heard.length === 5) resolve();
+    });
+  });
+  await db.query(`listen compat_${me}`);
+  for (let n = 0; n < 5; n++) await db.query("select pg_notify($1, $2)", [`compat_${me}`, `${n}`]);
+  await all;
+  assert.deepEqual(heard, [0, 1, 2, 3, 4].map((n) => `compat_${me} ${n}`));
 }
 
 async function errors(db) {

@@ -25,6 +25,7 @@ async def client(me):
     await transactions(db, me)
     await errors(db)
     await copy(db, me)
+    await notifications(db, me)
     if me % 10 == 0:
         await cancellation(db)
     check(await db.fetchval("select 1"), 1)
@@ -44,6 +45,16 @@ async def transactions(db, me):
         check(numbers, list(range(1, 301)))
     rows = await db.fetch("select note from compat_asyncpg where client = $1 order by 1", me)
     check([row["note"] for row in rows], [f"kept {n}" for n in range(5)])
+
+
+async def notifications(db, me):
+    heard = asyncio.Queue()
+    channel = f"compat {me}"
+    await db.add_listener(channel, lambda _db, _pid, channel, payload: heard.put_nowait((channel, payload)))
+    for n in range(5):
+        await db.execute("select pg_notify($1, $2)", channel, str(n))
+    for n in range(5):
+        check(await asyncio.wait_for(heard.get(), 120), (channel, str(n)))
 
 
 async def errors(db):

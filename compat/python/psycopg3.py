@@ -21,6 +21,7 @@ def client(me):
         transactions(db, me)
         errors(db)
         copy(db, me)
+        notifications(db, me)
         if me % 10 == 0:
             cancellation(db)
         check(db.execute("select 1").fetchone(), (1,))
@@ -37,6 +38,20 @@ def transactions(db, me):
                 db.execute(insert, (me, "lost in a savepoint"))
     rows = db.execute("select note from compat_psycopg where client = %s order by 1", (me,))
     check(rows.fetchall(), [(f"kept {n}",) for n in range(5)])
+
+
+def notifications(db, me):
+    with db.transaction():
+        db.execute(f"listen compat_{me}")
+        db.execute("listen not_this")
+        with db.transaction(force_rollback=True):
+            db.execute("listen nor_this")
+        db.execute("unlisten not_this")
+    db.execute("select pg_notify('not_this', ''), pg_notify('nor_this', '')")
+    for n in range(5):
+        db.execute("select pg_notify(%s, %s)", (f"compat_{me}", str(n)))
+    heard = [(it.channel, it.payload) for it in db.notifies(timeout=120, stop_after=5)][:5]
+    check(heard, [(f"compat_{me}", str(n)) for n in range(5)])
 
 
 def errors(db):

@@ -1,9 +1,9 @@
 //! tokio-postgres through the pooler: each client is a task with a connection of its own.
 
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error, future::poll_fn, time::Duration};
 
 use futures_util::{SinkExt as _, TryStreamExt as _, future::try_join_all, pin_mut};
-use tokio_postgres::{Client, Config, NoTls, error::SqlState, types::ToSql};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, error::SqlState, types::ToSql};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -22,6 +22,12 @@ async fn main() -> Outcome {
 }
 
 async fn connect(name: &str) -> Outcome<Client> {
+    let (client, connection) = config(name)?.connect(NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+fn config(name: &str) -> Outcome<Config> {
     let mut config = Config::new();
     config
         .host(env::var("PGHOST")?)
@@ -30,9 +36,7 @@ async fn connect(name: &str) -> Outcome<Client> {
         .password(env::var("PGPASSWORD").unwrap_or_default())
         .dbname(env::var("PGDATABASE")?)
         .application_name(name);
-    let (client, connection) = config.connect(NoTls).await?;
-    tokio::spawn(connection);
-    Ok(client)
+    Ok(config)
 }
 
 async fn client(me: i32) -> Outcome {
@@ -54,8 +58,31 @@ async fn client(me: i32) -> Outcome {
     transactions(&mut db, me).await?;
     errors(&db).await?;
     copy(&db, me).await?;
+    notifications(me).await?;
     if me % 10 == 0 {
         cancellation(&db).await?;
+    }
+    Ok(())
+}
+
+/// LISTEN is prepared in one batch and run in another.
+async fn notifications(me: i32) -> Outcome {
+    let (db, mut connection) = config("tokio-listen")?.connect(NoTls).await?;
+    let (tell, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notification(it) = message {
+                let _ = tell.send(format!("{} {}", it.channel(), it.payload()));
+            }
+        }
+    });
+    let channel = format!("compat_{me}");
+    db.execute(&format!("listen {channel}"), &[]).await?;
+    for n in 0..5 {
+        db.execute("select pg_notify($1, $2)", &[&channel, &n.to_string()]).await?;
+    }
+    for n in 0..5 {
+        assert_eq!(heard.recv().await, Some(format!("{channel} {n}")));
     }
     Ok(())
 }
