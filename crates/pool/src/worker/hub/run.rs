@@ -1,0 +1,342 @@
+//! [`Run`]: the thread of a hub.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_net::Poller;
+
+use super::{
+    Flight, Hub, Notification, Request,
+    board::{Board, Outcome},
+    line::{Line, LineError},
+};
+use crate::{
+    ClientId, WorkerId,
+    worker::{
+        directory::PoolEntry,
+        front::Front,
+        mail::{Mail, Mailbox},
+    },
+};
+
+/// The first pause after a failed login; doubled by each further failure.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+
+/// The longest pause after a server refused to listen.
+const RETRY_MAX: Duration = Duration::from_secs(15);
+
+/// Between two looks at whether the connection is still where it should be.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A connection on which nothing came is asked whether it lives.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// How long an answer may take before the connection counts as lost.
+const ANSWER_IN: Duration = Duration::from_secs(15);
+
+/// How long the thread and its connection stay when nobody listens.
+const STAY: Duration = Duration::from_secs(5);
+
+/// Most notifications on their way to workers. Beyond it, the server keeps them.
+const IN_FLIGHT_MAX: usize = 100_000;
+
+/// The thread of a hub.
+pub(super) struct Run<'a> {
+    hub: &'a Hub,
+    front: &'a Front,
+    mailboxes: &'a [Arc<Mailbox>],
+    poller: Poller,
+    board: Board,
+    line: Option<Line>,
+    /// When a login may be tried.
+    retry_at: Instant,
+    pause: Duration,
+    /// Logins that were tried since one succeeded.
+    attempts: usize,
+    empty_since: Option<Instant>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        hub: &'a Hub,
+        front: &'a Front,
+        mailboxes: &'a [Arc<Mailbox>],
+        poller: Poller,
+    ) -> Self {
+        Self {
+            hub,
+            front,
+            mailboxes,
+            poller,
+            board: Board::default(),
+            line: None,
+            retry_at: Instant::now(),
+            pause: RETRY_MIN,
+            attempts: 0,
+            empty_since: None,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.front.is_over() {
+            for request in std::mem::take(&mut self.hub.desk().requests) {
+                self.take(request);
+            }
+            if self.is_through() {
+                return;
+            }
+            if self.line.as_ref().is_some_and(|line| !self.is_current(line)) {
+                self.lose("it is to be made anew");
+            }
+            self.dial();
+            self.ask();
+            self.tell();
+            self.rest();
+            self.hear();
+        }
+    }
+
+    /// Whether nobody has listened for long enough; then another thread begins when somebody does.
+    fn is_through(&mut self) -> bool {
+        if !self.board.is_empty() {
+            self.empty_since = None;
+            return false;
+        }
+        let since = *self.empty_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < STAY {
+            return false;
+        }
+        let mut desk = self.hub.desk();
+        if !desk.requests.is_empty() {
+            return false;
+        }
+        desk.waker = None;
+        (desk.report.process_id, desk.report.channels, desk.report.clients) = (None, 0, 0);
+        true
+    }
+
+    fn take(&mut self, request: Request) {
+        let outcomes = match request {
+            Request::Listen { ear, home, channels, again } => {
+                self.board.listen(ear, home, channels, again)
+            }
+            Request::Unlisten { ear, channels } => {
+                self.board.unlisten(ear, channels);
+                None
+            }
+        };
+        self.deliver(outcomes);
+    }
+
+    fn deliver(&self, outcomes: impl IntoIterator<Item = Outcome>) {
+        let mut missed: HashMap<WorkerId, Vec<ClientId>> = HashMap::new();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Answer((worker, client), result) => {
+                    self.send(worker, Mail::Heard { client, result });
+                }
+                Outcome::Missed((worker, client)) => {
+                    missed.entry(worker).or_default().push(client);
+                }
+            }
+        }
+        for (worker, clients) in missed {
+            self.send(worker, Mail::Missed(clients));
+        }
+    }
+
+    fn send(&self, worker: WorkerId, mail: Mail) {
+        if let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) {
+            mailbox.send(mail);
+        }
+    }
+
+    /// Whether a connection is what it would be if it were made now.
+    fn is_current(&self, line: &Line) -> bool {
+        let entry = self.front.directory.by_id(line.entry.id);
+        entry.is_some_and(|entry| {
+            entry.key == line.entry.key
+                && entry.spec.epoch() == line.epoch
+                && !entry.spec.gate.is_paused()
+                && entry.spec.member.as_ref().is_none_or(|member| member.state.may_write())
+        })
+    }
+
+    /// Makes the connection, if there is none and it is time to.
+    fn dial(&mut self) {
+        if self.line.is_some() || self.board.is_empty() || Instant::now() < self.retry_at {
+            return;
+        }
+        let homes = self.board.homes();
+        let home = homes.get(self.attempts % homes.len().max(1));
+        let Some(home) = home.and_then(|home| self.front.directory.by_id(*home)) else { return };
+        if home.spec.gate.is_paused() {
+            return;
+        }
+        self.attempts += 1;
+        let dialled = match self.place(&home) {
+            Ok(entry) => Line::dial(&mut self.poller, &entry, self.front),
+            Err(error) => Err(error),
+        };
+        match dialled {
+            Ok(line) => {
+                self.attempts = 0;
+                let mut desk = self.hub.desk();
+                desk.report.user.clone_from(&line.entry.settings.login.user);
+                desk.report.server = line
+                    .entry
+                    .settings
+                    .servers
+                    .first()
+                    .map_or_else(String::new, ToString::to_string);
+                (desk.report.process_id, desk.report.error) = (line.process_id, None);
+                drop(desk);
+                let (database, user) = (&self.hub.database, &line.entry.settings.login.user);
+                tracing::info!(database, user, "listening for clients");
+                self.line = Some(line);
+            }
+            Err(error) => {
+                let (database, user, error) =
+                    (&self.hub.database, &home.settings.login.user, error.to_string());
+                tracing::warn!(database, user, error, "cannot listen for clients");
+                self.hub.desk().report.error = Some(error.clone());
+                self.back_off(home.settings.timeouts.server_login_retry);
+                // Each of those who listen is tried once before anybody is turned away.
+                if self.attempts.is_multiple_of(homes.len().max(1)) {
+                    let outcomes = self.board.refuse_waiting(&error);
+                    self.deliver(outcomes);
+                } else {
+                    self.retry_at = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Waits for longer with each failure.
+    fn back_off(&mut self, longest: Duration) {
+        self.retry_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(longest.max(RETRY_MIN));
+    }
+
+    /// The pool by whose login it is made: of several servers, the primary's.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or no single one.
+    fn place(&self, home: &Arc<PoolEntry>) -> Result<Arc<PoolEntry>, LineError> {
+        let cluster = match &home.spec.clusters[..] {
+            [] => return Ok(Arc::clone(home)),
+            [cluster] => cluster,
+            _ => return Err(LineError::Shards),
+        };
+        let primary = cluster.members.iter().find(|member| member.state.may_write());
+        let primary = primary.ok_or(LineError::NoPrimary)?;
+        self.front.directory.by_id(primary.pool).ok_or(LineError::NoPrimary)
+    }
+
+    /// Has the server be told what to listen to, if it waits for nothing else.
+    fn ask(&mut self) {
+        let Some(line) = self.line.as_mut().filter(|line| !line.is_busy()) else { return };
+        let sent = if let Some(sql) = self.board.next_query() {
+            line.query(&sql)
+        } else if line.quiet_since.elapsed() >= HEARTBEAT {
+            line.query(b"")
+        } else {
+            return;
+        };
+        if let Err(error) = sent {
+            self.lose(&error.to_string());
+        }
+    }
+
+    fn rest(&mut self) {
+        let now = Instant::now();
+        let mut until = now + LOOK_EVERY;
+        if self.line.is_none() && !self.board.is_empty() && self.retry_at > now {
+            until = until.min(self.retry_at);
+        }
+        if self.line.as_ref().is_some_and(|line| line.has_more) {
+            until = now;
+        }
+        if self.poller.wait(Some(until), &mut Vec::new()).is_err() {
+            thread::sleep(Duration::from_millis(1)); // Then there is no hurry.
+        }
+    }
+
+    /// Takes what the connection brings.
+    fn hear(&mut self) {
+        if self.hub.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
+            thread::sleep(Duration::from_millis(1)); // Workers have to catch up.
+            return;
+        }
+        let Some(line) = &mut self.line else { return };
+        let heard = line.hear();
+        let notifications = std::mem::take(&mut line.notifications);
+        self.pass_on(notifications);
+        match heard {
+            Ok(None) => {
+                let since = self.line.as_ref().and_then(|line| line.asked);
+                if since.is_some_and(|asked| asked.elapsed() >= ANSWER_IN) {
+                    self.lose("it does not answer");
+                }
+            }
+            Ok(Some(result)) => {
+                let why = result.as_ref().err().cloned();
+                let outcomes = self.board.answered(result);
+                self.deliver(outcomes);
+                if self.board.take_stuck() {
+                    self.lose(&why.unwrap_or_default());
+                    self.back_off(RETRY_MAX);
+                } else {
+                    self.pause = RETRY_MIN;
+                }
+            }
+            Err(error) => self.lose(&error.to_string()),
+        }
+    }
+
+    fn pass_on(&mut self, notifications: Vec<Notification>) {
+        if notifications.is_empty() {
+            return;
+        }
+        self.hub.desk().report.received += notifications.len() as u64;
+        let mut flights: HashMap<WorkerId, Flight> = HashMap::new();
+        for notification in notifications {
+            let notification = Arc::new(notification);
+            for (worker, clients) in self.board.ears(&notification.channel) {
+                let flight = flights.entry(*worker).or_insert_with(|| Flight {
+                    notifications: Vec::new(),
+                    in_flight: Arc::clone(&self.hub.in_flight),
+                });
+                self.hub.in_flight.fetch_add(1, Ordering::Relaxed);
+                flight.notifications.push((Arc::clone(&notification), Arc::clone(clients)));
+            }
+        }
+        for (worker, flight) in flights {
+            self.send(worker, Mail::Notified(flight));
+        }
+    }
+
+    fn lose(&mut self, why: &str) {
+        if self.line.take().is_none() {
+            return;
+        }
+        self.board.lost();
+        self.retry_at = Instant::now();
+        let database = &self.hub.database;
+        tracing::warn!(database, why, "the connection that listens for clients was lost");
+        let mut desk = self.hub.desk();
+        desk.report.lost += 1;
+        (desk.report.process_id, desk.report.error) = (None, Some(why.to_owned()));
+    }
+
+    /// Tells what it is at.
+    fn tell(&self) {
+        let mut desk = self.hub.desk();
+        (desk.report.channels, desk.report.clients) = self.board.counts();
+    }
+}
