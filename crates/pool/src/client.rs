@@ -15,6 +15,7 @@ use crate::{
     prepared::ClientStatements,
     routing::Routing,
     settings::Wishes,
+    spread::{Leg, Spread},
     time::Time,
 };
 
@@ -25,6 +26,8 @@ use crate::{
 ///               │                  ▲
 ///               └──► Waiting ──────┘
 /// ```
+///
+/// From `Idle` also to `Spread`, and back: what it asked for is done by [legs](crate::spread::Leg).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
     /// Logged in; what it is greeted with is not known before a server has logged us in.
@@ -35,6 +38,8 @@ pub(crate) enum ClientState {
     Waiting,
     /// Has a server to itself.
     Linked(ServerId),
+    /// What it asked for is done on several shards.
+    Spread,
 }
 
 /// Whether a client that has a server waits for it before anything it sends can be dealt with.
@@ -71,6 +76,10 @@ pub(crate) struct Client {
     pub(crate) own_role: Option<RoleWish>,
     /// Where its requests go, if it has a say in that.
     pub(crate) routing: Option<Box<Routing>>,
+    /// What is under way on several shards.
+    pub(crate) spread: Option<Box<Spread>>,
+    /// It is no client: it does another's request on one of several shards.
+    pub(crate) leg: Option<Leg>,
     pub(crate) state: ClientState,
     /// When it logged in.
     pub(crate) came: Time,
@@ -114,6 +123,8 @@ impl Client {
             shard: None,
             own_role: login.role.map(RoleWish::from),
             routing: None,
+            spread: None,
+            leg: None,
             state: ClientState::Welcome,
             came: Time::default(),
             since: Time::default(),

@@ -56,7 +56,7 @@ pub use self::{
     lookup::{DEFAULT_QUERY, Lookup},
     notifications::Notifications,
     pool::{PoolSettings, ServerIdentity},
-    routing::{Hints, KeyedTables, Place, Routing, ShardEntry, Sharding, Value},
+    routing::{Hints, KeyedTables, Place, Routing, ShardEntry, Sharding, TextOrder, Value},
     secret::StoredSecret,
     tcp::Tcp,
     timeouts::Timeouts,

@@ -7,6 +7,7 @@ mod check;
 mod clock;
 mod downstream;
 mod drain;
+mod fan;
 mod forget;
 mod leave;
 mod link;
@@ -24,6 +25,7 @@ mod request;
 mod rewrite;
 mod route;
 mod settle;
+mod spread;
 mod suspend;
 mod tap;
 mod upstream;
@@ -102,6 +104,8 @@ pub struct Core {
     is_suspended: bool,
     /// What clients say and hear is written there, while a capture is made.
     tape: Option<Box<Tape>>,
+    /// Clients whose requests are done on several shards, and of which something has changed.
+    unsettled: Vec<ClientId>,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
     /// A mistake to make, so that the simulator can show that it would find it.
@@ -135,6 +139,7 @@ impl Core {
             keeps_no_servers: false,
             is_suspended: false,
             tape: None,
+            unsettled: Vec::new(),
             starving: Vec::new(),
             #[cfg(test)]
             mutant: None,
@@ -195,24 +200,28 @@ impl Core {
             self.to_client.make(|buf| buf.extend_from_slice(owed));
         }
         self.greet(id, io);
+        self.follow_spreads(io);
     }
 
     /// Takes what a client sent: all of it, in pieces of any size.
     pub fn client_bytes(&mut self, id: ClientId, bytes: &[u8], now: Time, io: &mut dyn Io) {
         self.now = now;
         self.upstream(id, bytes, io);
+        self.follow_spreads(io);
     }
 
     /// A client's connection has ended: end of file, an error, or a failed send. The id is free.
     pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn Io) {
         self.now = now;
         self.client_left(id, io);
+        self.follow_spreads(io);
     }
 
     /// A server that [`Io::open_server`] asked for is logged in and idle.
     pub fn server_ready(&mut self, id: ServerId, login: ServerLogin, now: Time, io: &mut dyn Io) {
         self.now = now;
         self.server_logged_in(id, login, io);
+        self.follow_spreads(io);
     }
 
     /// A server that [`Io::open_server`] asked for did not come to be; the worker has closed whatever
@@ -226,12 +235,14 @@ impl Core {
     ) {
         self.now = now;
         self.login_failed(id, failure, io);
+        self.follow_spreads(io);
     }
 
     /// Takes what a server sent: all of it, in pieces of any size.
     pub fn server_bytes(&mut self, id: ServerId, bytes: &[u8], now: Time, io: &mut dyn Io) {
         self.now = now;
         self.downstream(id, bytes, io);
+        self.follow_spreads(io);
     }
 
     /// A server's connection has ended: end of file, an error, or a failed send. The id is free.
@@ -239,12 +250,14 @@ impl Core {
         self.now = now;
         self.doubt(id, io);
         self.server_left(id, io);
+        self.follow_spreads(io);
     }
 
     /// A peer has taken everything that was sent to it, after [`crate::Backlog::Waiting`].
     pub fn drained(&mut self, peer: Peer, now: Time, io: &mut dyn Io) {
         self.now = now;
         self.backlog_gone(peer, io);
+        self.follow_spreads(io);
     }
 
     /// Somebody wants a client's statement cancelled. The key has to be of this worker, see
@@ -253,12 +266,14 @@ impl Core {
     pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn Io) {
         self.now = now;
         self.cancel_by_key(key, io);
+        self.follow_spreads(io);
     }
 
     /// A CancelRequest ordered by [`Io::send_cancel`] is over, however it went.
     pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn Io) {
         self.now = now;
         self.cancel_over(server, io);
+        self.follow_spreads(io);
     }
 
     /// Another worker starves, see [`Io::want_server`]: an idle server is handed to it at once, or
@@ -282,6 +297,7 @@ impl Core {
         self.now = now;
         self.close_barred(pool, io);
         self.serve(pool, io);
+        self.follow_spreads(io);
     }
 
     /// When [`Core::tick`] is due; [`Time::NEVER`] if nothing waits for time to pass.
@@ -293,6 +309,7 @@ impl Core {
     pub fn tick(&mut self, now: Time, io: &mut dyn Io) {
         self.now = now;
         self.sweep(io);
+        self.follow_spreads(io);
     }
 
     /// How many clients there are.

@@ -45,6 +45,7 @@ mod settings;
 mod sim;
 mod slab;
 mod spec;
+mod spread;
 mod statements;
 mod tally;
 mod time;

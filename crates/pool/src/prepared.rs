@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use crate::statements::Statement;
 
 /// The statements of one client.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClientStatements {
     pub(crate) named: HashMap<Box<[u8]>, Arc<Statement>>,
     /// What its last Parse without a name had behind that name; empty for none. Kept, because a Bind

@@ -202,6 +202,20 @@ impl Merger {
         self.has_failed
     }
 
+    /// Tells the client of an error that is nobody's but the caller's: a whole ErrorResponse.
+    pub fn refuse(&mut self, error: &[u8], out: &mut Vec<u8>) {
+        if !self.has_failed {
+            out.extend_from_slice(error);
+        }
+        self.stop();
+        self.advance(out);
+    }
+
+    /// Whether every shard has said that it takes the rows of a COPY.
+    pub fn takes_copy(&self) -> bool {
+        matches!(self.expected.front(), Some(Expected::Copied))
+    }
+
     fn advance(&mut self, out: &mut Vec<u8>) {
         loop {
             match self.step(out) {

@@ -188,6 +188,11 @@ impl Session {
         self.dialect.parameter_status(name, value);
     }
 
+    /// Whether text that the client sends is the same bytes on the server: for the rows of a COPY.
+    pub fn same_encoding(&self) -> bool {
+        self.dialect.same_encoding()
+    }
+
     /// A Query. Call it whether or not a server is linked.
     ///
     /// # Errors

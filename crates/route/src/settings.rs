@@ -26,6 +26,9 @@ pub struct Settings {
     pub hints: Option<HintNames>,
     /// What is known about functions.
     pub functions: Functions,
+    /// Text is in the order of its bytes on every shard, as in the collation `C`; otherwise answers in the
+    /// order of text are not put together.
+    pub text_by_byte: bool,
     /// Texts longer than this many bytes are not looked at: they write, and tell no key.
     pub text_bytes_max: usize,
 }
@@ -41,6 +44,7 @@ impl Default for Settings {
             default_shard: DefaultShard::Refuse,
             hints: None,
             functions: Functions::default(),
+            text_by_byte: false,
             text_bytes_max: 64 << 10,
         }
     }

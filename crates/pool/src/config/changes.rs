@@ -18,8 +18,8 @@ use howdah_route::RoleWish;
 use super::{
     ApplicationName, Auth, AuthMethod, Capture, ClusterSettings, Config, CopyKept, Database, Hints,
     HostOrder, KeyedTables, Limits, Listen, Log, Notifications, Place, PoolMode, ProxySource,
-    Routing, ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, Timeouts, Tls, TlsLeg,
-    User, Value,
+    Routing, ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, TextOrder, Timeouts, Tls,
+    TlsLeg, User, Value,
 };
 use crate::{cluster::Strategy, hba::Hba};
 
@@ -160,7 +160,7 @@ by_fields! {
     }
     Routing => Routing { primary_reads, hints, hint_names, reading_functions, writing_functions }
     Hints => Hints { shard, key, role }
-    Sharding => Sharding { key, tables, default }
+    Sharding => Sharding { key, tables, default, text_order }
     ClusterSettings => ClusterSettings {
         strategy, role, ban, slow_start, check_every, check_timeout, check_user, lag_max,
         lag_max_bytes, primary_return, failover_wait,
@@ -222,6 +222,10 @@ shown! {
     NonZeroU64: it => it.to_string(),
     Strategy: it => it.as_str().to_owned(),
     RoleWish: it => it.as_str().to_owned(),
+    TextOrder: it => match it {
+        TextOrder::Unknown => "unknown".to_owned(),
+        TextOrder::Bytes => "bytes".to_owned(),
+    },
     Place: it => match it {
         Place::Shard(shard) => shard.to_string(),
         Place::Word(word) => word.clone(),

@@ -65,6 +65,19 @@ pub struct Sharding {
     pub tables: KeyedTables,
     /// Where requests go that nothing sends somewhere.
     pub default: Place,
+    /// In which order text is on every shard.
+    pub text_order: TextOrder,
+}
+
+/// In which order text is on every shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TextOrder {
+    /// Some collation's: answers in the order of text are not put together.
+    #[default]
+    Unknown,
+    /// That of its bytes, as in the collation `C`.
+    Bytes,
 }
 
 /// Tables, by name or `schema.name`, with the columns of their keys; without columns, every shard has the
@@ -174,6 +187,7 @@ impl Database {
                 reading: routing.reading_functions.clone(),
                 writing: routing.writing_functions.clone(),
             },
+            text_by_byte: self.sharding.text_order == TextOrder::Bytes,
             ..Settings::default()
         };
         settings.check().map_err(|error| {

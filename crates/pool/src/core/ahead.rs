@@ -4,7 +4,9 @@
 //! Up to Sync or Flush no server has to answer, so a client that waits for an answer has sent one of them. A
 //! batch that is longer than is held for one client is looked at in parts.
 
-use howdah_route::{Keyless, Parsed, Refusal, Route, Shards};
+use std::sync::Arc;
+
+use howdah_route::{FanOut, Keyless, Parsed, Refusal, Route, Shards};
 use howdah_wire::{
     Frame, Frontend,
     frontend::{self, Bind, Target},
@@ -34,6 +36,8 @@ struct Found<'a> {
     begin: Option<Box<[u8]>>,
     /// Portals of commands.
     portals: Vec<&'a [u8]>,
+    /// The last last.
+    fans: Fans<'a>,
     /// Whether there are messages about commands, and others.
     has_own: bool,
     has_others: bool,
@@ -69,11 +73,14 @@ impl Roads<'_> {
             Ok(_) => {}
             Err(refusal) => return Way::Refused(refusal),
         }
-        let (end, route, only_asks) = match self.look_ahead(client, message.at, input) {
+        let (end, route, fans, only_asks) = match self.look_ahead(client, message.at, input) {
             Ok(Some(found)) => found,
             Ok(None) => return Way::Unknown,
             Err(way) => return way,
         };
+        if matches!(route.shards, Shards::Many { .. } | Shards::Copy(_)) {
+            return self.spread_batch(&route, &input[message.at..end], &fans);
+        }
         let way = self.take(client, &route, end - message.at);
         self.routing(client).only_asks = only_asks;
         way
@@ -97,6 +104,9 @@ impl Roads<'_> {
             Err(refusal) => return Way::Refused(refusal),
         }
         match self.look_ahead(client, message.at, input) {
+            Ok(Some((_, route, ..))) if matches!(route.shards, Shards::Many { .. }) => {
+                Way::Refused(SPREAD)
+            }
             Ok(Some((end, ..))) => {
                 self.routing(client).looked_at = end - message.at;
                 Way::Server
@@ -108,12 +118,12 @@ impl Roads<'_> {
 
     /// Where what was looked at ends of the batch that is at `at`, where it goes, and whether it runs nothing
     /// and may go anywhere. `None` if more has to come.
-    fn look_ahead(
+    fn look_ahead<'a>(
         &mut self,
         client: &mut Client,
         at: usize,
-        input: &[u8],
-    ) -> Result<Option<(usize, Route, bool)>, Way> {
+        input: &'a [u8],
+    ) -> Result<Option<(usize, Route, Fans<'a>, bool)>, Way> {
         let (end, is_over) = extent(input, at);
         if !is_over && input.len() - at < HELD_BYTES_MAX {
             return Ok(None);
@@ -134,7 +144,7 @@ impl Roads<'_> {
                     };
                     let runs = found.binds > 0 || found.executes > 0;
                     let only_asks = !runs && route.shards == Shards::Any;
-                    Ok(Some((end, route, only_asks)))
+                    Ok(Some((end, route, found.fans, only_asks)))
                 }
             },
             Err(refusal) => Err(Way::Refused(refusal)),
@@ -172,6 +182,7 @@ impl Roads<'_> {
             executes: 0,
             begin: None,
             portals: Vec::new(),
+            fans: Vec::new(),
             has_own: false,
             has_others: false,
         };
@@ -291,6 +302,9 @@ impl Roads<'_> {
                 let text = text.or_else(|| text_of(client, bind.statement));
                 found.begin = text.map(Into::into);
             }
+            if let Shards::Many { how, .. } = &route.shards {
+                found.fans.push((bind.portal, Arc::clone(how)));
+            }
             found.route = joined(found.route.take(), route)?;
         }
         Ok(())
@@ -379,6 +393,9 @@ impl Roads<'_> {
     }
 }
 
+/// Portals, and how what they read on several shards becomes one answer.
+pub(super) type Fans<'a> = Vec<(&'a [u8], Arc<FanOut>)>;
+
 /// Names that are kept for one client where they are not followed otherwise.
 const NAMES_MAX: usize = 10_000;
 
@@ -392,8 +409,7 @@ impl Found<'_> {
 fn joined(before: Option<Route>, route: Route) -> Result<Option<Route>, Refusal> {
     match before {
         Some(before) => both(before, route).map(Some),
-        None if matches!(route.shards, Shards::Any | Shards::One(_)) => Ok(Some(route)),
-        None => Err(SPREAD),
+        None => Ok(Some(route)),
     }
 }
 

@@ -47,6 +47,7 @@ impl Core {
                 self.close_barred(pool, io);
             }
         }
+        self.follow_spreads(io);
     }
 
     /// Sees whether a new client's home is a cluster.

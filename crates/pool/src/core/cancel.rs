@@ -36,14 +36,17 @@ impl Core {
         self.now = now;
         if let Some(id) = self.foreign_keys.get(key).copied() {
             self.cancel_of(id, io);
+            self.follow_spreads(io);
         }
     }
 
-    fn cancel_of(&mut self, id: ClientId, io: &mut dyn Io) {
+    pub(super) fn cancel_of(&mut self, id: ClientId, io: &mut dyn Io) {
         self.tap_cancelled(id);
         let Some(client) = self.clients.get(id) else { return };
-        if client.state == ClientState::Waiting {
-            return self.cancel_waiting(id, io);
+        match client.state {
+            ClientState::Waiting => return self.cancel_waiting(id, io),
+            ClientState::Spread => return self.cancel_legs(id, io),
+            _ => {}
         }
         let Some(server_id) = client.server() else { return };
         let front = self.servers.get(server_id).and_then(|server| server.owed.front());

@@ -95,6 +95,8 @@ impl Core {
                 }
             }
             ClientState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
+            // Its legs have the limits.
+            ClientState::Spread => return,
             ClientState::Linked(server) => {
                 let Some(server) = self.servers.get(server) else { return };
                 let (since, state) = (server.since, linked_state(server));

@@ -11,9 +11,10 @@ impl Core {
         self.now = now;
         for index in 0..self.clients.slots() {
             let Some((id, client)) = self.clients.at(index) else { continue };
-            if self.is_at_rest(client) {
+            if client.leg.is_none() && self.is_at_rest(client) {
                 self.refuse(id, &Refusal::Shutdown, io);
             }
         }
+        self.follow_spreads(io);
     }
 }

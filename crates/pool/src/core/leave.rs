@@ -29,6 +29,7 @@ impl Core {
         if client.listens.is_some() {
             io.unlisten(id, client.home, None);
         }
+        self.end_legs(&client, io);
         if let Some(id) = client.server() {
             let runs = self.servers.get(id).is_some_and(|server| server.owed.is_for_client());
             if runs && client.inlet.at_boundary() {
@@ -45,6 +46,7 @@ impl Core {
             io.unlisten(id, client.home, None);
         }
         io.close(Peer::Client(id));
+        self.end_legs(&client, io);
         if let Some(server) = client.server() {
             self.clean_up(server, client.inlet.padding(), io);
         }
@@ -160,14 +162,18 @@ impl Core {
             self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
             self.flush_client(id, &[], io);
         }
-        io.refused(id, refusal);
+        if self.clients.get(id).is_some_and(|client| client.leg.is_none()) {
+            io.refused(id, refusal);
+        }
         self.close_client(id, io);
     }
 
     /// Closes a client that has been told whatever it is told.
     pub(super) fn close_client(&mut self, id: ClientId, io: &mut dyn Io) {
-        if self.clients.get(id).is_some() {
-            io.close(Peer::Client(id));
+        if let Some(client) = self.clients.get(id) {
+            if client.leg.is_none() {
+                io.close(Peer::Client(id));
+            }
             self.client_left(id, io);
         }
     }
@@ -186,18 +192,25 @@ impl Core {
 
     /// Sends what was made here for a client.
     pub(super) fn flush_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) {
+        if self.to_client.is_empty() {
+            return;
+        }
         self.tap_made(id);
         self.relay_to_client(id, input, io);
     }
 
     /// The same of what a server said, which is on the tape already.
     pub(super) fn relay_to_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) {
+        if let Some(leg) = self.clients.get(id).and_then(|client| client.leg) {
+            return self.leg_hears(leg, input, io);
+        }
         let Some(backlog) = self.to_client.send(input, Peer::Client(id), io) else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
         if backlog == Backlog::Waiting && !client.backlogged {
             client.backlogged = true;
             let server = client.server();
             self.update_pause(Peer::Client(id), io);
+            self.pause_legs(id, io);
             if let Some(server) = server {
                 self.update_pause(Peer::Server(server), io);
             }
@@ -212,6 +225,7 @@ impl Core {
                 let server = client.server();
                 self.tell_news(id, io);
                 self.update_pause(peer, io);
+                self.pause_legs(id, io);
                 if let Some(server) = server {
                     self.update_pause(Peer::Server(server), io);
                 }
@@ -231,10 +245,23 @@ impl Core {
     pub(super) fn update_pause(&mut self, peer: Peer, io: &mut dyn Io) {
         let (paused, pause) = match peer {
             Peer::Client(id) => {
+                let has_legs = self.clients.get(id).is_some_and(|client| client.spread.is_some());
+                let are_behind = has_legs && self.legs_are_behind(id);
                 let Some(client) = self.clients.get_mut(id) else { return };
+                if let Some(leg) = client.leg {
+                    return self.update_pause(Peer::Client(leg.parent), io);
+                }
                 let server = client.server().and_then(|server| self.servers.get(server));
-                let pause = client.must_wait()
+                let waits = match &client.spread {
+                    // It is listened to all the same, so that its end is heard.
+                    Some(spread) if !spread.takes_data() => {
+                        client.inlet.held.len() >= HELD_BYTES_HIGH
+                    }
+                    _ => client.must_wait(),
+                };
+                let pause = waits
                     || client.backlogged
+                    || are_behind
                     || server.is_some_and(|server| server.backlogged);
                 (&mut client.paused, pause)
             }
@@ -255,6 +282,9 @@ impl Core {
         }
     }
 }
+
+/// So much a client may send ahead while its request is done on several shards.
+const HELD_BYTES_HIGH: usize = 64 << 10;
 
 /// What fills up a message that its client never ended: no zero byte, so that no text in it ends.
 const PADDING: u8 = 1;

@@ -215,6 +215,7 @@ impl Core {
                 }
                 client.state = ClientState::Idle;
                 client.since = self.now;
+                self.unsettled.extend(client.leg.map(|leg| leg.parent));
                 if let Some(routing) = &mut client.routing {
                     routing.released();
                 }

@@ -161,6 +161,7 @@ impl Core {
 fn may_go(client: &Client) -> bool {
     let named = &client.statements.named;
     client.state == ClientState::Idle
+        && client.leg.is_none()
         && !client.asks()
         && !client.backlogged
         && !client.cut_off

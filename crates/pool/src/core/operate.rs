@@ -22,6 +22,7 @@ impl Core {
             self.open_for_waiting(pool, io);
             self.serve(pool, io);
         }
+        self.follow_spreads(io);
     }
 
     /// Closes idle servers of a pool that are not to be used.
@@ -50,7 +51,8 @@ impl Core {
     pub(super) fn let_go(&mut self, index: usize, io: &mut dyn Io) {
         let Some((id, client)) = self.clients.at(index) else { return };
         let pool = self.pools[client.home.index()].as_ref();
-        if pool.is_some_and(|pool| pool.spec.closes) && self.is_at_rest(client) {
+        let closes = pool.is_some_and(|pool| pool.spec.closes);
+        if closes && client.leg.is_none() && self.is_at_rest(client) {
             self.refuse(id, &Refusal::DatabaseRemoved, io);
         }
     }
@@ -61,7 +63,7 @@ impl Core {
         match client.state {
             ClientState::Welcome => true,
             ClientState::Idle => !client.asks(),
-            ClientState::Waiting => false,
+            ClientState::Waiting | ClientState::Spread => false,
             ClientState::Linked(server) => {
                 let is_settled = self.servers.get(server).is_some_and(Server::is_settled);
                 is_settled && !client.asks()
@@ -74,6 +76,7 @@ impl Core {
         self.now = now;
         for index in 0..self.clients.slots() {
             if let Some((id, client)) = self.clients.at(index)
+                && client.leg.is_none()
                 && (client.pool == pool || client.home == pool)
             {
                 self.refuse(id, &Refusal::Killed, io);
@@ -87,6 +90,7 @@ impl Core {
                 self.close_server(id, io);
             }
         }
+        self.follow_spreads(io);
     }
 
     /// Ends a client. Gives whether it was there.
@@ -94,6 +98,7 @@ impl Core {
         self.now = now;
         let is_there = self.clients.get(id).is_some();
         self.refuse(id, &Refusal::Killed, io);
+        self.follow_spreads(io);
         is_there
     }
 

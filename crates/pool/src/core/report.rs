@@ -167,7 +167,8 @@ impl Core {
     fn count(&self, pools: &mut [PoolReport]) {
         // They are in the order of their numbers, with gaps.
         let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
-        for (_, client) in (0..self.clients.slots()).filter_map(|slot| self.clients.at(slot)) {
+        let clients = (0..self.clients.slots()).filter_map(|slot| self.clients.at(slot));
+        for (_, client) in clients.filter(|(_, client)| client.leg.is_none()) {
             let Ok(pool) = at(pools, client.home) else { continue };
             let counts = &mut pools[pool].counts;
             match client.state {
@@ -175,7 +176,9 @@ impl Core {
                     counts.clients_waiting += 1;
                     counts.wait_max = counts.wait_max.max(self.now.since(client.since));
                 }
-                ClientState::Idle | ClientState::Linked(_) => counts.clients_active += 1,
+                ClientState::Idle | ClientState::Linked(_) | ClientState::Spread => {
+                    counts.clients_active += 1;
+                }
             }
         }
         for (_, server) in (0..self.servers.slots()).filter_map(|slot| self.servers.at(slot)) {
@@ -191,14 +194,16 @@ impl Core {
     }
 
     fn client_report(&self, slot: usize) -> Option<ClientReport> {
-        let (id, client) = self.clients.at(slot)?;
+        let (id, client) = self.clients.at(slot).filter(|(_, client)| client.leg.is_none())?;
         let name = client.wishes.value(b"application_name").unwrap_or_default();
         Some(ClientReport {
             id,
             pool: client.home,
             phase: match client.state {
                 ClientState::Welcome | ClientState::Waiting => ClientPhase::Waiting,
-                ClientState::Idle | ClientState::Linked(_) => ClientPhase::Active,
+                ClientState::Idle | ClientState::Linked(_) | ClientState::Spread => {
+                    ClientPhase::Active
+                }
             },
             age: self.now.since(client.came),
             since: self.now.since(client.since),
@@ -218,7 +223,7 @@ impl Core {
             age: self.now.since(server.opened),
             since: self.now.since(server.since),
             client: match server.state {
-                ServerState::Linked(client) => Some(client),
+                ServerState::Linked(client) => Some(self.whose(client)),
                 _ => None,
             },
             cancels: server.cancels,

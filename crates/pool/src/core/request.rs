@@ -18,7 +18,7 @@ use super::{
     listen::Before,
     own::Own,
     rewrite::{Message, Rewriter, Rewritten},
-    route::{Roads, Way, refuse_batch, write_answer, write_refusal},
+    route::{Roads, SPREAD, Way, refuse_batch, write_answer, write_refusal},
     upstream::{Judge, Stop, misplaced},
 };
 use crate::{
@@ -160,6 +160,8 @@ impl Upstream<'_> {
             Way::Answered(answer) => Ok(answer),
             Way::Refused(refusal) => Err(refusal),
             Way::Unknown => return Some(Rewritten::Stop(Stop::Starved)),
+            // Whoever has a server is on one shard.
+            Way::Spread(_) => Err(SPREAD),
             Way::Server | Way::Own | Way::Begun(_) => return None,
         };
         let Rewriter { server, to_server, .. } = &mut self.rewriter;
@@ -209,6 +211,7 @@ impl Upstream<'_> {
                 client.inlet.looks_ahead = true;
                 Some(Rewritten::Stop(Stop::Starved))
             }
+            Way::Spread(_) => Some(self.poison(&SPREAD)),
             Way::Refused(refusal) if !is_first => Some(self.poison(&refusal)),
             Way::Refused(refusal) => {
                 refuse_batch(client, self.to_client, &refusal);

@@ -16,6 +16,7 @@ use crate::{
     client::Client,
     gather::Gather,
     routing::{Batch, Home, Routing, Slot},
+    spread::Spreading,
     statements::{Statements, sql_of},
 };
 
@@ -40,13 +41,15 @@ pub(super) enum Way {
     Own,
     /// A BEGIN that waits for the next request to say where it goes.
     Begun(Route),
+    /// That of servers of several shards.
+    Spread(Box<Spreading>),
     /// Nobody's.
     Refused(Refusal),
 }
 
 /// What answers of several shards are refused with.
 pub(super) const SPREAD: Refusal =
-    Refusal::Keyless(Keyless::Spread("the pooler does not put together"));
+    Refusal::Keyless(Keyless::Spread("are not put together with others in one batch"));
 
 impl Roads<'_> {
     /// A query string of a client without a server.
@@ -92,6 +95,9 @@ impl Roads<'_> {
                 Way::Answered(answer)
             }
             Ok(Request::Route(route)) => {
+                if matches!(route.shards, Shards::Many { .. } | Shards::Copy(_)) {
+                    return self.spread_query(client, route, sql, message.bytes());
+                }
                 let waits = route.is_begin && route.shards == Shards::Any;
                 if waits
                     && router.settings().shards > 1
@@ -263,11 +269,15 @@ pub(super) fn both(one: Route, other: Route) -> Result<Route, Refusal> {
     };
     let role = if strictness(one.role) < strictness(other.role) { other.role } else { one.role };
     let shards = match (one.shards, other.shards) {
-        (Shards::Any, shards) | (shards, Shards::Any) => shards,
+        (Shards::Any, shards @ (Shards::Any | Shards::One(_)))
+        | (shards @ Shards::One(_), Shards::Any) => shards,
         (Shards::One(one), Shards::One(other)) if one == other => Shards::One(one),
         (Shards::One(one), Shards::One(other)) => {
             let shards = vec![one.min(other), one.max(other)];
             return Err(Refusal::SeveralShards { shards });
+        }
+        (Shards::Many { shards: one, how }, Shards::Many { shards: other, .. }) if one == other => {
+            Shards::Many { shards: one, how }
         }
         _ => return Err(SPREAD),
     };

@@ -56,6 +56,9 @@ impl Core {
     fn tap_said_of(&mut self, id: ClientId, bytes: &[u8]) {
         let Self { tape, clients, servers, .. } = self;
         let (Some(tape), Some(client)) = (tape, clients.get_mut(id)) else { return };
+        if client.leg.is_some() {
+            return; // Its client has said it.
+        }
         if tape.is_closed() {
             self.tape = None;
             return;
@@ -156,7 +159,7 @@ fn is_between_transactions(client: &Client, servers: &Slab<ServerId, Server>) ->
     let stands = match client.state {
         ClientState::Idle => true,
         ClientState::Linked(server) => servers.get(server).is_some_and(is_quiet),
-        ClientState::Welcome | ClientState::Waiting => false,
+        ClientState::Welcome | ClientState::Waiting | ClientState::Spread => false,
     };
     stands
         && client.inlet.held.is_empty()

@@ -25,6 +25,7 @@ use crate::{
     refusal::Refusal,
     routing::Batch,
     spec::Mode,
+    spread::Spreading,
     statements::Statements,
 };
 
@@ -44,6 +45,8 @@ pub(super) enum Stop {
     Doubtful,
     /// Nothing is open at the client's server, and the message in front may be for another.
     Settled,
+    /// The messages in front are for several shards.
+    Spread(Box<Spreading>),
 }
 
 impl Core {
@@ -57,7 +60,11 @@ impl Core {
         }
         while let Some(client) = self.clients.get_mut(id) {
             if client.must_wait() {
-                return client.inlet.hold(bytes);
+                client.inlet.hold(bytes);
+                if client.spread.is_some() {
+                    self.update_pause(Peer::Client(id), io);
+                }
+                return;
             }
             if client.inlet.held.is_empty() {
                 break;
@@ -96,6 +103,9 @@ impl Core {
 
     /// Deals with as much of `input` as can be, and gives how much that was.
     fn run(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) -> usize {
+        if self.clients.get(id).is_some_and(|client| client.state == ClientState::Spread) {
+            return self.copy_on(id, input, io);
+        }
         let mut at = 0;
         let stop = loop {
             let stop = self.walk_client(id, input, &mut at);
@@ -137,6 +147,13 @@ impl Core {
             Stop::NeedsSettings => self.update_pause(Peer::Client(id), io),
             Stop::Goodbye => self.say_goodbye(id, io),
             Stop::Fault(refusal) => self.refuse(id, &refusal, io),
+            Stop::Spread(what) => {
+                at += what.bytes;
+                self.spread(id, *what, io);
+            }
+        }
+        if let Some(leg) = self.clients.get(id).and_then(|client| client.leg) {
+            self.unsettled.push(leg.parent);
         }
         at
     }
@@ -146,7 +163,8 @@ impl Core {
         client.inlet.looks_ahead = false;
         let to_client = &mut self.to_client;
         let seed = u64::from(self.worker.0) << 32 | id.index() as u64;
-        let roads = if client.roams { self.routers.of(client.home) } else { None };
+        let roads =
+            if client.roams && client.leg.is_none() { self.routers.of(client.home) } else { None };
         let statements: &Statements = &self.statements;
         let roads = roads.map(|(slot, home)| Roads { slot, home, statements, seed });
         let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {
@@ -345,6 +363,7 @@ impl Alone<'_> {
             }
             Way::Begun(route) => self.begin(message, route),
             Way::Refused(refusal) => refuse_query(self.to_client, &refusal, self.status()),
+            Way::Spread(what) => return Rewritten::Stop(Stop::Spread(what)),
             Way::Own => {}
         }
         Rewritten::Whole
@@ -386,6 +405,7 @@ impl Alone<'_> {
                 refuse_batch(self.client, self.to_client, &refusal);
                 Rewritten::Whole
             }
+            Way::Spread(what) => Rewritten::Stop(Stop::Spread(what)),
             Way::Server | Way::Answered(_) | Way::Begun(_) => Rewritten::Stop(Stop::NeedsServer),
         }
     }
@@ -400,6 +420,7 @@ impl Client {
     /// Whether nothing it sends can be dealt with now.
     pub(super) fn must_wait(&self) -> bool {
         matches!(self.state, ClientState::Waiting | ClientState::Welcome)
+            || self.spread.as_ref().is_some_and(|spread| !spread.takes_data())
             || matches!(self.syncing, Syncing::Waiting | Syncing::Behind | Syncing::Hearing)
     }
 }

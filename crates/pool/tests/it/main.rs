@@ -24,6 +24,7 @@ mod route;
 mod server_login;
 mod sessions;
 mod shards;
+mod spread;
 mod startup;
 mod support;
 mod suspend;

@@ -136,6 +136,7 @@ fn database(pool: &Pool, general: &super::General) -> Database {
             DefaultShard::One(shard) => Place::Shard(shard),
             DefaultShard::Any => Place::Word("any".to_owned()),
         },
+        ..Sharding::default()
     };
     database
 }
