@@ -7,7 +7,7 @@
 //!                     └─► member pool of db3
 //! ```
 //!
-//! A client has a home, and whenever it needs a server, a member of it that a worker's [`Balance`]
+//! A client has a home, and whenever it needs a server, a member of it that a worker's [`Balance`](balance::Balance)
 //! chooses. What is known of a member is one for all workers and pools ([`Member`]): whoever learns
 //! something writes it there, and what a worker has to know for a choice is a few bits, copied when
 //! their version has changed. [`judge`] says which of several servers is the primary.

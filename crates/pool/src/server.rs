@@ -67,6 +67,8 @@ pub(crate) struct Server {
     pub(crate) reset_due: bool,
     /// It is asked whether it lives.
     pub(crate) is_checked: bool,
+    /// It has just been: whoever waits gets it, however soon it would have to be asked again.
+    pub(crate) is_proven: bool,
     /// When what it works on, a transaction or a request, began.
     pub(crate) began: Time,
     /// What has to be reset before the next client.
@@ -118,6 +120,7 @@ impl Server {
             statements: ServerStatements::default(),
             reset_due: false,
             is_checked: false,
+            is_proven: false,
             began: now,
             dirt: Dirt::NONE,
             set_kind: SetKind::NotSet,

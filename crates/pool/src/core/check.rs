@@ -23,7 +23,8 @@ impl Core {
         let id = *id?;
         let is_late = pool.spec.check.as_ref().is_some_and(|check| {
             let server = self.servers.get(id);
-            server.is_none_or(|server| self.now.since(server.since) >= check.idle)
+            let is_due = |since| self.now.since(since) >= check.idle;
+            server.is_none_or(|server| !server.is_proven && is_due(server.since))
         });
         (!is_late).then_some(id)
     }

@@ -253,7 +253,10 @@ impl Core {
         let yields = !self.starving.is_empty() && self.yields(id) || self.ends(id);
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);
-        pool.idle.push_back(id);
+        match is_checked && pool.spec.round_robin {
+            true => pool.idle.push_front(id),
+            false => pool.idle.push_back(id),
+        }
         if pool.spec.servers_once || yields {
             return self.close_server(id, io);
         }
@@ -261,7 +264,16 @@ impl Core {
             return;
         }
         if !self.pool(pool_id).waiting.is_empty() {
+            self.prove(id, is_checked);
             self.serve(pool_id, io);
+            self.prove(id, false);
+        }
+    }
+
+    /// Notes whether a server has just said that it lives.
+    fn prove(&mut self, id: ServerId, is_proven: bool) {
+        if let Some(server) = self.servers.get_mut(id) {
+            server.is_proven = is_proven;
         }
     }
 

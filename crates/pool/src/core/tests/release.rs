@@ -114,6 +114,27 @@ fn a_server_that_was_idle_for_long_is_asked_first() {
 }
 
 #[test]
+fn a_server_may_be_asked_before_every_client() {
+    for (round_robin, always) in [(false, false), (true, false), (false, true), (true, true)] {
+        let check = Some(Check { query: [].into(), idle: Duration::ZERO });
+        let reset = Some(Reset { query: (*b"reset").into(), always });
+        let spec = PoolSpec { check, reset, round_robin, ..PoolSpec::new(1) };
+        let (mut stage, client, server) = pair(spec);
+        for _ in 0..3 {
+            stage.client_says(client, &query("select 1"));
+            assert_eq!(stage.server_gets(server), query(""));
+            stage.server_says(server, &[message(b'I', b""), ready(b'I')].concat());
+            assert_eq!(stage.server_gets(server), query("select 1"));
+            stage.server_says(server, &ready(b'I'));
+            if always {
+                assert_eq!(stage.server_gets(server), query("reset"));
+                stage.server_says(server, &ready(b'I'));
+            }
+        }
+    }
+}
+
+#[test]
 fn what_was_asked_before_a_goodbye_is_done() {
     let (mut stage, client, server) = pair(PoolSpec::new(1));
     stage.client_says(client, &[query("insert"), message(b'X', b"")].concat());
