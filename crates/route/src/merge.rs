@@ -7,6 +7,7 @@ mod float;
 mod held;
 mod numeric;
 mod order;
+mod rows;
 mod value;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -16,13 +17,7 @@ use howdah_wire::{
     backend::{CommandTag, ErrorField, Message, Severity, TransactionStatus, encode},
 };
 
-use self::{
-    aggregate::Row,
-    columns::Columns,
-    fault::Fault,
-    held::Held,
-    order::{Order, RowKey},
-};
+use self::{columns::Columns, fault::Fault, held::Held, rows::Rows};
 use crate::fan::FanOut;
 
 /// What all shards were asked, in the order in which they answer.
@@ -94,22 +89,6 @@ pub struct Merger {
     has_failed: bool,
     text_by_byte: bool,
     body_bytes_max: u32,
-}
-
-/// The rows that are coming.
-#[derive(Debug)]
-struct Rows {
-    is_over: Vec<bool>,
-    /// How many were passed on, or told by the shards.
-    count: u64,
-    how: Joined,
-}
-
-#[derive(Debug)]
-enum Joined {
-    AsTheyCome,
-    Ordered { order: Order, limit: u64, keys: Vec<Option<RowKey>> },
-    One { row: Row },
 }
 
 impl Merger {
@@ -403,29 +382,14 @@ impl Merger {
         Ok(())
     }
 
-    fn begin_rows(&mut self, how: &FanOut) -> Result<Rows, Fault> {
-        let columns = self.columns.as_ref().ok_or(Fault::Different);
-        let shards = self.shards.len();
-        let how = match how {
-            FanOut::Concatenate => Joined::AsTheyCome,
-            FanOut::Merge { by, limit } => Joined::Ordered {
-                order: Order::new(by, columns?, self.text_by_byte)?,
-                limit: limit.unwrap_or(u64::MAX),
-                keys: vec![None; shards],
-            },
-            FanOut::Aggregate(aggregates) => {
-                Joined::One { row: Row::new(aggregates, columns?, self.text_by_byte)? }
-            }
-        };
-        let is_over = self.shards.iter().map(|held| held.is_lost).collect();
-        Ok(Rows { is_over, count: 0, how })
-    }
-
     /// Takes rows for as long as it can.
     fn rows(&mut self, how: &FanOut, out: &mut Vec<u8>) -> Result<bool, Fault> {
         let mut rows = match self.rows.take() {
             Some(rows) => rows,
-            None => self.begin_rows(how)?,
+            None => {
+                let are_over = self.shards.iter().map(|held| held.is_lost).collect();
+                Rows::new(how, self.columns.as_ref(), are_over, self.text_by_byte)?
+            }
         };
         let mut waits = false;
         for shard in 0..self.shards.len() {
@@ -446,7 +410,12 @@ impl Merger {
                     command_tag(self.shards[shard].front())?;
                     rows.is_over[shard] = true;
                     self.shards[shard].pass();
-                } else if self.take_row(&mut rows, shard, how, out)? {
+                } else if rows.take(
+                    shard,
+                    self.shards[shard].front(),
+                    self.columns.as_ref(),
+                    out,
+                )? {
                     self.shards[shard].pass();
                 }
             }
@@ -464,69 +433,10 @@ impl Merger {
             self.rows = Some(rows);
             return Ok(true);
         }
-        if let Joined::One { row } = &rows.how {
-            if rows.count != self.shards.len() as u64 {
-                return Err(Fault::Different);
-            }
-            encode::data_row(out, row.cells())
-                .map_err(|error| Fault::Protocol(error.to_string()))?;
-            rows.count = 1;
-        }
-        write_tag(&format!("SELECT {}", rows.count), out);
+        let count = rows.end(out)?;
+        write_tag(&format!("SELECT {count}"), out);
         self.expected.pop_front();
         Ok(true)
-    }
-
-    /// Looks at the next row of a shard; gives whether it is done with.
-    fn take_row(
-        &self,
-        rows: &mut Rows,
-        shard: usize,
-        how: &FanOut,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Fault> {
-        let front = self.shards[shard].front();
-        match (&mut rows.how, how) {
-            (Joined::AsTheyCome, _) => {
-                out.extend_from_slice(front);
-                rows.count += 1;
-                Ok(true)
-            }
-            (Joined::Ordered { order, keys, .. }, _) => {
-                keys[shard] = Some(order.key(&message(front)?)?);
-                Ok(false)
-            }
-            (Joined::One { row }, FanOut::Aggregate(aggregates)) => {
-                let columns = self.columns.as_ref().ok_or(Fault::Different)?;
-                row.add(aggregates, columns, &message(front)?)?;
-                rows.count += 1;
-                Ok(true)
-            }
-            (Joined::One { .. }, _) => Err(Fault::Different),
-        }
-    }
-}
-
-impl Rows {
-    /// Whether the next row of a shard is known, and waits for those of the others.
-    fn has_key(&self, shard: usize) -> bool {
-        matches!(&self.how, Joined::Ordered { keys, .. } if keys[shard].is_some())
-    }
-
-    /// The shard whose row comes first.
-    fn least(&mut self) -> Option<usize> {
-        let Joined::Ordered { order, keys, .. } = &mut self.how else { return None };
-        let known = keys.iter().enumerate().filter_map(|(shard, key)| Some((shard, key.as_ref()?)));
-        let (shard, _) = known.min_by(|(_, one), (_, other)| order.compare(one, other))?;
-        keys[shard] = None;
-        Some(shard)
-    }
-
-    /// Counts a row, unless there are as many as there may be.
-    fn takes_another(&mut self) -> bool {
-        let is_within = !matches!(self.how, Joined::Ordered { limit, .. } if self.count >= limit);
-        self.count += u64::from(is_within);
-        is_within
     }
 }
 
