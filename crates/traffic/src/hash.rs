@@ -406,7 +406,7 @@ mod tests {
         let page = include_str!("../../../docs/src/reference/event-hash.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
         let tags: Vec<u8> = rows.filter_map(|(tag, _)| tag.parse().ok()).collect();
-        assert_eq!(tags, (1..=Field::Pipeline as u8).collect::<Vec<_>>());
+        assert_eq!(tags, (1..=Field::CopyFailed as u8).collect::<Vec<_>>());
     }
 
     #[test]

@@ -345,7 +345,7 @@ fn statements_go_to_the_shard_of_their_key() {
     // What tells no shard, or several.
     for (sql, code) in [
         ("update orders set note = 'x'", "0A000"),
-        ("select * from orders", "0A000"),
+        ("select avg(id) from orders", "0A000"),
         ("select * from place", "0A000"),
         ("update orders set id = 1 where id = 2", "0A000"),
         ("insert into orders values (1, 'x')", "0A000"),
