@@ -245,24 +245,25 @@ impl Core {
     pub(super) fn update_pause(&mut self, peer: Peer, io: &mut dyn Io) {
         let (paused, pause) = match peer {
             Peer::Client(id) => {
-                let has_legs = self.clients.get(id).is_some_and(|client| client.spread.is_some());
-                let are_behind = has_legs && self.legs_are_behind(id);
-                let Some(client) = self.clients.get_mut(id) else { return };
+                let Some(client) = self.clients.get(id) else { return };
                 if let Some(leg) = client.leg {
                     return self.update_pause(Peer::Client(leg.parent), io);
                 }
                 let server = client.server().and_then(|server| self.servers.get(server));
                 let waits = match &client.spread {
+                    Some(spread) if self.legs_are_behind(spread) => true,
                     // It is listened to all the same, so that its end is heard.
                     Some(spread) if !spread.takes_data() => {
                         client.inlet.held.len() >= HELD_BYTES_HIGH
                     }
                     _ => client.must_wait(),
                 };
-                let pause = waits
-                    || client.backlogged
-                    || are_behind
-                    || server.is_some_and(|server| server.backlogged);
+                let pause =
+                    waits || client.backlogged || server.is_some_and(|server| server.backlogged);
+                if client.paused == pause {
+                    return;
+                }
+                let Some(client) = self.clients.get_mut(id) else { return };
                 (&mut client.paused, pause)
             }
             Peer::Server(id) => {

@@ -142,10 +142,12 @@ impl Core {
     }
 
     /// Whether a server that a client's rows go to has not taken all that was sent to it.
-    pub(super) fn legs_are_behind(&self, id: ClientId) -> bool {
-        let spread = self.clients.get(id).and_then(|client| client.spread.as_ref());
-        let servers = spread.iter().flat_map(|spread| spread.legs.iter().flatten());
-        let servers = servers.filter_map(|leg| self.clients.get(*leg).and_then(Client::server));
+    pub(super) fn legs_are_behind(&self, spread: &Spread) -> bool {
+        let servers = spread
+            .legs
+            .iter()
+            .flatten()
+            .filter_map(|leg| self.clients.get(*leg).and_then(Client::server));
         servers.filter_map(|id| self.servers.get(id)).any(|server| server.backlogged)
     }
 

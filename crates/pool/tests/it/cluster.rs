@@ -104,6 +104,11 @@ pub(crate) fn settings(servers: &[Cluster], entries: &[&str], more: &str) -> Str
     for (number, server) in servers.iter().enumerate() {
         entries = entries.replace(&format!("{{{number}}}"), &server.port().to_string());
     }
+    settings_of(&format!("servers = [{entries}]\n{more}"))
+}
+
+/// Those of a pooler whose only database, `app`, has these besides.
+pub(crate) fn settings_of(app: &str) -> String {
     format!(
         r#"
         [pool]
@@ -119,8 +124,7 @@ pub(crate) fn settings(servers: &[Cluster], entries: &[&str], more: &str) -> Str
         [pool.users.postgres]
         [pool.databases.app]
         dbname = "postgres"
-        servers = [{entries}]
-        {more}
+        {app}
         "#
     )
 }

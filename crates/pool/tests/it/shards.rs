@@ -7,7 +7,7 @@ use howdah_lab::{Cluster, client_tool, or_say_why_not};
 use howdah_pool::Pooler;
 
 use crate::{
-    cluster::{direct, until},
+    cluster::{direct, settings_of, until},
     route::{asked, batch, bind, client_at, execute, message, parse, run, said as answer},
     support::{Raw, pooler_of, said},
 };
@@ -104,25 +104,7 @@ fn settings(shards: &[Vec<Cluster>], more: &str) -> String {
         format!("[[pool.databases.app.shards]]\nservers = [{}]\n", servers.join(", "))
     };
     let shards: String = shards.iter().map(shard).collect();
-    format!(
-        r#"
-        [pool]
-        mode = "transaction"
-        workers = 2
-        admin-users = ["postgres"]
-        [pool.listen]
-        addresses = ["127.0.0.1"]
-        port = 0
-        unix-directories = []
-        [pool.auth]
-        type = "trust"
-        [pool.users.postgres]
-        [pool.databases.app]
-        dbname = "postgres"
-        {more}
-        {shards}
-        "#
-    )
+    settings_of(&format!("{more}\n{shards}"))
 }
 
 const KEYED: &str =
