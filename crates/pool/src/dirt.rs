@@ -55,21 +55,33 @@ impl Dirt {
     /// `set_config` and temporary tables, wherever they stand.
     pub(crate) fn of_text(sql: &[u8]) -> Self {
         let mut dirt = Self::NONE;
-        // One quick pass for a letter of each: most texts have few of these.
-        for at in memchr::memchr3_iter(b'_', b'm', b'M', sql) {
-            let (before, after) = (&sql[..at], &sql[at + 1..]);
-            let is_temp = || ends_with(before, b"te") && starts_with(after, b"p");
-            let locks = || starts_with(after, b"adv") || starts_with(after, b"try_adv");
-            match sql[at] {
-                b'_' if ends_with(before, b"pg") && locks() => dirt |= Self::LOCKS,
-                b'_' if ends_with(before, b"set") && starts_with(after, b"config") => {
-                    dirt |= Self::SETTINGS;
-                }
-                b'm' | b'M' if is_temp() => dirt |= Self::TEMP,
-                _ => {}
+        // Eight bytes at a time for a letter of each: most texts have few of these, and to begin a search anew
+        // behind each costs more than that.
+        let (eights, tail) = sql.as_chunks();
+        for (number, eight) in eights.iter().enumerate() {
+            let mut found = letters_of_words(*eight);
+            while found != 0 {
+                dirt |= Self::of_word(sql, number * 8 + found.trailing_zeros() as usize / 8);
+                found &= found - 1;
             }
         }
+        for at in sql.len() - tail.len()..sql.len() {
+            dirt |= Self::of_word(sql, at);
+        }
         dirt
+    }
+
+    /// The same of the word of which a letter stands at a place.
+    #[inline]
+    fn of_word(sql: &[u8], at: usize) -> Self {
+        let (before, after) = (&sql[..at], &sql[at + 1..]);
+        let locks = || starts_with(after, b"adv") || starts_with(after, b"try_adv");
+        match sql[at] {
+            b'_' if ends_with(before, b"pg") && locks() => Self::LOCKS,
+            b'_' if ends_with(before, b"set") && starts_with(after, b"config") => Self::SETTINGS,
+            b'm' | b'M' if ends_with(before, b"te") && starts_with(after, b"p") => Self::TEMP,
+            _ => Self::NONE,
+        }
     }
 
     /// Statements that undo it, as one query string.
@@ -140,6 +152,16 @@ impl SetKind {
         };
         if reported { Self::Harmless } else { Self::Lasting }
     }
+}
+
+/// The high bit of each byte that is `_`, `m` or `M`; a byte too many does no harm, and may be behind one.
+#[inline]
+fn letters_of_words(eight: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let zeroes = |eight: u64| eight.wrapping_sub(ONES) & !eight & (ONES << 7);
+    let eight = u64::from_le_bytes(eight);
+    let m = (eight | ONES << 5) ^ (ONES * u64::from(b'm'));
+    zeroes(eight ^ (ONES * u64::from(b'_'))) | zeroes(m)
 }
 
 fn starts_with(text: &[u8], word: &[u8]) -> bool {

@@ -58,17 +58,27 @@ impl Gather {
         for pieces in self.pieces.chunks(SLICES_MAX) {
             backlog = Some(match pieces {
                 [piece] => io.send(to, &[IoSlice::new(piece.bytes(input, &self.made))]),
-                pieces => {
-                    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-                    for (slice, piece) in slices.iter_mut().zip(pieces) {
-                        *slice = IoSlice::new(piece.bytes(input, &self.made));
-                    }
-                    io.send(to, &slices[..pieces.len()])
-                }
+                few if few.len() <= 4 => self.send_pieces::<4>(few, input, to, io),
+                pieces => self.send_pieces::<SLICES_MAX>(pieces, input, to, io),
             });
         }
         self.clear();
         backlog
+    }
+
+    /// Sends at most `N` of them.
+    fn send_pieces<const N: usize>(
+        &self,
+        pieces: &[Piece],
+        input: &[u8],
+        to: Peer,
+        io: &mut dyn Io,
+    ) -> Backlog {
+        let mut slices = [IoSlice::new(&[]); N];
+        for (slice, piece) in slices.iter_mut().zip(pieces) {
+            *slice = IoSlice::new(piece.bytes(input, &self.made));
+        }
+        io.send(to, &slices[..pieces.len()])
     }
 
     /// All that was made here, in order; where nothing is of the input, it is what is to be sent.

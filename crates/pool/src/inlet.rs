@@ -31,6 +31,13 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
+    /// Of `available` bytes, those that are of the body under way.
+    pub(crate) fn take(&mut self, available: usize) -> usize {
+        let taken = available.min(self.body_left as usize);
+        self.body_left -= rest(taken);
+        taken
+    }
+
     /// Keeps `bytes` for later.
     pub(crate) fn hold(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
@@ -79,6 +86,11 @@ const HELD_STEP_BYTES: usize = 512;
 
 /// Of a message that its sender will never end, no more than this is made up.
 const PADDING_BYTES_MAX: usize = 64 * 1024;
+
+/// What is left of a body, as it is counted.
+pub(crate) fn rest(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("a body's length is a u32")
+}
 
 /// The header at `at`, or `None` while it is not all there.
 #[inline]

@@ -33,6 +33,7 @@ mod listen;
 mod login;
 mod metrics;
 mod owed;
+mod plain;
 mod pool;
 mod prepared;
 pub mod proxy;

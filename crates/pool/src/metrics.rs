@@ -327,7 +327,7 @@ fn show(registry: &Registry, labels: [(&str, &str); 2], counts: &Counts, more: &
         registry.counter_with(description, &labels).add(value);
     }
     let add = |histogram: Histogram, spans: &Spans| {
-        histogram.add_counted(&spans.counts, micros(spans.total));
+        histogram.add_counted(&spans.counts, micros(spans.total()));
     };
     add(registry.histogram_with(&TRANSACTION_SECONDS, &labels), &more.transaction_time);
     add(registry.histogram_with(&QUERY_SECONDS, &labels), &more.query_time);

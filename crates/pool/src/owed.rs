@@ -224,16 +224,15 @@ impl Owed {
 
     /// Takes the oldest, and the ends of COPY behind it, which nothing answers.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
-        let entry = self.entries.pop_front();
-        if entry.as_ref().is_some_and(|entry| entry.doubt().is_some()) {
+    pub(crate) fn pop(&mut self) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        if self.doubts + self.doubts_here > 0 && entry.doubt().is_some() {
             let doubts = if self.doubts > 0 { &mut self.doubts } else { &mut self.doubts_here };
             *doubts -= 1;
         }
         while self.front().is_some_and(|entry| matches!(entry.request, Request::CopyEnd)) {
             self.entries.pop_front();
         }
-        entry
     }
 
     /// The reply to the oldest, if that is for the pooler to give; it counts as answered.

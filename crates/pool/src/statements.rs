@@ -11,7 +11,7 @@ use hashbrown::HashSet;
 use crate::{
     deallocate,
     dirt::{Dirt, SetKind},
-    listen,
+    listen, plain,
     put_back::touches_settings,
 };
 
@@ -36,10 +36,11 @@ pub(crate) struct Statement {
 /// Whether running a text leaves settings and prepared statements as they are, whoever runs it. Of most it
 /// does, and then nothing has to be looked for each time.
 pub(crate) fn is_plain(sql: &[u8]) -> bool {
-    !deallocate::begins(sql)
-        && !listen::begins(sql)
-        && !touches_settings(sql)
-        && SetKind::of_text(sql, |_| false) == SetKind::NotSet
+    plain::is_plain(sql)
+        || !deallocate::begins(sql)
+            && !listen::begins(sql)
+            && !touches_settings(sql)
+            && SetKind::of_text(sql, |_| false) == SetKind::NotSet
 }
 
 /// The SQL of what a Parse has behind its name.

@@ -3,6 +3,8 @@
 
 use std::{ops::AddAssign, time::Duration};
 
+use crate::time::Time;
+
 /// Counts and times of a pool, since the worker began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -91,8 +93,8 @@ pub(crate) fn micros(span: Duration) -> u64 {
 /// Durations: their sum, and how many there were of each size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// All of them together.
-    pub total: Duration,
+    /// All of them together, in nanoseconds.
+    pub total_ns: u64,
     /// How many were longer than the bound before and not longer than the one at this place, see
     /// [`Spans::BOUNDS_US`]; the last has no bound.
     pub counts: [u64; Self::BUCKETS],
@@ -121,14 +123,20 @@ impl Spans {
             .iter_mut()
             .zip(before.counts)
             .for_each(|(now, then)| *now = now.saturating_sub(then));
-        Self { total: self.total.saturating_sub(before.total), counts }
+        Self { total_ns: self.total_ns.saturating_sub(before.total_ns), counts }
     }
 
-    /// Counts a duration.
+    /// All of them together.
+    pub fn total(&self) -> Duration {
+        Duration::from_nanos(self.total_ns)
+    }
+
+    /// Counts what has passed from one moment to another.
     #[inline]
-    pub(crate) fn add(&mut self, span: Duration) {
-        self.total += span;
-        let bits = u64::BITS - micros(span).saturating_sub(1).leading_zeros();
+    pub(crate) fn add(&mut self, from: Time, to: Time) {
+        let nanos = to.0.saturating_sub(from.0);
+        self.total_ns += nanos;
+        let bits = u64::BITS - (nanos / 1000).saturating_sub(1).leading_zeros();
         let bucket = bits.saturating_sub(Self::FIRST_BITS) as usize;
         self.counts[bucket.min(Self::BUCKETS - 1)] += 1;
     }
@@ -136,7 +144,7 @@ impl Spans {
 
 impl AddAssign<&Self> for Spans {
     fn add_assign(&mut self, other: &Self) {
-        self.total += other.total;
+        self.total_ns += other.total_ns;
         self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
     }
 }
@@ -145,8 +153,7 @@ impl AddAssign<&Self> for Spans {
 fn a_span_is_counted_where_its_bound_says() {
     for (micros, bucket) in [(0, 0), (1, 0), (16, 0), (17, 1), (32, 1), (33, 2), (1 << 40, 23)] {
         let mut spans = Spans::default();
-        let span = Duration::from_micros(micros);
-        spans.add(span);
+        spans.add(Time(500), Time(500 + micros * 1000));
         assert_eq!(spans.counts[bucket], 1, "{micros}");
         assert!(Spans::BOUNDS_US.get(bucket).is_none_or(|bound| micros <= *bound));
         assert!(bucket == 0 || micros > Spans::BOUNDS_US[bucket - 1]);

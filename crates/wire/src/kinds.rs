@@ -21,9 +21,16 @@ macro_rules! kinds {
             /// Every kind, in the order of the manual.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
+            const BY_TAG: [Option<Self>; 256] = {
+                let mut kinds = [None; 256];
+                $(kinds[$tag as usize] = Some(Self::$variant);)*
+                kinds
+            };
+
             /// The kind a tag stands for, if any.
+            #[inline]
             pub const fn from_tag(tag: Tag) -> Option<Self> {
-                match tag.0 { $($tag => Some(Self::$variant),)* _ => None }
+                Self::BY_TAG[tag.0 as usize]
             }
 
             /// The byte before its length.

@@ -106,7 +106,7 @@ impl Balance {
         }
         for (index, speed) in self.speeds.iter_mut().enumerate() {
             if let Some(tally) = tally(index) {
-                speed.learn(tally.queries, tally.query_time.total);
+                speed.learn(tally.queries, tally.query_time.total());
             }
         }
     }
@@ -338,7 +338,7 @@ mod tests {
         let tallies: Vec<_> = [1, 1, 50]
             .map(|millis| {
                 let mut tally = Tally { queries: 100, ..Tally::default() };
-                tally.query_time.total = Duration::from_millis(100 * millis);
+                tally.query_time.total_ns = 100_000_000 * millis;
                 tally
             })
             .into();

@@ -11,7 +11,7 @@ use crate::{
     client::Syncing,
     gather::Gather,
     ids::{Peer, ServerId},
-    inlet::{Fate, Inlet, header_at},
+    inlet::{Fate, Inlet, header_at, rest},
     owed::Audience,
     pool::Pool,
     refusal::Refusal,
@@ -31,18 +31,34 @@ enum End {
 
 impl Core {
     pub(super) fn downstream(&mut self, id: ServerId, bytes: &[u8], io: &mut dyn Io) {
-        let mut bytes = bytes;
-        if let Some(server) = self.servers.get(id)
-            && let Some(pool) = &mut self.pools[server.pool.index()]
-        {
+        let Some(server) = self.servers.get(id) else { return };
+        if let Some(pool) = &mut self.pools[server.pool.index()] {
             pool.tally.server_bytes += bytes.len() as u64;
         }
+        let bytes = match server.inlet.held.is_empty() {
+            true => bytes,
+            false => self.downstream_held(id, bytes, io),
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        let consumed = self.run_server(id, bytes, io);
+        if consumed < bytes.len()
+            && let Some(server) = self.servers.get_mut(id)
+        {
+            server.inlet.hold(&bytes[consumed..]);
+        }
+    }
+
+    /// Deals with what was held back of a server's, and gives what is left of `bytes`, which follow it.
+    fn downstream_held<'a>(&mut self, id: ServerId, bytes: &'a [u8], io: &mut dyn Io) -> &'a [u8] {
+        let mut bytes = bytes;
         while let Some(server) = self.servers.get_mut(id)
             && !server.inlet.held.is_empty()
         {
             let (now, later) = bytes.split_at(Inlet::wanting(&server.inlet.held).min(bytes.len()));
             if now.is_empty() {
-                return;
+                return &[];
             }
             let mut held = std::mem::take(&mut server.inlet.held);
             held.extend_from_slice(now);
@@ -55,12 +71,7 @@ impl Core {
                 server.inlet.held = held;
             }
         }
-        if !bytes.is_empty() {
-            let consumed = self.run_server(id, bytes, io);
-            if let Some(server) = self.servers.get_mut(id) {
-                server.inlet.hold(&bytes[consumed..]);
-            }
-        }
+        bytes
     }
 
     /// Deals with as much of `input` as can be, and gives how much that was.
@@ -102,10 +113,13 @@ impl Core {
         if linked.is_some() && listener.server.owed.is_empty() {
             listener.server.since = self.now; // From now on it waits for the client.
         }
+        let listens = listener.client.as_ref().is_some_and(|client| client.listens.is_some());
         match linked {
             Some(client) => {
                 self.relay_to_client(client, input, io);
-                self.follow_listens(client, io);
+                if listens {
+                    self.follow_listens(client, io);
+                }
             }
             None => self.to_client.clear(),
         }
@@ -184,17 +198,18 @@ fn walk(
     input: &[u8],
     at: &mut usize,
 ) -> End {
-    loop {
-        let inlet = &mut listener.server.inlet;
-        let taken = (input.len() - *at).min(inlet.body_left as usize);
+    let inlet = &mut listener.server.inlet;
+    if inlet.body_left > 0 {
+        let taken = inlet.take(input.len() - *at);
         if inlet.fate == Fate::Forward {
             to_client.input(*at..*at + taken);
         }
         *at += taken;
-        inlet.body_left -= u32::try_from(taken).expect("it is at most a u32");
         if inlet.body_left > 0 {
             return End::Starved;
         }
+    }
+    loop {
         while let Some(reply) = listener.server.owed.answer_here() {
             listener.overhear_made(&reply);
             to_client.make(|buf| buf.extend_from_slice(&reply));
@@ -212,7 +227,8 @@ fn walk(
             return End::Fault(Refusal::ServerProtocol(error.to_string()));
         }
         let start = *at + Header::BYTES;
-        let body = match input.get(start..start + header.body_bytes as usize) {
+        let end = start + header.body_bytes as usize;
+        let body = match input.get(start..end) {
             Some(body) => body,
             None if listener.needs_body(kind, header.body_bytes) => return End::Starved,
             None => &[],
@@ -241,11 +257,15 @@ fn walk(
                 return End::Fault(Refusal::ServerProtocol(unexpected));
             }
         };
+        let there = end.min(input.len());
         if fate == Fate::Forward {
-            to_client.input(*at..start);
+            to_client.input(*at..there);
         }
-        *at = start;
+        *at = there;
         listener.server.inlet.fate = fate;
-        listener.server.inlet.body_left = header.body_bytes;
+        if there < end {
+            listener.server.inlet.body_left = rest(end - there);
+            return End::Starved;
+        }
     }
 }

@@ -50,7 +50,8 @@ impl Core {
     pub(super) fn link_idle(&mut self, id: ClientId) -> Option<bool> {
         let client = self.clients.get(id)?;
         let is_queued = client.state == ClientState::Waiting;
-        let waited = is_queued.then(|| self.now.since(client.since));
+        let waits_since = is_queued.then_some(client.since);
+        let now = self.now;
         let mut pool_id = client.pool;
         if client.roams && !is_queued {
             pool_id = self.choose(client.home, client.role, client.shard);
@@ -63,10 +64,8 @@ impl Core {
         let pool = self.pool(pool_id);
         pool.take_idle();
         pool.tally.assignments += 1;
-        if let Some(waited) = waited {
-            pool.tally.wait_time.add(waited);
-        }
-        if waited.is_some() {
+        if let Some(since) = waits_since {
+            pool.tally.wait_time.add(since, now);
             self.tap_granted(id);
         }
         let client = self.clients.get_mut(id)?;
@@ -222,10 +221,17 @@ impl Core {
                 server.state = ServerState::Cleaning;
                 server.since = self.now;
                 server.reset_due = resets;
-                self.update_pause(Peer::Client(client_id), io);
-                // Its client may have been slow; a reset has to be heard all the same.
-                self.update_pause(Peer::Server(server_id), io);
-                if early {
+                let may_pause = client.paused || client.backlogged || client.must_wait();
+                let is_paused = server.paused;
+                let is_clean = server.dirt.is_none() && !resets && !server.copying_in;
+                if may_pause {
+                    self.update_pause(Peer::Client(client_id), io);
+                }
+                if is_paused {
+                    // Its client may have been slow; a reset has to be heard all the same.
+                    self.update_pause(Peer::Server(server_id), io);
+                }
+                if early || is_clean {
                     self.put_back(server_id, io);
                 } else {
                     self.go_on_cleaning(server_id, io);
@@ -246,10 +252,10 @@ impl Core {
             return;
         }
         server.state = ServerState::Idle;
-        let pool_id = server.pool;
-        self.update_pause(Peer::Server(id), io);
-        let is_checked =
-            std::mem::take(&mut self.servers.get_mut(id).expect("it is there").is_checked);
+        let (pool_id, is_checked) = (server.pool, std::mem::take(&mut server.is_checked));
+        if server.paused {
+            self.update_pause(Peer::Server(id), io);
+        }
         let yields = !self.starving.is_empty() && self.yields(id) || self.ends(id);
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);

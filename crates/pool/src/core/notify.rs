@@ -66,7 +66,6 @@ impl Core {
     }
 
     /// Tells the worker what a client wants to hear, and what not any more.
-    #[inline]
     pub(super) fn follow_listens(&mut self, id: ClientId, io: &mut dyn Io) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(listens) = &mut client.listens else { return };

@@ -80,6 +80,10 @@ impl Listener<'_> {
     pub(super) fn hear(&mut self, kind: Backend, body: &[u8]) -> Reply {
         let Some(front) = self.server.owed.front() else { return self.unasked(kind, body) };
         let audience = front.audience;
+        // Most of what is said: rows of what the client asked for.
+        if kind == Backend::DataRow && audience == Audience::Client && self.server.woven.is_none() {
+            return Reply::Forward;
+        }
         if self.server.woven.is_some()
             && let Some(reply) = self.unweave(kind, body)
         {
@@ -172,10 +176,10 @@ impl Listener<'_> {
     #[inline]
     fn count_request(&mut self) {
         self.tally.queries += 1;
-        self.tally.query_time.add(self.now.since(self.server.since));
+        self.tally.query_time.add(self.server.since, self.now);
         if self.server.status == TransactionStatus::Idle {
             self.tally.transactions += 1;
-            self.tally.transaction_time.add(self.now.since(self.server.began));
+            self.tally.transaction_time.add(self.server.began, self.now);
         }
     }
 

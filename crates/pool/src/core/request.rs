@@ -28,6 +28,7 @@ use crate::{
     gather::Gather,
     inlet::Inlet,
     owed::{Request, Undo, UnnamedBefore},
+    plain,
     put_back::{Woven, touches_settings, weave},
     refusal::Refusal,
     routing::Batch,
@@ -369,6 +370,12 @@ impl Upstream<'_> {
         if let Some(rewritten) = self.routed(message) {
             return rewritten;
         }
+        if message.is_whole()
+            && let Some(sql) = message.body.strip_suffix(b"\0")
+            && plain::is_plain(sql)
+        {
+            return self.plain_query(sql);
+        }
         if self.shares
             && let Some(rewritten) = self.deallocated(message)
         {
@@ -404,6 +411,24 @@ impl Upstream<'_> {
         });
         server.woven = Some(Box::new(woven));
         Rewritten::Whole
+    }
+
+    /// A query string that does nothing to its session but what words in it tell.
+    #[inline]
+    fn plain_query(&mut self, sql: &[u8]) -> Rewritten {
+        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let set_kind = if self.shares {
+            server.dirt |= Dirt::of_text(sql);
+            client.statements.drop_unnamed();
+            server.statements.unnamed_is_ours = true;
+            SetKind::NotSet
+        } else {
+            SetKind::Lasting
+        };
+        server.batch_open = false; // ReadyForQuery ends it as Sync would.
+        server.holds_back = !server.put_back.is_empty() || server.listening.is_some();
+        server.owed.push(Request::Query(set_kind));
+        Rewritten::AsIs
     }
 
     /// A query string in the place of one that puts settings back, and does something else.

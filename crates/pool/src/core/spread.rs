@@ -36,6 +36,13 @@ impl Core {
     /// Goes on with everything that is done on several shards, as far as that can be.
     #[inline]
     pub(super) fn follow_spreads(&mut self, io: &mut dyn Io) {
+        if !self.unsettled.is_empty() {
+            self.settle_spreads(io);
+        }
+    }
+
+    #[cold]
+    fn settle_spreads(&mut self, io: &mut dyn Io) {
         while let Some(id) = self.unsettled.pop() {
             self.follow_spread(id, io);
         }

@@ -20,7 +20,7 @@ use crate::{
     client::{Client, ClientState, Syncing},
     gather::Gather,
     ids::{ClientId, Peer},
-    inlet::{Fate, Inlet, header_at},
+    inlet::{Fate, Inlet, header_at, rest},
     pool::Pool,
     refusal::Refusal,
     routing::Batch,
@@ -129,14 +129,18 @@ impl Core {
             }
         };
         self.flush_client(id, input, io);
-        let server = self.clients.get(id).and_then(Client::server);
+        let Some(client) = self.clients.get(id) else { return at };
+        let (server, leg) = (client.server(), client.leg);
+        let (waits, listens) = (client.must_wait(), client.listens.is_some());
         if let Some(server) = server {
             self.flush_server(server, input, io);
         }
-        self.follow_listens(id, io);
+        if listens {
+            self.follow_listens(id, io);
+        }
         match stop {
             Stop::Starved | Stop::Doubtful | Stop::Settled => {
-                if self.clients.get(id).is_some_and(Client::must_wait) {
+                if waits {
                     self.update_pause(Peer::Client(id), io);
                 }
                 if let Some(server) = server {
@@ -152,9 +156,7 @@ impl Core {
                 self.spread(id, *what, io);
             }
         }
-        if let Some(leg) = self.clients.get(id).and_then(|client| client.leg) {
-            self.unsettled.push(leg.parent);
-        }
+        self.unsettled.extend(leg.map(|leg| leg.parent));
         at
     }
 
@@ -215,10 +217,9 @@ pub(super) trait Judge {
 /// streams as was decided when its front was there.
 #[inline]
 fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usize) -> Stop {
-    loop {
-        let inlet = judge.inlet();
-        let taken = (input.len() - *at).min(inlet.body_left as usize);
-        inlet.body_left -= u32::try_from(taken).expect("it is at most a u32");
+    let inlet = judge.inlet();
+    if inlet.body_left > 0 {
+        let taken = inlet.take(input.len() - *at);
         let (forwards, is_cut) = (inlet.fate != Fate::Drop, inlet.body_left > 0);
         if forwards {
             judge.forward(*at..*at + taken);
@@ -227,9 +228,10 @@ fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usiz
         if is_cut {
             return Stop::Starved;
         }
-        let (header, kind) = match front(input, *at, body_bytes_max) {
-            Ok(front) => front,
-            Err(stop) => return stop,
+    }
+    while *at < input.len() {
+        let Some((header, kind)) = front(input, *at, body_bytes_max) else {
+            return why_no_front(input, *at, body_bytes_max);
         };
         let start = *at + Header::BYTES;
         let end = input.len().min(start + header.body_bytes as usize);
@@ -239,39 +241,52 @@ fn walk(judge: &mut impl Judge, body_bytes_max: u32, input: &[u8], at: &mut usiz
         }
         let message = Message { header, body: &input[start..end], at: *at };
         let bytes = message.bytes();
-        let (fate, done) = match judge.judge(kind, message) {
+        let fate = match judge.judge(kind, message) {
             Rewritten::AsIs => {
-                judge.forward(*at..start);
+                judge.forward(*at..end);
                 let is_vital = matches!(kind, Frontend::Execute | Frontend::FunctionCall);
-                (if is_vital { Fate::Vital } else { Fate::Forward }, 0)
+                if is_vital { Fate::Vital } else { Fate::Forward }
             }
-            Rewritten::Front(bytes) => (Fate::Forward, bytes),
-            Rewritten::Whole => (Fate::Drop, 0),
+            Rewritten::Front(bytes) => {
+                judge.forward(start + bytes..end);
+                Fate::Forward
+            }
+            Rewritten::Whole => Fate::Drop,
             Rewritten::Stop(stop) => return stop,
         };
         judge.passed(bytes);
-        *at = start + done;
+        *at = end;
         let inlet = judge.inlet();
         inlet.fate = fate;
-        inlet.body_left = header.body_bytes - u32::try_from(done).expect("it is of the body");
+        inlet.body_left = header.body_bytes - rest(end - start);
     }
+    Stop::Starved
 }
 
-/// A header and its kind, or why not.
+/// A header and its kind, if they are there and can be followed.
 #[inline]
-fn front(input: &[u8], at: usize, body_bytes_max: u32) -> Result<(Header, Frontend), Stop> {
+fn front(input: &[u8], at: usize, body_bytes_max: u32) -> Option<(Header, Frontend)> {
+    let header = header_at(input, at).ok()??;
+    let kind = Frontend::from_tag(header.tag)?;
+    let may_be = header.body_bytes <= kind.body_bytes_max().min(body_bytes_max);
+    may_be.then_some((header, kind))
+}
+
+/// Why there is none.
+#[cold]
+fn why_no_front(input: &[u8], at: usize, body_bytes_max: u32) -> Stop {
+    let fault = |why: String| Stop::Fault(Refusal::Protocol(why));
     let header = match header_at(input, at) {
         Ok(Some(header)) => header,
-        Ok(None) => return Err(Stop::Starved),
-        Err(error) => return Err(Stop::Fault(Refusal::Protocol(error.to_string()))),
+        Ok(None) => return Stop::Starved,
+        Err(error) => return fault(error.to_string()),
     };
     let Some(kind) = Frontend::from_tag(header.tag) else {
-        let unknown = format!("no message has the tag {}", header.tag);
-        return Err(Stop::Fault(Refusal::Protocol(unknown)));
+        return fault(format!("no message has the tag {}", header.tag));
     };
     match header.within(kind.body_bytes_max().min(body_bytes_max)) {
-        Ok(header) => Ok((header, kind)),
-        Err(error) => Err(Stop::Fault(Refusal::Protocol(error.to_string()))),
+        Ok(_) => Stop::Starved,
+        Err(error) => fault(error.to_string()),
     }
 }
 
@@ -308,6 +323,9 @@ impl Judge for Alone<'_> {
             // Nothing is under way that could be flushed, and COPY data that comes now is of a COPY
             // that has failed already.
             Frontend::Flush | Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail => {}
+            Frontend::Query if self.client.statements.named.is_empty() => {
+                return self.query(message);
+            }
             Frontend::Query => match deallocated_name(message) {
                 Some(name) if self.client.statements.named.contains_key(name.as_slice()) => {
                     deallocate(self.client, &name, self.to_client);

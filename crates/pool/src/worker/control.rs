@@ -438,7 +438,7 @@ impl History {
         let per_s = |count: u64| (count as f64 / seconds).round() as u64;
         let mean_us = |spans: &Spans| match spans.counts.iter().sum::<u64>() {
             0 => 0,
-            count => micros(spans.total) / count,
+            count => micros(spans.total()) / count,
         };
         tracing::info!(
             xacts_per_s = per_s(sum.transactions),

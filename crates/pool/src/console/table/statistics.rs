@@ -85,11 +85,11 @@ const COUNTERS: &[Counter] = &[
     ),
     counter!(
         "xact_time",
-        |it| micros(it.transaction_time.total),
+        |it| micros(it.transaction_time.total()),
         Average::Each(|it| it.transactions)
     ),
-    counter!("query_time", |it| micros(it.query_time.total), Average::Each(|it| it.queries)),
-    counter!("wait_time", |it| micros(it.wait_time.total), Average::Second),
+    counter!("query_time", |it| micros(it.query_time.total()), Average::Each(|it| it.queries)),
+    counter!("wait_time", |it| micros(it.wait_time.total()), Average::Second),
     counter!(new "client_parse_count", "avg_client_parse_count", |it| it.client_parses),
     counter!(new "server_parse_count", "avg_server_parse_count", |it| it.server_parses),
     counter!(new "bind_count", "avg_bind_count", |it| it.binds),
