@@ -1,6 +1,11 @@
 //! [`Decoder`]: from the tapes of all workers to events.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasherDefault, Hasher},
+    sync::Arc,
+};
 
 use howdah_traffic::{Event, SessionId, Text, Timestamp};
 use howdah_wire::{Backend, Tag};
@@ -9,6 +14,7 @@ use crate::{
     record::{Kind, Reader, Record},
     session::{Beginning, Desk, Names, Prepared, Rows, Session},
     tally::Tally,
+    texts::Texts,
 };
 
 /// Role and database of a pool, by its number; `None` if there is no such pool any more.
@@ -16,7 +22,9 @@ pub type WhoIs = Box<dyn Fn(u32) -> Option<(Arc<str>, Arc<str>)> + Send>;
 
 /// Reads tapes.
 pub(crate) struct Decoder {
-    workers: HashMap<usize, Worker>,
+    /// By their numbers.
+    workers: Vec<Worker>,
+    texts: Texts,
     who_is: WhoIs,
     rows: Rows,
     /// When time 0 of the tapes was.
@@ -35,15 +43,35 @@ impl fmt::Debug for Decoder {
 /// What is known of one worker's clients.
 #[derive(Debug, Default)]
 struct Worker {
-    sessions: HashMap<u32, Session>,
+    sessions: HashMap<u32, Session, BuildHasherDefault<Spread>>,
     texts: HashMap<u64, Arc<Prepared>>,
+}
+
+/// Spreads numbers that a tape has counted: nobody chooses them, so nobody can choose those that collide.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // 2⁶⁴ divided by the golden ratio: neighbours come to lie far apart.
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
 }
 
 impl Decoder {
     pub(crate) fn new(who_is: WhoIs, rows: Rows, zero: Timestamp) -> Self {
         let seconds = Timestamp::now().as_micros() / 1_000_000;
         Self {
-            workers: HashMap::new(),
+            workers: Vec::new(),
+            texts: Texts::default(),
             who_is,
             rows,
             zero,
@@ -53,7 +81,7 @@ impl Decoder {
     }
 
     /// Takes a piece of a worker's tape, and gives the events whose outcome it tells.
-    pub(crate) fn take(&mut self, number: usize, bytes: &[u8], give: &mut dyn FnMut(Event)) {
+    pub(crate) fn take(&mut self, number: usize, bytes: &[u8], give: &mut dyn FnMut(Box<Event>)) {
         let mut reader = Reader::new(bytes);
         while let Some(record) = reader.record() {
             if self.record(number, &record, &mut reader, give).is_none() {
@@ -68,11 +96,14 @@ impl Decoder {
         number: usize,
         record: &Record,
         reader: &mut Reader<'_>,
-        give: &mut dyn FnMut(Event),
+        give: &mut dyn FnMut(Box<Event>),
     ) -> Option<()> {
-        let worker = self.workers.entry(number).or_default();
-        let (tally, rows, zero) = (&mut self.tally, self.rows, self.zero);
-        let mut desk = Desk { rows, tally, give, zero };
+        if self.workers.len() <= number {
+            self.workers.resize_with(number + 1, Worker::default);
+        }
+        let worker = self.workers.get_mut(number)?;
+        let (tally, texts) = (&mut self.tally, &mut self.texts);
+        let mut desk = Desk { rows: self.rows, tally, texts, give, zero: self.zero };
         let now = record.time;
         match record.kind {
             Kind::Text => {
@@ -139,11 +170,16 @@ impl Decoder {
     }
 
     /// The tapes have ended: what is under way stays without an outcome.
-    pub(crate) fn end(&mut self, give: &mut dyn FnMut(Event)) {
+    pub(crate) fn end(&mut self, give: &mut dyn FnMut(Box<Event>)) {
         let mut tally = self.tally;
-        for session in self.workers.values_mut().flat_map(|worker| worker.sessions.values_mut()) {
-            let mut desk =
-                Desk { rows: self.rows, tally: &mut tally, give: &mut *give, zero: self.zero };
+        for session in self.workers.iter_mut().flat_map(|worker| worker.sessions.values_mut()) {
+            let mut desk = Desk {
+                rows: self.rows,
+                tally: &mut tally,
+                texts: &mut self.texts,
+                give: &mut *give,
+                zero: self.zero,
+            };
             session.cut(&mut desk);
         }
         // That something was under way at the end is no lack.
@@ -157,7 +193,7 @@ fn beginning(reader: &mut Reader<'_>, texts: &HashMap<u64, Arc<Prepared>>) -> Op
     let mut beginning = Beginning::default();
     let unnamed = reader.bytes()?;
     if let Some(prepared) = Prepared::of(unnamed).filter(|_| !unnamed.is_empty()) {
-        beginning.statements.insert(Text::default(), prepared);
+        beginning.statements.set(Text::default(), Some(prepared));
     }
     for _ in 0..reader.u32()? {
         let (name, value) = (reader.bytes()?, reader.bytes()?);
@@ -166,7 +202,7 @@ fn beginning(reader: &mut Reader<'_>, texts: &HashMap<u64, Arc<Prepared>>) -> Op
     for _ in 0..reader.u32()? {
         let (name, id) = (reader.bytes()?, reader.u64()?);
         if let Some(prepared) = texts.get(&id) {
-            beginning.statements.insert(name.into(), Arc::clone(prepared));
+            beginning.statements.set(name.into(), Some(Arc::clone(prepared)));
         }
     }
     Some(beginning)

@@ -12,7 +12,9 @@
 //!
 //! Who gets which server, and when a client may enter the record, is the pooler's business.
 
+mod by_name;
 mod decoder;
+mod digests;
 mod record;
 mod recorder;
 mod secrets;
@@ -22,6 +24,7 @@ mod tally;
 mod tape;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 pub use decoder::WhoIs;
 pub use recorder::{BeginError, CopyRows, Recorder, Settings, Status};

@@ -18,6 +18,7 @@ use howdah_traffic::{Event, EventHash, EventRef, Timestamp};
 
 use crate::{
     decoder::{Decoder, WhoIs},
+    digests::Digests,
     session::Rows,
     tally::Tally,
     tape::{Lane, Piece, Tape},
@@ -164,6 +165,7 @@ impl Recorder {
                 writer,
                 redactor: settings.redaction.as_ref().map(Redactor::new),
                 hash: EventHash::default(),
+                digests: Digests::default(),
                 events: 0,
                 too_long: 0,
                 error: None,
@@ -226,6 +228,7 @@ struct Sink {
     writer: CaptureWriter,
     redactor: Option<Redactor>,
     hash: EventHash,
+    digests: Digests,
     events: u64,
     too_long: u64,
     error: Option<WriteError>,
@@ -326,15 +329,15 @@ fn said(error: &WriteError) -> String {
 }
 
 impl Sink {
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: Box<Event>) {
         if self.error.is_some() {
             return;
         }
         let event = match &mut self.redactor {
-            Some(redactor) => redactor.redact(event),
+            Some(redactor) => Box::new(redactor.redact(*event)),
             None => event,
         };
-        let shown = EventRef::of(&event);
+        let shown = EventRef::with_digest(&event, self.digests.of(&event));
         if !CaptureWriter::takes(&shown) {
             self.too_long += 1;
             return;

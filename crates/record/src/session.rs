@@ -4,10 +4,7 @@
 //! what was asked and is not answered, as the client itself has to. An event goes out when its outcome is
 //! known, with the time at which its message arrived.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use howdah_traffic::{
     Action, Bound, CopyDirection, CopyIn, Event, Outcome, Parameter, SessionId, Source, SqlState,
@@ -20,9 +17,11 @@ use howdah_wire::{
 };
 
 use crate::{
+    by_name::ByName,
     secrets,
     stream::{Heard, Malformed, Stream},
     tally::Tally,
+    texts::Texts,
 };
 
 /// A text that was prepared, and the types it was prepared with.
@@ -43,8 +42,13 @@ impl Prepared {
         }
     }
 
-    fn parsed(parse: &Parse<'_>) -> Self {
+    pub(crate) fn parsed(parse: &Parse<'_>) -> Self {
         Self { sql: sql_text(parse.sql), types: parse.types.clone().collect() }
+    }
+
+    /// Whether this Parse prepares the same.
+    pub(crate) fn is_of(&self, parse: &Parse<'_>) -> bool {
+        self.sql.as_bytes() == parse.sql && parse.types.clone().eq(self.types.iter().copied())
     }
 }
 
@@ -61,7 +65,7 @@ pub(crate) struct Names {
 #[derive(Debug, Default)]
 pub(crate) struct Beginning {
     pub(crate) settings: Vec<(Text, Text)>,
-    pub(crate) statements: HashMap<Text, Arc<Prepared>>,
+    pub(crate) statements: ByName<Arc<Prepared>>,
 }
 
 /// What is kept of the rows of COPY.
@@ -77,7 +81,8 @@ pub(crate) struct Rows {
 pub(crate) struct Desk<'a> {
     pub(crate) rows: Rows,
     pub(crate) tally: &'a mut Tally,
-    pub(crate) give: &'a mut dyn FnMut(Event),
+    pub(crate) texts: &'a mut Texts,
+    pub(crate) give: &'a mut dyn FnMut(Box<Event>),
     /// When time 0 of the tape was.
     pub(crate) zero: Timestamp,
 }
@@ -96,8 +101,8 @@ pub(crate) struct Session {
     settings: Vec<(Text, Text)>,
     stream: Stream,
     is_broken: bool,
-    statements: HashMap<Text, Arc<Prepared>>,
-    portals: HashMap<Text, Portal>,
+    statements: ByName<Arc<Prepared>>,
+    portals: ByName<Portal>,
     asked: VecDeque<Asked>,
     /// The pipeline that is being sent, from 1.
     pipeline: u32,
@@ -162,8 +167,8 @@ impl Session {
             settings: Vec::new(),
             stream: Stream::default(),
             is_broken: false,
-            statements: HashMap::new(),
-            portals: HashMap::new(),
+            statements: ByName::default(),
+            portals: ByName::default(),
             asked: VecDeque::new(),
             pipeline: 1,
             is_skipping: false,
@@ -190,7 +195,7 @@ impl Session {
         let source = if is_new { Source::Wire } else { Source::Inferred };
         let wire = Wire { settings, ..Wire::default() };
         let event = self.event(Action::Connect, source, wire, desk.at(now));
-        (desk.give)(*event);
+        (desk.give)(event);
     }
 
     /// It is recorded again, after a gap.
@@ -201,7 +206,7 @@ impl Session {
             let sql = [&b"SET "[..], name.as_bytes(), b" = ", &quoted(value.as_bytes())].concat();
             let action = Action::Simple { sql: sql_text(&sql) };
             let event = self.event(action, Source::Inferred, Wire::default(), desk.at(now));
-            (desk.give)(*event);
+            (desk.give)(event);
         }
         (self.settings, self.statements) = (settings, statements);
         self.pipeline += 1;
@@ -212,7 +217,7 @@ impl Session {
         for asked in self.asked.drain(..) {
             desk.tally.cut_short += u64::from(asked.event.is_some());
             if let Some(event) = asked.event {
-                (desk.give)(*event);
+                (desk.give)(event);
             }
         }
         self.stream = Stream::default();
@@ -258,18 +263,18 @@ impl Session {
     /// Its statement is to be cancelled.
     pub(crate) fn cancelled(&mut self, now: u64, desk: &mut Desk<'_>) {
         let event = self.event(Action::Cancel, Source::Wire, Wire::default(), desk.at(now));
-        (desk.give)(*event);
+        (desk.give)(event);
     }
 
     /// It is gone.
     pub(crate) fn left(&mut self, now: u64, desk: &mut Desk<'_>) {
         for asked in std::mem::take(&mut self.asked) {
             if let Some(event) = asked.event {
-                (desk.give)(*event);
+                (desk.give)(event);
             }
         }
         let event = self.event(Action::Disconnect, Source::Wire, Wire::default(), desk.at(now));
-        (desk.give)(*event);
+        (desk.give)(event);
     }
 
     fn event(&self, action: Action, source: Source, wire: Wire, time: Timestamp) -> Box<Event> {
@@ -320,7 +325,7 @@ impl Session {
         let time = desk.at(now);
         let (what, event) = match message {
             Message::Query { sql } => {
-                self.statements.remove(&Text::default());
+                self.statements.set(Text::default(), None);
                 let action = Action::Simple { sql: sql_text(sql) };
                 (What::Query, Some(self.event(action, Source::Wire, Wire::default(), time)))
             }
@@ -329,13 +334,13 @@ impl Session {
                 let action = Action::Call { function: call.function.to_string().into() };
                 (What::Call, Some(self.event(action, Source::Wire, Wire::default(), time)))
             }
-            Message::Parse(parse) => self.parse(&parse, time),
+            Message::Parse(parse) => self.parse(&parse, time, desk),
             Message::Bind(bind) => (self.bind(&bind, desk), None),
             Message::Execute { portal, max_rows } => self.execute(portal, max_rows, time, desk),
             Message::Close(target) => {
                 match target {
-                    Target::Statement(name) => drop(self.statements.remove(&Text::from(name))),
-                    Target::Portal(name) => drop(self.portals.remove(&Text::from(name))),
+                    Target::Statement(name) => drop(self.statements.set(name.into(), None)),
+                    Target::Portal(name) => drop(self.portals.set(name.into(), None)),
                 }
                 (What::Other, None)
             }
@@ -370,13 +375,18 @@ impl Session {
         self.asked.push_back(Asked { what: What::Sync, event: None, arrived: now });
     }
 
-    fn parse(&mut self, parse: &Parse<'_>, time: Timestamp) -> (What, Option<Box<Event>>) {
-        let prepared = Arc::new(Prepared::parsed(parse));
+    fn parse(
+        &mut self,
+        parse: &Parse<'_>,
+        time: Timestamp,
+        desk: &mut Desk<'_>,
+    ) -> (What, Option<Box<Event>>) {
+        let prepared = desk.texts.prepared(parse);
         let statement = Text::from(parse.statement);
         let action = Action::Parse { statement: statement.clone(), sql: prepared.sql.clone() };
         let wire = Wire { types: prepared.types.clone(), ..Wire::default() };
         let event = self.event(action, Source::Wire, wire, time);
-        let before = self.statements.insert(statement.clone(), prepared);
+        let before = self.statements.set(statement.clone(), Some(prepared));
         (What::Parse(statement, before), Some(self.of_pipeline(event)))
     }
 
@@ -384,7 +394,7 @@ impl Session {
         let (statement, portal) = (Text::from(bind.statement), Text::from(bind.portal));
         let Some(prepared) = self.statements.get(&statement) else {
             desk.tally.unknown_statements += 1;
-            self.portals.remove(&portal);
+            self.portals.set(portal.clone(), None);
             return What::Bind(portal, true);
         };
         let value = |value: Option<&[u8]>| match value {
@@ -405,7 +415,7 @@ impl Session {
             types: prepared.types.clone(),
             was_executed: false,
         };
-        self.portals.insert(portal.clone(), opened);
+        self.portals.set(portal.clone(), Some(opened));
         What::Bind(portal, false)
     }
 
@@ -541,7 +551,7 @@ impl Session {
             _ => asked.event,
         };
         if let Some(event) = event {
-            (desk.give)(*event);
+            (desk.give)(event);
         }
     }
 
@@ -584,7 +594,7 @@ impl Session {
                 u64::from(copying.copy.data.iter().any(Option::is_none));
             wire.copy_in = desk.rows.counts.then_some(copying.copy);
         }
-        (desk.give)(*event);
+        (desk.give)(event);
     }
 
     /// Something failed.
@@ -602,7 +612,7 @@ impl Session {
             _ => {
                 match &front.what {
                     What::Parse(name, before) => {
-                        take_back(&mut self.statements, name.clone(), before.clone());
+                        self.statements.set(name.clone(), before.clone());
                     }
                     // A Bind that fails fails its statement.
                     What::Bind(portal, is_executed) => {
@@ -639,7 +649,8 @@ impl Session {
         for asked in self.asked.drain(..skipped).rev() {
             desk.tally.skipped_by_server += 1;
             if let What::Parse(name, before) = asked.what {
-                take_back(&mut self.statements, name, before);
+                // Its name stands for what it stood for before.
+                self.statements.set(name, before);
             }
         }
     }
@@ -709,18 +720,6 @@ impl Portal {
             rows_max,
             ..Wire::default()
         }
-    }
-}
-
-/// A Parse has failed or was not looked at: its name stands for what it stood for before.
-fn take_back(
-    statements: &mut HashMap<Text, Arc<Prepared>>,
-    name: Text,
-    before: Option<Arc<Prepared>>,
-) {
-    match before {
-        Some(before) => drop(statements.insert(name, before)),
-        None => drop(statements.remove(&name)),
     }
 }
 

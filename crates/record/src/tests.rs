@@ -100,7 +100,7 @@ impl Scene {
         }
         let Self { decoder, events, pieces, .. } = self;
         for piece in pieces.try_iter() {
-            decoder.take(0, &piece.bytes, &mut |event| events.push(event));
+            decoder.take(0, &piece.bytes, &mut |event| events.push(*event));
             piece.lane.give_back(piece.bytes);
         }
         let words = |event: Event| {

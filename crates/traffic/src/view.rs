@@ -167,10 +167,16 @@ impl<'a> EventRef<'a> {
     /// A view of an event.
     pub fn of(event: &'a Event) -> Self {
         let Event { session, user, database, application, .. } = event;
+        Self::with_digest(event, IdentityDigest::of(session, user, database, application))
+    }
+
+    /// The same, with the digest of its session, user, database and application, taken before.
+    pub fn with_digest(event: &'a Event, digest: IdentityDigest) -> Self {
+        let Event { session, user, database, application, .. } = event;
         let outcome = &event.outcome;
         Self {
             time: event.time,
-            identity: Identity::new(session, user, database, application),
+            identity: Identity::with_digest(session, user, database, application, digest),
             action: ActionRef::of(&event.action),
             outcome: OutcomeRef {
                 duration_us: outcome.duration_us,

@@ -140,7 +140,7 @@ impl Iterator for Events {
                     return None;
                 }
                 Some(range) if event.time < range.start => {}
-                _ => return Some(Ok(event)),
+                _ => return Some(Ok(*event)),
             }
         }
     }

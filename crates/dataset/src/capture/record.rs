@@ -22,10 +22,18 @@ use crate::{
 pub(crate) struct StoredEvent {
     /// Counts from 0 in one capture. Decides among events of the same time.
     pub(crate) sequence: i64,
-    pub(crate) event: Event,
+    /// On its own, so that what is sorted and handed on is small.
+    pub(crate) event: Box<Event>,
+    /// Bytes of its texts, which are asked for again and again.
+    text_bytes: usize,
 }
 
 impl StoredEvent {
+    pub(crate) fn new(sequence: i64, event: Box<Event>) -> Self {
+        let text_bytes = text_bytes(&event);
+        Self { sequence, event, text_bytes }
+    }
+
     /// What events are ordered by: unique in a capture.
     pub(crate) fn key(&self) -> (Timestamp, i64) {
         (self.event.time, self.sequence)
@@ -75,7 +83,7 @@ impl Record for StoredEvent {
     ];
 
     fn encode(rows: &[Self]) -> Vec<ArrayRef> {
-        let events = || rows.iter().map(|row| &row.event);
+        let events = || rows.iter().map(|row| &*row.event);
         let [statement, statement_bytes] = texts(events().map(|e| statement(&e.action)));
         let [portal, portal_bytes] =
             texts(events().map(|e| bound(&e.action).map(|bound| &bound.portal)));
@@ -125,7 +133,7 @@ impl Record for StoredEvent {
     }
 
     fn text_bytes(&self) -> usize {
-        text_bytes(&self.event)
+        self.text_bytes
     }
 }
 
@@ -278,7 +286,7 @@ impl<'a> Columns<'a> {
             pipeline: self.pipeline.as_ref().map_or(Ok(None), |numbers| numbers.count(row))?,
             wire: self.wire.as_ref().map_or(Ok(None), |wire| wire.at(row))?.map(Box::new),
         };
-        Ok(StoredEvent { sequence: self.sequence.required(row), event })
+        Ok(StoredEvent::new(self.sequence.required(row), Box::new(event)))
     }
 
     fn action(&mut self, row: usize) -> Result<Action, Damage> {

@@ -95,14 +95,14 @@ impl CaptureWriter {
     ///
     /// The event is too large, or the file of the events before it could not be written. In both
     /// cases `event` was not taken; the events before it are kept and the next call tries again.
-    pub fn write(&mut self, event: Event) -> Result<(), WriteError> {
+    pub fn write(&mut self, event: impl Into<Box<Event>>) -> Result<(), WriteError> {
         if self.buffer.is_full() {
             self.flush()?;
         }
         if self.file_time.is_none() && self.buffer.may_ask_clock() {
             self.save_if_due()?;
         }
-        self.buffer.push(StoredEvent { sequence: self.next_sequence, event })?;
+        self.buffer.push(StoredEvent::new(self.next_sequence, event.into()))?;
         self.next_sequence += 1;
         Ok(())
     }

@@ -1,14 +1,15 @@
 //! Rows to arrays.
 //!
 //! Each function walks the rows once for one column (or for the columns of one value), which keeps
-//! the builders' branches predictable and a table's encoder a list.
+//! the builders' branches predictable and a table's encoder a list. Most columns of most tables hold
+//! nothing: that is looked for first, as it takes a fraction of the time of saying so row by row.
 
 use std::sync::Arc;
 
 use arrow::{
     array::{
-        ArrayRef, BinaryBuilder, Int32Builder, Int64Array, ListBuilder, StringArray, StringBuilder,
-        TimestampMicrosecondArray, new_null_array,
+        ArrayBuilder, ArrayRef, BinaryBuilder, Int32Builder, Int64Array, ListBuilder, StringArray,
+        StringBuilder, TimestampMicrosecondArray, new_null_array,
     },
     datatypes::DataType,
 };
@@ -23,20 +24,38 @@ pub(crate) fn times(values: impl Iterator<Item = Timestamp>) -> ArrayRef {
 }
 
 /// A column of numbers.
-pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>>) -> ArrayRef {
-    Arc::new(values.collect::<Int64Array>())
+pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>> + Clone) -> ArrayRef {
+    match nothing(values.clone()) {
+        Some(rows) => new_null_array(&DataType::Int64, rows),
+        None => Arc::new(values.collect::<Int64Array>()),
+    }
+}
+
+/// How many values there are, if all of them are null.
+pub(super) fn nothing<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize> {
+    let mut rows = 0;
+    for value in values {
+        if value.is_some() {
+            return None;
+        }
+        rows += 1;
+    }
+    Some(rows)
 }
 
 /// A column of counts or microseconds. A value beyond `i64` is stored as the largest one: signed
 /// numbers are what the tools that read these files subtract without surprises, and 292 thousand
 /// years are enough.
-pub(crate) fn amounts(values: impl Iterator<Item = Option<u64>>) -> ArrayRef {
+pub(crate) fn amounts(values: impl Iterator<Item = Option<u64>> + Clone) -> ArrayRef {
     numbers(values.map(|value| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))))
 }
 
 /// A column of UTF-8 texts.
-pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
-    Arc::new(values.collect::<StringArray>())
+pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>> + Clone) -> ArrayRef {
+    match nothing(values.clone()) {
+        Some(rows) => new_null_array(&DataType::Utf8, rows),
+        None => Arc::new(values.collect::<StringArray>()),
+    }
 }
 
 /// The empty text stands for "not known" in an event's session facts; a file says null.
@@ -45,7 +64,10 @@ pub(crate) fn known(text: &Arc<str>) -> Option<&str> {
 }
 
 /// A text's two columns: readable, and exact where that differs.
-pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>>) -> [ArrayRef; 2] {
+pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>> + Clone) -> [ArrayRef; 2] {
+    if let Some(rows) = nothing(values.clone()) {
+        return [DataType::Utf8, DataType::Binary].map(|it| new_null_array(&it, rows));
+    }
     let mut readable = StringBuilder::new();
     // Nearly all texts are UTF-8, so the other column is begun with the first that is not.
     let mut exact: Option<BinaryBuilder> = None;
@@ -77,13 +99,21 @@ pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>>) -> [Arra
 
 /// A parameter list's three columns: readable values, exact values where any differs, and the
 /// numbers (from 1, as in `$1`) of those that the server cut.
-pub(crate) fn parameters<'a>(rows: impl Iterator<Item = Option<&'a [Parameter]>>) -> [ArrayRef; 3] {
+pub(crate) fn parameters<'a>(
+    values: impl Iterator<Item = Option<&'a [Parameter]>> + Clone,
+) -> [ArrayRef; 3] {
+    if let Some(rows) = nothing(values.clone()) {
+        return [Shape::TextList, Shape::BytesList, Shape::Int32List]
+            .map(|shape| new_null_array(&shape.stored(), rows));
+    }
     let mut readable = ListBuilder::new(StringBuilder::new()).with_field(list_entry(Shape::Text));
-    let mut exact = ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(Shape::Bytes));
-    let mut truncated = ListBuilder::new(Int32Builder::new()).with_field(number_entry());
-    for row in rows {
+    let mut exact =
+        Rare::new(|| ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(Shape::Bytes)));
+    let mut truncated =
+        Rare::new(|| ListBuilder::new(Int32Builder::new()).with_field(number_entry()));
+    for row in values {
         let values = row.unwrap_or_default();
-        let mut any_inexact = false;
+        let (mut any_inexact, mut any_truncated) = (false, false);
         for value in values {
             match parameter_text(value).map(|text| (text, text.to_str())) {
                 None => readable.values().append_null(),
@@ -93,24 +123,56 @@ pub(crate) fn parameters<'a>(rows: impl Iterator<Item = Option<&'a [Parameter]>>
                     readable.values().append_value(text.to_str_lossy());
                 }
             }
+            any_truncated |= matches!(value, Parameter::Truncated(_));
         }
         readable.append(row.is_some());
-
-        if any_inexact {
-            exact.values().extend(values.iter().map(inexact_bytes));
-        }
-        exact.append(any_inexact);
-
-        let mut any_truncated = false;
-        for (number, value) in (1..).zip(values) {
-            if matches!(value, Parameter::Truncated(_)) {
-                truncated.values().append_value(number);
-                any_truncated = true;
+        exact.append(any_inexact, |to| to.extend(values.iter().map(inexact_bytes)));
+        truncated.append(any_truncated, |to| {
+            for (number, value) in (1..).zip(values) {
+                if matches!(value, Parameter::Truncated(_)) {
+                    to.append_value(number);
+                }
             }
-        }
-        truncated.append(any_truncated);
+        });
     }
-    [Arc::new(readable.finish()), Arc::new(exact.finish()), Arc::new(truncated.finish())]
+    let exact = exact.finish(Shape::BytesList);
+    [Arc::new(readable.finish()), exact, truncated.finish(Shape::Int32List)]
+}
+
+/// A column of lists of which few are not null. It is begun with the first of these.
+pub(super) struct Rare<B: ArrayBuilder, New> {
+    new: New,
+    lists: Option<ListBuilder<B>>,
+    rows: usize,
+}
+
+impl<B: ArrayBuilder, New: Fn() -> ListBuilder<B>> Rare<B, New> {
+    pub(super) fn new(new: New) -> Self {
+        Self { new, lists: None, rows: 0 }
+    }
+
+    /// Adds a list, which `fill` fills, or a null.
+    pub(super) fn append(&mut self, is_known: bool, fill: impl FnOnce(&mut B)) {
+        if is_known || self.lists.is_some() {
+            let lists = self.lists.get_or_insert_with(|| {
+                let mut lists = (self.new)();
+                (0..self.rows).for_each(|_| lists.append_null());
+                lists
+            });
+            if is_known {
+                fill(lists.values());
+            }
+            lists.append(is_known);
+        }
+        self.rows += 1;
+    }
+
+    pub(super) fn finish(self, shape: Shape) -> ArrayRef {
+        match self.lists {
+            Some(mut lists) => Arc::new(lists.finish()),
+            None => new_null_array(&shape.stored(), self.rows),
+        }
+    }
 }
 
 fn parameter_text(parameter: &Parameter) -> Option<&Text> {

@@ -3,18 +3,15 @@
 //! An event has it whole or not at all; that it has it, though nothing of it, is told by `rows_max`, which is
 //! null only where there is none.
 
-use std::sync::Arc;
-
 use arrow::{
     array::{
         Array, ArrayRef, AsArray, BinaryBuilder, Int32Builder, ListArray, ListBuilder, RecordBatch,
-        StringArray,
     },
     datatypes::Int32Type,
 };
 use howdah_traffic::{CopyIn, Text, Wire};
 
-use super::{Numbers, Shape, amounts, list_entry, number_entry, numbers};
+use super::{Numbers, Shape, amounts, encode::Rare, list_entry, number_entry, numbers, strings};
 use crate::error::Damage;
 
 /// The columns, in the order in which the table has them.
@@ -27,11 +24,9 @@ where
     vec![
         amounts(events.clone().map(|wire| wire?.rows)),
         numbers(events.clone().map(|wire| wire.map(|wire| i64::from(wire.rows_max)))),
-        lists(events.clone(), |wire, to| wire.types.iter().for_each(|oid| to(oid.cast_signed()))),
-        lists(events.clone(), |wire, to| wire.formats.iter().for_each(|code| to((*code).into()))),
-        lists(events.clone(), |wire, to| {
-            wire.result_formats.iter().for_each(|code| to((*code).into()));
-        }),
+        lists(events.clone(), |wire| &wire.types, |oid| oid.cast_signed()),
+        lists(events.clone(), |wire| &wire.formats, |code| (*code).into()),
+        lists(events.clone(), |wire| &wire.result_formats, |code| (*code).into()),
         bytes_lists(events.clone().map(|wire| {
             let settings = &wire?.settings;
             let each = settings.iter().flat_map(|(name, value)| [Some(name), Some(value)]);
@@ -39,7 +34,7 @@ where
         })),
         amounts(copies().map(|copy| Some(copy?.bytes))),
         bytes_lists(copies().map(|copy| Some(copy?.data.iter().map(Option::as_ref).collect()))),
-        Arc::new(copies().map(|copy| copy.map(end)).collect::<StringArray>()),
+        strings(copies().map(|copy| copy.map(end))),
     ]
 }
 
@@ -47,34 +42,31 @@ const DONE: &str = "done";
 const FAILED: &str = "failed";
 
 /// A column of lists of numbers; no entries are written as null, since most events have none.
-fn lists<'a>(
+fn lists<'a, T: 'a>(
     events: impl Iterator<Item = Option<&'a Wire>>,
-    entries: impl Fn(&Wire, &mut dyn FnMut(i32)),
+    entries: impl Fn(&'a Wire) -> &'a [T],
+    number: impl Fn(&T) -> i32,
 ) -> ArrayRef {
-    let mut builder = ListBuilder::new(Int32Builder::new()).with_field(number_entry());
+    let mut lists = Rare::new(|| ListBuilder::new(Int32Builder::new()).with_field(number_entry()));
     for wire in events {
-        let mut any = false;
-        if let Some(wire) = wire {
-            entries(wire, &mut |number| {
-                builder.values().append_value(number);
-                any = true;
-            });
-        }
-        builder.append(any);
+        let entries = wire.map_or(&[][..], &entries);
+        lists.append(!entries.is_empty(), |to| {
+            entries.iter().for_each(|entry| to.append_value(number(entry)));
+        });
     }
-    Arc::new(builder.finish())
+    lists.finish(Shape::Int32List)
 }
 
 fn bytes_lists<'a>(rows: impl Iterator<Item = Option<Vec<Option<&'a Text>>>>) -> ArrayRef {
-    let mut builder = ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(Shape::Bytes));
+    let mut lists =
+        Rare::new(|| ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(Shape::Bytes)));
     for row in rows {
-        let is_known = row.is_some();
-        for text in row.into_iter().flatten() {
-            builder.values().append_option(text.map(Text::as_bytes));
-        }
-        builder.append(is_known);
+        lists.append(row.is_some(), |to| {
+            let texts = row.into_iter().flatten();
+            texts.for_each(|text| to.append_option(text.map(Text::as_bytes)));
+        });
     }
-    Arc::new(builder.finish())
+    lists.finish(Shape::BytesList)
 }
 
 /// The columns of one batch.

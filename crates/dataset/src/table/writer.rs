@@ -102,9 +102,11 @@ impl<R: Record> TableWriter<R> {
         let mut writer =
             ArrowWriter::try_new_with_options(sink, schema, options).map_err(Failure::Encode)?;
         let written = groups
-            .try_for_each(|rows| {
-                let batch = RecordBatch::try_new(Arc::clone(&self.schema), R::encode(rows))?;
-                writer.write(&batch)?;
+            .try_for_each(|group| {
+                for rows in group.chunks(BATCH_ROWS) {
+                    let batch = RecordBatch::try_new(Arc::clone(&self.schema), R::encode(rows))?;
+                    writer.write(&batch)?;
+                }
                 writer.flush()
             })
             .and_then(|()| writer.finish());
@@ -180,6 +182,10 @@ fn properties<R: Record>(kind: DatasetKind) -> WriterProperties {
     }
     properties.build()
 }
+
+/// Rows that are encoded at once: each column is a walk through all of them, which they are few enough for to
+/// stay near the processor.
+const BATCH_ROWS: usize = 1024;
 
 /// A reader holds one page of each column of each row group that it merges.
 const PAGE_BYTES: usize = 256 << 10;
