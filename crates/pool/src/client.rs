@@ -8,10 +8,12 @@ use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
     cluster::ServerRole,
+    core::Unsettled,
     ids::{ClientId, PoolId, ServerId, WorkerId},
     inlet::Inlet,
     listen::Listens,
     login::{CancelSecret, ClientLogin},
+    mirror::{Mirrored, Shadow},
     prepared::ClientStatements,
     routing::Routing,
     settings::Wishes,
@@ -40,6 +42,19 @@ pub(crate) enum ClientState {
     Linked(ServerId),
     /// What it asked for is done on several shards.
     Spread,
+}
+
+/// What a client is, beside what all are.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// No more than that.
+    Whole,
+    /// What it sends is for mirrors, too.
+    Mirrored(Box<Mirrored>),
+    /// It is no client: it does another's request on one of several shards.
+    Leg(Leg),
+    /// It is no client: it plays another's transaction on a mirror.
+    Shadow(Shadow),
 }
 
 /// Whether a client that has a server waits for it before anything it sends can be dealt with.
@@ -78,8 +93,7 @@ pub(crate) struct Client {
     pub(crate) routing: Option<Box<Routing>>,
     /// What is under way on several shards.
     pub(crate) spread: Option<Box<Spread>>,
-    /// It is no client: it does another's request on one of several shards.
-    pub(crate) leg: Option<Leg>,
+    pub(crate) part: Part,
     pub(crate) state: ClientState,
     /// When it logged in.
     pub(crate) came: Time,
@@ -124,7 +138,7 @@ impl Client {
             own_role: login.role.map(RoleWish::from),
             routing: None,
             spread: None,
-            leg: None,
+            part: Part::Whole,
             state: ClientState::Welcome,
             came: Time::default(),
             since: Time::default(),
@@ -143,6 +157,32 @@ impl Client {
             notified: false,
             backlogged: false,
             paused: false,
+        }
+    }
+
+    /// Whether somebody is connected, and not just a part of what the core does for one who is.
+    #[inline]
+    pub(crate) fn is_somebody(&self) -> bool {
+        matches!(self.part, Part::Whole | Part::Mirrored(_))
+    }
+
+    /// Whose request it does, and where, if it does one of several shards'.
+    #[inline]
+    pub(crate) fn leg(&self) -> Option<Leg> {
+        match self.part {
+            Part::Leg(leg) => Some(leg),
+            _ => None,
+        }
+    }
+
+    /// Who is to look at it when it has got further, other than itself.
+    #[inline]
+    pub(crate) fn concern(&self, id: ClientId) -> Option<Unsettled> {
+        match &self.part {
+            Part::Whole => None,
+            Part::Mirrored(_) => Some(Unsettled::Client(id)),
+            Part::Leg(leg) => Some(Unsettled::Client(leg.parent)),
+            Part::Shadow(shadow) => Some(Unsettled::Stream(shadow.stream)),
         }
     }
 

@@ -16,6 +16,7 @@ mod hba_files;
 mod ini;
 mod log;
 mod lookup;
+mod mirror;
 mod notifications;
 mod pairs;
 pub mod pgbouncer;
@@ -54,6 +55,7 @@ pub use self::{
     file::{Form, Read, ReadError, Remark, Wrong},
     log::Log,
     lookup::{DEFAULT_QUERY, Lookup},
+    mirror::{MIRRORS_MAX, MirrorEntry, MirrorPool},
     notifications::Notifications,
     pool::{PoolSettings, ServerIdentity},
     routing::{Hints, KeyedTables, Place, Routing, ShardEntry, Sharding, TextOrder, Value},

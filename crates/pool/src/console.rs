@@ -11,7 +11,9 @@ mod view;
 pub(crate) use command::{Command, Databases, Shutdown};
 pub(crate) use session::{Failure, Goodbye, Operator, Session};
 pub(crate) use table::{Show, Value};
-pub use view::{ClientView, DatabaseView, MemberView, Place, PoolView, ServerView, View};
+pub use view::{
+    ClientView, DatabaseView, MemberView, MirrorView, Place, PoolView, ServerView, View,
+};
 
 /// The word that tells that a command is done; `None` if there is no such command. For tests of damaged
 /// input.

@@ -14,6 +14,7 @@ mod link;
 mod listen;
 mod mend;
 mod migrate;
+mod mirror;
 mod mutant;
 mod notify;
 mod open;
@@ -41,6 +42,7 @@ use crate::{
     gather::Gather,
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     login::{ClientLogin, ServerFailure, ServerLogin},
+    mirror::{MirrorTarget, Stream, StreamId},
     pool::Pool,
     routing::Routers,
     server::Server,
@@ -50,6 +52,8 @@ use crate::{
     statements::Statements,
     time::Time,
 };
+
+use mirror::same_mirrors;
 
 pub use link::Transfer;
 pub use migrate::Migrant;
@@ -104,13 +108,32 @@ pub struct Core {
     is_suspended: bool,
     /// What clients say and hear is written there, while a capture is made.
     tape: Option<Box<Tape>>,
-    /// Clients whose requests are done on several shards, and of which something has changed.
-    unsettled: Vec<ClientId>,
+    /// Of whom something has changed that is looked at when the call that brought it is over.
+    unsettled: Vec<Unsettled>,
+    /// What is run on mirrors, for each client and mirror.
+    streams: Slab<StreamId, Stream>,
+    /// Clients that are mirrored.
+    mirrored: usize,
+    /// Clients that are none: they play what others sent.
+    shadows: usize,
+    /// Pools that had other mirrors, and which, before they were given others.
+    mirrors_before: Vec<(PoolId, Arc<[MirrorTarget]>)>,
+    /// Whether anybody wants to know what clients say: there is a tape, or somebody is mirrored.
+    overhears: bool,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
     /// A mistake to make, so that the simulator can show that it would find it.
     #[cfg(test)]
     pub(crate) mutant: Option<Mutant>,
+}
+
+/// Who is looked at when a call is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unsettled {
+    /// A client, whose request is done on several shards, or that is mirrored.
+    Client(ClientId),
+    /// A client's way to a mirror.
+    Stream(StreamId),
 }
 
 impl Core {
@@ -140,6 +163,11 @@ impl Core {
             is_suspended: false,
             tape: None,
             unsettled: Vec::new(),
+            streams: Slab::new(),
+            mirrored: 0,
+            shadows: 0,
+            mirrors_before: Vec::new(),
+            overhears: false,
             starving: Vec::new(),
             #[cfg(test)]
             mutant: None,
@@ -161,6 +189,10 @@ impl Core {
         }
         self.routers.follow(id, &spec);
         match &mut self.pools[id.index()] {
+            Some(pool) if !same_mirrors(&pool.spec.mirrors, &spec.mirrors) => {
+                self.mirrors_before.push((id, Arc::clone(&pool.spec.mirrors)));
+                pool.follow(spec);
+            }
             Some(pool) => pool.follow(spec),
             none => *none = Some(Pool::new(spec, self.worker)),
         }
@@ -185,6 +217,7 @@ impl Core {
             client.startup = self.wishes.intern([]); // The server knows how to go back to them.
         }
         self.house(&mut client, login.role);
+        self.draw(&mut client);
         Some(self.clients.insert(client))
     }
 
@@ -312,9 +345,9 @@ impl Core {
         self.follow_spreads(io);
     }
 
-    /// How many clients there are.
+    /// How many clients there are; what is left to do for mirrors is none.
     pub fn clients(&self) -> usize {
-        self.clients.len()
+        self.clients.len() - self.shadows
     }
 
     /// How many servers there are, those being opened included.

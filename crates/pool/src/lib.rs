@@ -32,6 +32,7 @@ mod limits;
 mod listen;
 mod login;
 mod metrics;
+mod mirror;
 mod owed;
 mod plain;
 mod pool;
@@ -59,7 +60,9 @@ pub use cluster::{
 };
 #[doc(hidden)]
 pub use console::console_tag;
-pub use console::{ClientView, DatabaseView, MemberView, Place, PoolView, ServerView, View};
+pub use console::{
+    ClientView, DatabaseView, MemberView, MirrorView, Place, PoolView, ServerView, View,
+};
 pub use core::{
     ClientPhase, ClientReport, Core, Counts, Migrant, PoolReport, Report, ServerPhase,
     ServerReport, Transfer,
@@ -72,6 +75,7 @@ pub use limits::{Limit, Permits};
 pub use listen::Channel;
 pub use login::{CancelSecret, ClientLogin, ServerFailure, ServerLogin};
 pub use metrics::METRICS;
+pub use mirror::{Compared, Dropped, Mirror, MirrorReport, MirrorTarget};
 pub use pool::Greeting;
 pub use refusal::Refusal;
 pub use settings::Setting;

@@ -11,7 +11,8 @@ use howdah_stats::{Description, Histogram, Registry, Unit};
 use howdah_traffic::Timestamp;
 
 use crate::{
-    Control, Counts, MemberView, View,
+    Control, Counts, MemberView, MirrorReport, MirrorView, View,
+    mirror::Dropped,
     tally::{Spans, Tally, micros},
 };
 
@@ -40,6 +41,12 @@ pub const METRICS: &[Description] = &[
     MEMBER_LAG_SECONDS,
     MEMBER_LAG_BYTES,
     MEMBER_TRANSACTIONS,
+    MIRROR_CLIENTS,
+    MIRROR_BUFFERED_BYTES,
+    MIRROR_TRANSACTIONS,
+    MIRROR_DROPPED,
+    MIRROR_DISAGREEMENTS,
+    MIRROR_ERRORS,
     CAPTURE_EVENTS,
     CAPTURE_GAPS,
     CAPTURE_LOST_BYTES,
@@ -48,6 +55,7 @@ pub const METRICS: &[Description] = &[
 
 /// The shard is empty where there is one: as good as no label.
 const MEMBER: &[&str] = &["database", "server", "shard"];
+const MIRROR: &[&str] = &["database", "mirror"];
 const POOL: &[&str] = &["database", "user"];
 const POOL_AND_STATE: &[&str] = &["database", "user", "state"];
 
@@ -155,6 +163,38 @@ const MEMBER_TRANSACTIONS: Description = Description::counter(
 )
 .labels(MEMBER);
 
+const MIRROR_CLIENTS: Description = Description::gauge(
+    "howdah_pool_mirror_clients",
+    "Clients whose transactions are run on a mirror, too.",
+)
+.labels(MIRROR);
+const MIRROR_BUFFERED_BYTES: Description = Description::gauge(
+    "howdah_pool_mirror_buffered_bytes",
+    "Bytes of transactions that wait for a mirror or are under way.",
+)
+.unit(Unit::Bytes)
+.labels(MIRROR);
+const MIRROR_TRANSACTIONS: Description = Description::counter(
+    "howdah_pool_mirror_transactions_total",
+    "Transactions that were run on a mirror to their end.",
+)
+.labels(MIRROR);
+const MIRROR_DROPPED: Description = Description::counter(
+    "howdah_pool_mirror_dropped_total",
+    "Transactions that were not: full, large, unreachable, timeout, lost, cancelled, left.",
+)
+.labels(&["database", "mirror", "reason"]);
+const MIRROR_DISAGREEMENTS: Description = Description::counter(
+    "howdah_pool_mirror_disagreements_total",
+    "Transactions with an error on one side only (mirror, client) or another one on each (both).",
+)
+.labels(&["database", "mirror", "failed"]);
+const MIRROR_ERRORS: Description = Description::counter(
+    "howdah_pool_mirror_errors_total",
+    "Of these, those with an error at the mirror, by the class of its SQLSTATE.",
+)
+.labels(&["database", "mirror", "class"]);
+
 const CAPTURE_EVENTS: Description = Description::counter(
     "howdah_pool_capture_events_total",
     "Events that captures of traffic have written.",
@@ -179,6 +219,8 @@ struct Known {
     pools: HashMap<(String, String), Tally>,
     /// By database, server and shard: transactions up to then.
     members: HashMap<(String, String, String), u64>,
+    /// By database and mirror: what was counted up to then.
+    mirrors: HashMap<(String, String), MirrorReport>,
     /// The last capture: when it began, and what it had counted.
     capture: Option<(Timestamp, CaptureTally)>,
 }
@@ -216,7 +258,7 @@ impl Control {
         }
         // There may be several of one name: for replication, or of a mode that is no more.
         let mut sums: BTreeMap<(&str, &str), (Tally, Counts)> = BTreeMap::new();
-        for pool in view.pools.iter().filter(|pool| pool.home.is_none()) {
+        for pool in view.pools.iter().filter(|pool| pool.is_home()) {
             let (tally, counts) = sums.entry((&pool.database, &pool.user)).or_default();
             *tally += &pool.tally;
             *counts += &pool.counts;
@@ -241,6 +283,7 @@ impl Control {
             registry.gauge_with(&LISTENER_UP, &labels).set(is_up);
         }
         show_members(registry, &view, known);
+        show_mirrors(registry, &view, known);
         show_capture(registry, &view, known);
     }
 }
@@ -292,6 +335,50 @@ fn show_members(registry: &Registry, view: &View, known: &mut Known) {
         let before = known.members.entry(place).or_default();
         counter.add(member.transactions.saturating_sub(*before));
         *before = member.transactions;
+    }
+}
+
+/// Shows how mirrors are, and adds what was counted since the last time.
+fn show_mirrors(registry: &Registry, view: &View, known: &mut Known) {
+    known.mirrors.retain(|(database, name), _| {
+        let is_it = |it: &MirrorView| it.database == *database && it.name == *name;
+        let is_there = view.mirrors.iter().any(is_it);
+        if !is_there {
+            registry.forget(METRICS, &[("database", database), ("mirror", name)]);
+        }
+        is_there
+    });
+    for view in &view.mirrors {
+        let (now, place) = (&view.report, (view.database.clone(), view.name.clone()));
+        let before = known.mirrors.insert(place, now.clone()).unwrap_or_default();
+        let labels = [("database", &*view.database), ("mirror", &*view.name)];
+        let [database, mirror] = labels;
+        #[expect(clippy::cast_precision_loss, reason = "they are far below 2^53")]
+        let gauges = [now.clients as f64, now.buffered_bytes as f64];
+        registry.gauge_with(&MIRROR_CLIENTS, &labels).set(gauges[0]);
+        registry.gauge_with(&MIRROR_BUFFERED_BYTES, &labels).set(gauges[1]);
+        let ran = now.transactions.saturating_sub(before.transactions);
+        registry.counter_with(&MIRROR_TRANSACTIONS, &labels).add(ran);
+        for (why, (now, before)) in Dropped::ALL.iter().zip(now.dropped.iter().zip(before.dropped))
+        {
+            let labels = [database, mirror, ("reason", why.as_str())];
+            registry.counter_with(&MIRROR_DROPPED, &labels).add(now.saturating_sub(before));
+        }
+        for (failed, now, before) in [
+            ("mirror", now.mirror_failed, before.mirror_failed),
+            ("client", now.client_failed, before.client_failed),
+            ("both", now.different, before.different),
+        ] {
+            let labels = [database, mirror, ("failed", failed)];
+            registry.counter_with(&MIRROR_DISAGREEMENTS, &labels).add(now.saturating_sub(before));
+        }
+        let counted: HashMap<_, _> = before.classes.into_iter().collect();
+        for (class, count) in &now.classes {
+            let before = counted.get(class).copied().unwrap_or_default();
+            let class = String::from_utf8_lossy(class);
+            let labels = [database, mirror, ("class", &*class)];
+            registry.counter_with(&MIRROR_ERRORS, &labels).add(count.saturating_sub(before));
+        }
     }
 }
 

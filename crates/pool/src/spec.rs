@@ -7,6 +7,7 @@ use crate::{
     cluster::{Cluster, MemberPlace},
     gate::Gate,
     limits::Limit,
+    mirror::MirrorTarget,
     pool::Greeting,
 };
 
@@ -76,6 +77,8 @@ pub struct PoolSpec {
     pub clusters: Arc<[Arc<Cluster>]>,
     /// Of which cluster it is a member.
     pub member: Option<MemberPlace>,
+    /// Where a share of its clients' traffic is run, too.
+    pub mirrors: Arc<[MirrorTarget]>,
     /// How requests of its clients are routed, where that is possible.
     pub routing: Option<Arc<howdah_route::Settings>>,
 }
@@ -144,6 +147,7 @@ impl PoolSpec {
             closes: false,
             clusters: Arc::default(),
             member: None,
+            mirrors: Arc::default(),
             routing: None,
         }
     }

@@ -26,6 +26,7 @@ mod link;
 mod listening;
 mod lookup;
 mod mail;
+mod mirrors;
 mod reload;
 mod run;
 mod seats;

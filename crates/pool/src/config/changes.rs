@@ -17,9 +17,9 @@ use howdah_route::RoleWish;
 
 use super::{
     ApplicationName, Auth, AuthMethod, Capture, ClusterSettings, Config, CopyKept, Database, Hints,
-    HostOrder, KeyedTables, Limits, Listen, Log, Notifications, Place, PoolMode, ProxySource,
-    Routing, ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, TextOrder, Timeouts, Tls,
-    TlsLeg, User, Value,
+    HostOrder, KeyedTables, Limits, Listen, Log, MirrorEntry, Notifications, Place, PoolMode,
+    ProxySource, Routing, ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, TextOrder,
+    Timeouts, Tls, TlsLeg, User, Value,
 };
 use crate::{cluster::Strategy, hba::Hba};
 
@@ -157,6 +157,7 @@ by_fields! {
         hosts, port, dbname, user, secret, mode, pool_size, min_size, reserve_size, max_servers,
         max_clients, weight, server_lifetime, query_wait_timeout, host_order, connect_query,
         auth_user, auth_dbname, auth_query, parameters, servers, cluster, routing, sharding, shards,
+        mirrors,
     }
     Routing => Routing { primary_reads, hints, hint_names, reading_functions, writing_functions }
     Hints => Hints { shard, key, role }
@@ -234,6 +235,7 @@ shown! {
         it.0.iter().map(|(name, key)| format!("{name} ({})", key.join(", "))).collect::<Vec<_>>().join(" ")
     },
     Vec<ShardEntry>: it => it.iter().map(shown_shard).collect::<Vec<_>>().join("; "),
+    Vec<MirrorEntry>: it => it.iter().map(shown_mirror).collect::<Vec<_>>().join(", "),
     Vec<ServerEntry>: it => it.iter().map(shown_server).collect::<Vec<_>>().join(", "),
     String: it => format!("{it:?}"),
     PathBuf: it => format!("{:?}", it.display().to_string()),
@@ -258,6 +260,21 @@ shown! {
 fn shown_server(entry: &ServerEntry) -> String {
     let port = entry.port.map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}{port} ({}, weight {})", entry.host, entry.role.as_str(), entry.weight)
+}
+
+fn shown_mirror(entry: &MirrorEntry) -> String {
+    let MirrorEntry { host, port, dbname, user, share, pool_size, .. } = entry;
+    let MirrorEntry { secret, client_bytes, buffer_bytes, timeout, .. } = entry;
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    let word = |name: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!(", {name} {value:?}")).unwrap_or_default()
+    };
+    let (dbname, user) = (word("dbname", dbname), word("user", user));
+    let secret = if secret.is_some() { ", a secret" } else { "" };
+    format!(
+        "{host}{port} (share {share}{dbname}{user}{secret}, pool-size {pool_size}, client-bytes \
+         {client_bytes}, buffer-bytes {buffer_bytes}, timeout {timeout:?})"
+    )
 }
 
 fn shown_shard(entry: &ShardEntry) -> String {

@@ -6,15 +6,15 @@ use howdah_connect::Endpoint;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClusterSettings, Config, PoolMode, Routing, ServerEntry, ShardEntry, Sharding, StoredSecret,
-    secret, toml,
+    ClusterSettings, Config, MirrorEntry, PoolMode, Routing, ServerEntry, ShardEntry, Sharding,
+    StoredSecret, secret, toml,
 };
 
 /// The port of a server that was given none.
 pub(super) const DEFAULT_PORT: u16 = 5432;
 
 /// One database that clients may ask for: `[pool.databases.NAME]`. `None` is whatever all have.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Database {
     /// Servers that have it: names, addresses or directories of unix sockets, with `:port` where it
@@ -73,6 +73,8 @@ pub struct Database {
     pub sharding: Sharding,
     /// Parts of the data, each with servers of its own; in the place of `servers`.
     pub shards: Vec<ShardEntry>,
+    /// Other clusters on which a share of its traffic is run, too.
+    pub mirrors: Vec<MirrorEntry>,
 }
 
 /// In which order several hosts are used.
@@ -114,6 +116,7 @@ impl Default for Database {
             routing: Routing::default(),
             sharding: Sharding::default(),
             shards: Vec::new(),
+            mirrors: Vec::new(),
         }
     }
 }

@@ -226,6 +226,9 @@ impl Config {
             for (below, why) in database.wrong_routing() {
                 rule(true, &format!("{key}.{below}"), &why);
             }
+            for (below, why) in database.wrong_mirrors(self) {
+                rule(true, &format!("{key}.{below}"), &why);
+            }
             if !database.is_routed()
                 && let Err(why) = database.endpoints(self)
             {

@@ -5,7 +5,9 @@ use std::{num::NonZeroU32, time::Duration};
 
 use howdah_connect::Endpoint;
 
-use super::{ClusterPool, Config, Database, HostOrder, PoolMode, StoredSecret, Timeouts, User};
+use super::{
+    ClusterPool, Config, Database, HostOrder, MirrorPool, PoolMode, StoredSecret, Timeouts, User,
+};
 
 /// What holds for one pool: for the clients of one user in one database.
 ///
@@ -18,6 +20,8 @@ pub struct PoolSettings {
     pub host_order: HostOrder,
     /// The same servers where each has pools of its own: those of each shard.
     pub clusters: Vec<ClusterPool>,
+    /// Where its clients' traffic is run, too.
+    pub mirrors: Vec<MirrorPool>,
     /// Who we are there.
     pub login: ServerIdentity,
     /// When a server connection may go to another client.
@@ -73,11 +77,15 @@ impl Config {
         let own = self.users.get(&login.user).unwrap_or(&none);
         let cap = |own: Option<u32>, all: Option<NonZeroU32>| own.map_or(all, NonZeroU32::new);
         let limits = &self.limits;
+        let mode = own.mode.or(entry.mode).unwrap_or(self.mode);
+        let is_mirrored = mode != PoolMode::Session;
+        let mirrors = if is_mirrored { entry.mirror_pools().ok()? } else { Vec::new() };
         Some(PoolSettings {
+            mirrors,
             servers: entry.endpoints(self).ok()?,
             host_order: entry.host_order,
             clusters: entry.clusters().ok()?,
-            mode: own.mode.or(entry.mode).unwrap_or(self.mode),
+            mode,
             size: cap(own.pool_size.or(entry.pool_size), self.sizes.pool),
             min_size: entry.min_size.unwrap_or(self.sizes.min),
             reserve_size: own.reserve_size.or(entry.reserve_size).unwrap_or(self.sizes.reserve),
@@ -107,6 +115,25 @@ impl Config {
             parameters: entry.parameters.clone().into_iter().collect(),
             connect_query: entry.connect_query.clone(),
         }
+    }
+
+    /// Who we are at a mirror.
+    pub(crate) fn mirror_login(
+        &self,
+        login: &ServerIdentity,
+        mirror: &MirrorPool,
+    ) -> ServerIdentity {
+        let mut login = login.clone();
+        if let Some(user) = &mirror.entry.user {
+            let listed = || self.users.get(user).and_then(|user| user.secret.clone());
+            login.secret = mirror.entry.secret.clone().or_else(listed);
+            login.user.clone_from(user);
+            login.is_forced = true;
+        }
+        if let Some(dbname) = &mirror.entry.dbname {
+            login.database.clone_from(dbname);
+        }
+        login
     }
 
     fn pool_timeouts(&self, entry: &Database, own: &User) -> Timeouts {

@@ -6,6 +6,7 @@ mod config;
 mod listeners;
 mod lists;
 mod members;
+mod mirrors;
 mod peers;
 mod pools;
 mod statistics;
@@ -27,6 +28,7 @@ pub(crate) enum Show {
     Lists,
     Mem,
     Members,
+    Mirrors,
     PeerPools,
     Peers,
     Pools,
@@ -55,6 +57,7 @@ const NAMES: &[(&str, Show)] = &[
     ("LISTS", Show::Lists),
     ("MEM", Show::Mem),
     ("MEMBERS", Show::Members),
+    ("MIRRORS", Show::Mirrors),
     ("PEER_POOLS", Show::PeerPools),
     ("PEERS", Show::Peers),
     ("POOLS", Show::Pools),
@@ -153,6 +156,7 @@ impl Show {
                 | Self::Listeners
                 | Self::Mem
                 | Self::Members
+                | Self::Mirrors
                 | Self::PeerPools
                 | Self::Peers
                 | Self::State
@@ -182,6 +186,7 @@ impl Show {
             Self::Lists => of(lists::LISTS),
             Self::Mem => of(lists::MEM),
             Self::Members => of(members::MEMBERS),
+            Self::Mirrors => of(mirrors::COLUMNS),
             Self::PeerPools => of(lists::PEER_POOLS),
             Self::Peers => of(lists::PEERS),
             Self::Pools => of(pools::POOLS),
@@ -213,6 +218,7 @@ impl Show {
             Self::Listeners => listeners::rows(view),
             Self::Lists => lists::lists(view),
             Self::Members => members::members(view),
+            Self::Mirrors => mirrors::rows(view),
             Self::Pools => pools::pools(view),
             Self::State => lists::state(view),
             Self::Stats => statistics::rows(view, statistics::Which::Both),

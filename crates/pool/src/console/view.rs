@@ -10,7 +10,7 @@ use std::{
 use howdah_connect::Endpoint;
 
 use crate::{
-    HubReport, MemberReport, Time,
+    HubReport, MemberReport, MirrorReport, Time,
     config::{Config, PoolSettings},
     core::{ClientPhase, Counts, ServerPhase},
     spec::Mode,
@@ -39,6 +39,8 @@ pub struct View {
     pub is_suspended: bool,
     /// Servers of databases that have several, of those that somebody has used.
     pub members: Vec<MemberView>,
+    /// Mirrors that the settings name.
+    pub mirrors: Vec<MirrorView>,
     /// Dedicated connections that listen for clients, of databases for which there was one.
     pub listeners: Vec<HubReport>,
     /// The same moment on the workers' clock.
@@ -95,6 +97,8 @@ pub struct PoolView {
     /// Index of its home in [`View::pools`], if it is of one server of several: what was counted there
     /// is in its home's numbers, too, and its home has the clients.
     pub home: Option<usize>,
+    /// Whether its servers are a mirror's: it has no clients, and what was counted there is the mirror's.
+    pub is_mirror: bool,
     /// What holds for it.
     pub settings: PoolSettings,
     /// What was counted since the start.
@@ -103,6 +107,36 @@ pub struct PoolView {
     pub counts: Counts,
     /// What was counted in the last whole period of statistics, and how long that was.
     pub last_period: Option<(Tally, Duration)>,
+}
+
+impl PoolView {
+    /// Whether clients come to it, or have.
+    pub(crate) fn is_home(&self) -> bool {
+        self.home.is_none() && !self.is_mirror
+    }
+}
+
+/// Another cluster on which a share of a database's traffic is run, too.
+#[derive(Clone, Debug)]
+pub struct MirrorView {
+    /// The database's name in the settings.
+    pub database: String,
+    /// What the mirror is known by: where it is, and its database if that has a name of its own.
+    pub name: String,
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// What it calls the database, if that is not what the database's servers do.
+    pub dbname: Option<String>,
+    /// Which part of clients is mirrored.
+    pub share: f64,
+    /// What was counted.
+    pub report: MirrorReport,
+    /// Server connections of all its pools.
+    pub counts: Counts,
+    /// Requests in all its pools.
+    pub queries: u64,
+    /// How long they took there.
+    pub query_time: Duration,
 }
 
 /// A client.

@@ -25,7 +25,8 @@ impl Core {
         let Some((id, client)) = slot_of_key(key).and_then(|slot| self.clients.at(slot)) else {
             return;
         };
-        if client.cancel_key(self.worker, id) != *key {
+        // Who is no client has no key that it was given.
+        if !client.is_somebody() || client.cancel_key(self.worker, id) != *key {
             return;
         }
         self.cancel_of(id, io);
@@ -42,6 +43,7 @@ impl Core {
 
     pub(super) fn cancel_of(&mut self, id: ClientId, io: &mut dyn Io) {
         self.tap_cancelled(id);
+        self.cancels_unit(id);
         let Some(client) = self.clients.get(id) else { return };
         match client.state {
             ClientState::Waiting => return self.cancel_waiting(id, io),

@@ -11,7 +11,7 @@ impl Core {
         self.now = now;
         for index in 0..self.clients.slots() {
             let Some((id, client)) = self.clients.at(index) else { continue };
-            if client.leg.is_none() && self.is_at_rest(client) {
+            if client.is_somebody() && self.is_at_rest(client) {
                 self.refuse(id, &Refusal::Shutdown, io);
             }
         }

@@ -11,7 +11,7 @@ use howdah_wire::{
 use super::{Core, Mutant, settle};
 use crate::{
     Backlog, Io,
-    client::{ClientState, Syncing},
+    client::{ClientState, Part, Syncing},
     dirt::{Dirt, SetKind},
     gather::Gather,
     ids::{ClientId, Peer, ServerId},
@@ -162,8 +162,13 @@ impl Core {
             self.to_client.make(|buf| refusal.write(buf, Severity::Fatal));
             self.flush_client(id, &[], io);
         }
-        if self.clients.get(id).is_some_and(|client| client.leg.is_none()) {
-            io.refused(id, refusal);
+        match self.clients.get(id).map(|client| &client.part) {
+            Some(Part::Whole | Part::Mirrored(_)) => io.refused(id, refusal),
+            Some(Part::Shadow(shadow)) => {
+                let stream = shadow.stream;
+                self.shadow_refused(stream, refusal);
+            }
+            Some(Part::Leg(_)) | None => {}
         }
         self.close_client(id, io);
     }
@@ -171,7 +176,7 @@ impl Core {
     /// Closes a client that has been told whatever it is told.
     pub(super) fn close_client(&mut self, id: ClientId, io: &mut dyn Io) {
         if let Some(client) = self.clients.get(id) {
-            if client.leg.is_none() {
+            if client.is_somebody() {
                 io.close(Peer::Client(id));
             }
             self.client_left(id, io);
@@ -201,8 +206,16 @@ impl Core {
 
     /// The same of what a server said, which is on the tape already.
     pub(super) fn relay_to_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) {
-        if let Some(leg) = self.clients.get(id).and_then(|client| client.leg) {
-            return self.leg_hears(leg, input, io);
+        match self.clients.get(id).map(|client| &client.part) {
+            Some(Part::Leg(leg)) => {
+                let leg = *leg;
+                return self.leg_hears(leg, input, io);
+            }
+            Some(Part::Shadow(shadow)) => {
+                let stream = shadow.stream;
+                return self.shadow_hears(stream);
+            }
+            Some(Part::Whole | Part::Mirrored(_)) | None => {}
         }
         let Some(backlog) = self.to_client.send(input, Peer::Client(id), io) else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -246,8 +259,10 @@ impl Core {
         let (paused, pause) = match peer {
             Peer::Client(id) => {
                 let Some(client) = self.clients.get(id) else { return };
-                if let Some(leg) = client.leg {
-                    return self.update_pause(Peer::Client(leg.parent), io);
+                match client.part {
+                    Part::Leg(leg) => return self.update_pause(Peer::Client(leg.parent), io),
+                    Part::Shadow(_) => return, // It has no socket, and has said what it has to say.
+                    Part::Whole | Part::Mirrored(_) => {}
                 }
                 let server = client.server().and_then(|server| self.servers.get(server));
                 let waits = match &client.spread {

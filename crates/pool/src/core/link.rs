@@ -167,6 +167,7 @@ impl Core {
         });
         self.flush_client(id, &[], io);
         self.tap_greeted(id);
+        self.keep_held(id);
         self.update_pause(Peer::Client(id), io);
         self.replay_held(id, io);
     }
@@ -214,7 +215,7 @@ impl Core {
                 }
                 client.state = ClientState::Idle;
                 client.since = self.now;
-                self.unsettled.extend(client.leg.map(|leg| leg.parent));
+                self.unsettled.extend(client.concern(client_id));
                 if let Some(routing) = &mut client.routing {
                     routing.released();
                 }

@@ -122,6 +122,7 @@ impl Core {
             client.listens.get_or_insert_default().restore(channels.into_iter());
         }
         client.foreign_key = Some(Box::new(key.clone()));
+        self.draw(&mut client);
         let id = self.clients.insert(client);
         self.foreign_keys.insert(key, id);
         Some(id)
@@ -149,8 +150,9 @@ impl Core {
 
     /// Takes a client out of the tables.
     pub(super) fn remove_client(&mut self, id: ClientId) -> Option<Client> {
-        let client = self.clients.remove(id)?;
+        let mut client = self.clients.remove(id)?;
         self.tap_left(&client);
+        self.end_mirroring(&mut client);
         if let Some(key) = &client.foreign_key {
             self.foreign_keys.remove(&**key);
         }
@@ -161,7 +163,7 @@ impl Core {
 fn may_go(client: &Client) -> bool {
     let named = &client.statements.named;
     client.state == ClientState::Idle
-        && client.leg.is_none()
+        && client.is_somebody()
         && !client.asks()
         && !client.backlogged
         && !client.cut_off

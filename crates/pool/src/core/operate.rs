@@ -41,6 +41,7 @@ impl Core {
     /// those in a transaction at its end; who may have a server now gets one.
     pub fn pools_changed(&mut self, now: Time, io: &mut dyn Io) {
         self.now = now;
+        self.draw_again();
         for index in 0..self.clients.slots() {
             self.let_go(index, io);
         }
@@ -52,7 +53,7 @@ impl Core {
         let Some((id, client)) = self.clients.at(index) else { return };
         let pool = self.pools[client.home.index()].as_ref();
         let closes = pool.is_some_and(|pool| pool.spec.closes);
-        if closes && client.leg.is_none() && self.is_at_rest(client) {
+        if closes && client.is_somebody() && self.is_at_rest(client) {
             self.refuse(id, &Refusal::DatabaseRemoved, io);
         }
     }
@@ -76,7 +77,7 @@ impl Core {
         self.now = now;
         for index in 0..self.clients.slots() {
             if let Some((id, client)) = self.clients.at(index)
-                && client.leg.is_none()
+                && client.is_somebody()
                 && (client.pool == pool || client.home == pool)
             {
                 self.refuse(id, &Refusal::Killed, io);

@@ -143,7 +143,11 @@ impl Listener<'_> {
             (Backend::NoticeResponse, _) => return self.for_client(),
             (Backend::NotificationResponse, _) => return self.notification(),
             (Backend::ParameterStatus, _) => return self.parameter(body, audience),
-            (Backend::ErrorResponse, _) => return self.error(body, audience),
+            (Backend::ErrorResponse, _) => {
+                let reply = self.error(body, audience);
+                self.note_error(body, &reply);
+                return reply;
+            }
             (Backend::CopyInResponse, Request::Query(_) | Request::Execute) => {
                 let of_batch = matches!(front.request, Request::Execute);
                 self.server.copying_in = !self.server.owed.drop_syncs_in_copy();

@@ -168,7 +168,7 @@ impl Core {
         // They are in the order of their numbers, with gaps.
         let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
         let clients = (0..self.clients.slots()).filter_map(|slot| self.clients.at(slot));
-        for (_, client) in clients.filter(|(_, client)| client.leg.is_none()) {
+        for (_, client) in clients.filter(|(_, client)| client.is_somebody()) {
             let Ok(pool) = at(pools, client.home) else { continue };
             let counts = &mut pools[pool].counts;
             match client.state {
@@ -194,7 +194,7 @@ impl Core {
     }
 
     fn client_report(&self, slot: usize) -> Option<ClientReport> {
-        let (id, client) = self.clients.at(slot).filter(|(_, client)| client.leg.is_none())?;
+        let (id, client) = self.clients.at(slot).filter(|(_, client)| client.is_somebody())?;
         let name = client.wishes.value(b"application_name").unwrap_or_default();
         Some(ClientReport {
             id,

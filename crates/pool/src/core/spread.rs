@@ -7,10 +7,10 @@ mod copy;
 
 use howdah_route::Merger;
 
-use super::Core;
+use super::{Core, Unsettled};
 use crate::{
     Io,
-    client::{Client, ClientState},
+    client::{Client, ClientState, Part},
     ids::{ClientId, Peer},
     login::{CancelSecret, ClientLogin},
     spread::{CopyPhase, Copying, Leg, Spread, Spreading},
@@ -29,7 +29,7 @@ impl Core {
         client.spread = Some(Box::new(spread));
         client.state = ClientState::Spread;
         client.since = now;
-        self.unsettled.push(id);
+        self.unsettled.push(Unsettled::Client(id));
         self.update_pause(Peer::Client(id), io);
     }
 
@@ -37,14 +37,20 @@ impl Core {
     #[inline]
     pub(super) fn follow_spreads(&mut self, io: &mut dyn Io) {
         if !self.unsettled.is_empty() {
-            self.settle_spreads(io);
+            self.settle(io);
         }
     }
 
     #[cold]
-    fn settle_spreads(&mut self, io: &mut dyn Io) {
-        while let Some(id) = self.unsettled.pop() {
-            self.follow_spread(id, io);
+    fn settle(&mut self, io: &mut dyn Io) {
+        while let Some(unsettled) = self.unsettled.pop() {
+            match unsettled {
+                Unsettled::Client(id) => {
+                    self.follow_spread(id, io);
+                    self.end_unit(id);
+                }
+                Unsettled::Stream(id) => self.follow_stream(id, io),
+            }
         }
     }
 
@@ -94,7 +100,7 @@ impl Core {
         leg.roams = true;
         leg.role = spread.what.role;
         leg.shard = Some(spread.what.shards[place]);
-        leg.leg = Some(Leg { parent: id, place });
+        leg.part = Part::Leg(Leg { parent: id, place });
         leg.came = self.now;
         leg.since = self.now;
         leg.backlogged = parent.backlogged;
@@ -103,7 +109,7 @@ impl Core {
         let spread = self.clients.get_mut(id).and_then(|parent| parent.spread.as_mut());
         spread.expect("it has one").legs.push(Some(leg));
         self.upstream(leg, &request, io);
-        self.unsettled.push(id);
+        self.unsettled.push(Unsettled::Client(id));
     }
 
     /// What a leg is told goes to its client, together with what the others are.
@@ -122,7 +128,7 @@ impl Core {
 
     /// Tells a client what came of its legs.
     fn tell(&mut self, id: ClientId, out: &[u8], io: &mut dyn Io) {
-        self.unsettled.push(id);
+        self.unsettled.push(Unsettled::Client(id));
         if !out.is_empty() {
             self.to_client.make(|buf| buf.extend_from_slice(out));
             self.flush_client(id, &[], io);
@@ -209,7 +215,7 @@ impl Core {
                 _ => {}
             }
         }
-        self.unsettled.push(id);
+        self.unsettled.push(Unsettled::Client(id));
     }
 
     /// Somebody wants a client's request cancelled that is done on several shards.
@@ -219,7 +225,7 @@ impl Core {
         for leg in legs {
             self.cancel_of(leg, io);
         }
-        self.unsettled.push(id);
+        self.unsettled.push(Unsettled::Client(id));
     }
 
     /// A client is gone, and its legs with it.
@@ -227,12 +233,12 @@ impl Core {
         for leg in client.spread.iter().flat_map(|spread| spread.legs.iter().flatten()) {
             self.client_left(*leg, io);
         }
-        self.unsettled.extend(client.leg.map(|leg| leg.parent));
+        self.unsettled.extend(client.leg().map(|leg| Unsettled::Client(leg.parent)));
     }
 
     /// The client that somebody knows of: of a leg, the one that it works for.
     pub(super) fn whose(&self, id: ClientId) -> ClientId {
-        self.clients.get(id).and_then(|client| client.leg).map_or(id, |leg| leg.parent)
+        self.clients.get(id).and_then(Client::leg).map_or(id, |leg| leg.parent)
     }
 
     /// How far the COPY of a client is.

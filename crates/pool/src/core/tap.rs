@@ -22,6 +22,7 @@ impl Core {
     pub fn record(&mut self, tape: Tape) {
         self.stop_recording();
         self.tape = Some(Box::new(tape));
+        self.overhears = true;
     }
 
     /// Ends that.
@@ -29,6 +30,7 @@ impl Core {
         if let Some(tape) = self.tape.take() {
             tape.end();
         }
+        self.overhears = self.mirrored > 0;
     }
 
     /// When [`Core::hand_over_tape`] is due; [`Time::NEVER`] if there is nothing on a tape.
@@ -48,19 +50,20 @@ impl Core {
     /// A client sent these bytes.
     #[inline]
     pub(super) fn tap_said(&mut self, id: ClientId, bytes: &[u8]) {
-        if self.tape.is_some() {
+        if self.overhears {
             self.tap_said_of(id, bytes);
+            self.keep_for_mirrors(id, bytes);
         }
     }
 
     fn tap_said_of(&mut self, id: ClientId, bytes: &[u8]) {
         let Self { tape, clients, servers, .. } = self;
         let (Some(tape), Some(client)) = (tape, clients.get_mut(id)) else { return };
-        if client.leg.is_some() {
+        if !client.is_somebody() {
             return; // Its client has said it.
         }
         if tape.is_closed() {
-            self.tape = None;
+            self.stop_recording();
             return;
         }
         if !tape.has(&client.mark) {
@@ -148,7 +151,7 @@ fn hear_made(tape: &mut Tape, client: &mut Client, mut made: &[u8], now: Time) {
 }
 
 /// Whether nothing is under way, so that what a client sends next begins a transaction.
-fn is_between_transactions(client: &Client, servers: &Slab<ServerId, Server>) -> bool {
+pub(super) fn is_between_transactions(client: &Client, servers: &Slab<ServerId, Server>) -> bool {
     let is_quiet = |server: &Server| {
         server.owed.is_empty()
             && server.status == TransactionStatus::Idle

@@ -5,6 +5,7 @@ mod cluster;
 mod doubts;
 mod hand_over;
 mod listen;
+mod mirror;
 mod outdated;
 mod release;
 mod routing;

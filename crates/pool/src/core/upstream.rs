@@ -130,7 +130,7 @@ impl Core {
         };
         self.flush_client(id, input, io);
         let Some(client) = self.clients.get(id) else { return at };
-        let (server, leg) = (client.server(), client.leg);
+        let (server, concern) = (client.server(), client.concern(id));
         let (waits, listens) = (client.must_wait(), client.listens.is_some());
         if let Some(server) = server {
             self.flush_server(server, input, io);
@@ -156,7 +156,7 @@ impl Core {
                 self.spread(id, *what, io);
             }
         }
-        self.unsettled.extend(leg.map(|leg| leg.parent));
+        self.unsettled.extend(concern);
         at
     }
 
@@ -166,7 +166,7 @@ impl Core {
         let to_client = &mut self.to_client;
         let seed = u64::from(self.worker.0) << 32 | id.index() as u64;
         let roads =
-            if client.roams && client.leg.is_none() { self.routers.of(client.home) } else { None };
+            if client.roams && client.is_somebody() { self.routers.of(client.home) } else { None };
         let statements: &Statements = &self.statements;
         let roads = roads.map(|(slot, home)| Roads { slot, home, statements, seed });
         let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {

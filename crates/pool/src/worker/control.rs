@@ -16,13 +16,13 @@ use super::{
     directory::PoolEntry,
     front::Front,
     mail::{Mail, Mailbox},
-    takeover,
+    mirrors, takeover,
     watch::Watched,
 };
 use crate::{
     ClientId, ClientReport, ClientView, Counts, DatabaseView, Gate, Member, MemberView, Peer,
-    Place, PoolId, PoolView, Report, ServerId, ServerReport, ServerView, Spans, Tally, View,
-    WorkerId,
+    Place, PoolId, PoolReport, PoolView, Report, ServerId, ServerReport, ServerView, Spans, Tally,
+    View, WorkerId,
     config::Config,
     console::{Databases, Shutdown},
     tally::micros,
@@ -101,6 +101,7 @@ impl Control {
         for (pool, entry) in pools.iter_mut().zip(&entries) {
             pool.last_period = history.last(entry.id);
             let home = entry.spec.member.as_ref().map(|member| member.home);
+            pool.is_mirror = entry.key.is_mirror();
             pool.home = home.and_then(|home| at_number.get(&home).copied());
         }
         drop(history);
@@ -141,6 +142,7 @@ impl Control {
         let (databases, is_suspended) = (databases.collect(), self.front.is_suspended());
         let (past, now) = (self.front.directory.past(), self.front.now());
         let members = members(&self.front.directory.watched(), &entries, &pools);
+        let mirrors = mirrors::views(&self.front.directory, &entries, &pools);
         View {
             config,
             at,
@@ -151,6 +153,7 @@ impl Control {
             databases,
             is_suspended,
             members,
+            mirrors,
             listeners: self.front.hubs.reports(),
             now,
             logins,
@@ -241,7 +244,10 @@ impl Control {
         self.wait_until(|view| {
             // Somebody may have changed their mind.
             !gates.iter().all(|(_, gate)| gate.is_paused())
-                || !view.servers.iter().any(|server| is_in(&view.pools[server.pool].database))
+                || !view.servers.iter().any(|server| {
+                    let pool = &view.pools[server.pool];
+                    is_in(&pool.database) && !pool.is_mirror
+                })
         });
         Ok(())
     }
@@ -320,7 +326,10 @@ impl Control {
         let is_in = |name: &str| gates.iter().any(|(gate, _)| gate == name);
         self.wait_until(|view| {
             let mut outdated = view.servers.iter().filter(|server| server.is_outdated);
-            !outdated.any(|server| is_in(&view.pools[server.pool].database))
+            !outdated.any(|server| {
+                let pool = &view.pools[server.pool];
+                is_in(&pool.database) && !pool.is_mirror
+            })
         });
         Ok(())
     }
@@ -384,7 +393,12 @@ impl Control {
                 return;
             }
             let mut sums: HashMap<PoolId, Tally> = HashMap::new();
-            for pool in self.reports(false).into_iter().flat_map(|it| it.report.pools) {
+            let is_mirror = |pool: &PoolReport| {
+                let entry = self.front.directory.by_id(pool.pool);
+                entry.is_some_and(|entry| entry.key.is_mirror())
+            };
+            let pools = self.reports(false).into_iter().flat_map(|it| it.report.pools);
+            for pool in pools.filter(|pool| !is_mirror(pool)) {
                 *sums.entry(pool.pool).or_default() += &pool.tally;
             }
             let mut history = self.front.history();
@@ -467,6 +481,7 @@ fn pool_view(entry: &PoolEntry) -> PoolView {
         mode: entry.spec.mode,
         is_retired: entry.is_retired,
         home: None,
+        is_mirror: false,
         settings: entry.settings.clone(),
         tally: Tally::default(),
         counts: Counts::default(),

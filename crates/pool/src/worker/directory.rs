@@ -9,6 +9,7 @@
 //! then its number is free.
 
 mod entry;
+mod mirrors;
 mod vacancies;
 
 use std::{
@@ -23,10 +24,10 @@ pub(super) use self::entry::{ClientLimits, PoolEntry, Route, ServerTls};
 use self::vacancies::Vacancies;
 use super::{StartError, watch::Watched};
 use crate::{
-    Check, Cluster, ClusterMember, Gate, Limit, Member, MemberPlace, Mode, Permits, PoolId,
+    Check, Cluster, ClusterMember, Gate, Limit, Member, MemberPlace, Mirror, Mode, Permits, PoolId,
     PoolSpec, Reserve, Reset, Setting, Timeouts,
     cluster::Seat,
-    config::{ANY_DATABASE, ClusterPool, ClusterServer, Config, PoolMode, PoolSettings},
+    config::{self, ANY_DATABASE, ClusterPool, ClusterServer, Config, PoolMode, PoolSettings},
 };
 
 /// Most pools there may be: where users may name any database, they could make more without end.
@@ -66,6 +67,8 @@ struct Inner {
     gates: BTreeMap<String, Arc<Gate>>,
     /// Of databases with several servers, by their names in the settings and the shard.
     watched: HashMap<(String, usize), Arc<Watched>>,
+    /// What is counted of mirrors, by the names of their databases in the settings and their own.
+    mirrors: BTreeMap<(String, String), Arc<Mirror>>,
     /// How requests are routed, by the names of databases in the settings: one for all users.
     routes: HashMap<String, Arc<howdah_route::Settings>>,
 }
@@ -81,7 +84,31 @@ pub(super) struct Key {
     /// a replication connection has to begin with them.
     pub(super) replication: Option<(&'static str, Vec<Setting>)>,
     /// Which of its servers; `None` is what clients come to.
-    pub(super) member: Option<Seat>,
+    pub(super) part: Option<Part>,
+}
+
+/// Servers that have pools of their own beside what clients come to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    /// One of several that hold the same.
+    Member(Seat),
+    /// A mirror, by its name in the settings.
+    Mirror(String),
+}
+
+impl Key {
+    /// Which of several servers that hold the same.
+    pub(super) fn seat(&self) -> Option<Seat> {
+        match self.part {
+            Some(Part::Member(seat)) => Some(seat),
+            _ => None,
+        }
+    }
+
+    /// Whether it is of a mirror, whose numbers are not the database's.
+    pub(super) fn is_mirror(&self) -> bool {
+        matches!(self.part, Some(Part::Mirror(_)))
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -151,7 +178,7 @@ impl Directory {
         let seat = Seat { shard: watched.shard as usize, member };
         let is_its = |pool: &&Arc<PoolEntry>| {
             let key = &pool.key;
-            key.member == Some(seat)
+            key.seat() == Some(seat)
                 && key.replication.is_none()
                 && !pool.is_retired
                 && entry_name(&config, &key.database) == watched.name
@@ -163,11 +190,11 @@ impl Directory {
         };
         let is_name = watched.name != ANY_DATABASE;
         let database = if is_name { &watched.name } else { &users.first()?.key.database };
-        let home = Key { database: database.clone(), user, replication: None, member: None };
+        let home = Key { database: database.clone(), user, replication: None, part: None };
         let count = |entry: &PoolEntry| Ok::<_, Infallible>(Permits::take(&entry.occupancy));
         let _used = self.enter(&home, count)?;
         let inner = self.inner();
-        let id = inner.by_key.get(&Key { member: Some(seat), ..home })?;
+        let id = inner.by_key.get(&Key { part: Some(Part::Member(seat)), ..home })?;
         inner.pools.get(id.index())?.clone()
     }
 
@@ -193,7 +220,7 @@ impl Directory {
         let mut settings = wanted.unwrap_or_else(|| before.settings.clone());
         let mode = std::mem::replace(&mut settings.mode, before.settings.mode);
         let occupants = Arc::clone(&before.occupants);
-        self.make_members(inner, now, &before.key, &settings.clusters, &occupants);
+        self.make_members(inner, now, &before.key, &settings, &occupants);
         let mut entry = self.entry(inner, now, before.id, &before.key, settings, occupants);
         let is_kind = mode == before.settings.mode
             && (mode == PoolMode::Session
@@ -206,7 +233,7 @@ impl Directory {
         let mut spec = PoolSpec {
             greeting: Arc::clone(&before.spec.greeting),
             edition: before.spec.edition.wrapping_add(u32::from(is_elsewhere)),
-            closes: is_gone && before.key.member.is_none(),
+            closes: is_gone && before.key.part.is_none(),
             ..PoolSpec::clone(&entry.spec)
         };
         if entry.is_retired {
@@ -270,9 +297,8 @@ impl Directory {
         // Before the lock goes: whoever gives up pools finds it occupied.
         let permits = admit(&entry);
         inner.vacancies.is_used(entry.id);
-        let clusters = entry.spec.clusters.iter();
-        for member in clusters.flat_map(|cluster| cluster.members.iter()) {
-            inner.vacancies.is_used(member.pool);
+        for pool in entry.parts() {
+            inner.vacancies.is_used(pool);
         }
         Some(permits.map(|permits| (entry, permits)))
     }
@@ -309,9 +335,9 @@ impl Directory {
         let mut entry = Arc::new(make(inner));
         inner.pools[id.index()] = Some(Arc::clone(&entry));
         inner.by_key.insert(key.clone(), id);
-        if !settings.clusters.is_empty() {
+        if !settings.clusters.is_empty() || !settings.mirrors.is_empty() {
             // Home and members know each other by their numbers.
-            self.make_members(inner, current, key, &settings.clusters, occupants);
+            self.make_members(inner, current, key, &settings, occupants);
             let greeting = Arc::clone(&entry.spec.greeting);
             let mut home = make(inner);
             home.spec = Arc::new(PoolSpec { greeting, ..PoolSpec::clone(&home.spec) });
@@ -321,21 +347,24 @@ impl Directory {
         Some(entry)
     }
 
-    /// Makes the pools of members that have none yet.
+    /// Makes the pools of members and mirrors that have none yet.
     fn make_members(
         &self,
         inner: &mut Inner,
         current: &Current,
         home: &Key,
-        clusters: &[ClusterPool],
+        settings: &PoolSettings,
         occupants: &Arc<Limit>,
     ) {
-        for (shard, cluster) in clusters.iter().enumerate() {
-            for member in 0..cluster.servers.len() {
-                let key = Key { member: Some(Seat { shard, member }), ..home.clone() };
-                if inner.find(&key).is_none() {
-                    self.make(inner, current, &key, occupants);
-                }
+        let clusters = settings.clusters.iter().enumerate();
+        let seats = clusters.flat_map(|(shard, cluster)| {
+            (0..cluster.servers.len()).map(move |member| Part::Member(Seat { shard, member }))
+        });
+        let mirrors = settings.mirrors.iter().map(|mirror| Part::Mirror(mirror.name.clone()));
+        for part in seats.chain(mirrors) {
+            let key = Key { part: Some(part), ..home.clone() };
+            if inner.find(&key).is_none() {
+                self.make(inner, current, &key, occupants);
             }
         }
     }
@@ -351,6 +380,7 @@ impl Directory {
     ) -> PoolEntry {
         let mut spec = spec(inner, &current.config, key, &settings, &occupants);
         let watched = place(inner, &current.config, key, &settings, &mut spec);
+        spec.mirrors = mirrors::targets(inner, &current.config, key, &settings);
         PoolEntry {
             id,
             key: key.clone(),
@@ -405,8 +435,13 @@ fn settings(config: &Config, key: &Key) -> Option<PoolSettings> {
         login.parameters.extend(own);
         login.parameters.push(("replication".to_owned(), (*replication).to_owned()));
         settings.mode = PoolMode::Session;
+        settings.mirrors.clear();
     }
-    if let Some(Seat { shard, member }) = key.member {
+    if let Some(Part::Mirror(name)) = &key.part {
+        return mirrors::settings(config, settings, name);
+    }
+    if let Some(Seat { shard, member }) = key.seat() {
+        settings.mirrors.clear();
         let clusters = std::mem::take(&mut settings.clusters);
         let cluster = clusters.get(shard)?;
         settings.servers = vec![cluster.servers.get(member)?.endpoint.clone()];
@@ -432,7 +467,10 @@ fn place(
     let name = entry_name(config, &key.database);
     let Some(database) = config.database(name) else { return Vec::new() };
     let Ok(clusters) = database.clusters() else { return Vec::new() };
-    let Some(seat) = key.member else {
+    if key.is_mirror() {
+        return Vec::new();
+    }
+    let Some(seat) = key.seat() else {
         if settings.clusters.is_empty() {
             return Vec::new();
         }
@@ -452,7 +490,7 @@ fn place(
     };
     let Some(cluster) = clusters.get(seat.shard) else { return Vec::new() };
     let watched = inner.watched(name, seat.shard, clusters.len(), cluster);
-    let home = inner.find(&Key { member: None, ..key.clone() });
+    let home = inner.find(&Key { part: None, ..key.clone() });
     if let (Some(home), Some(state)) = (home, watched.state.members.get(seat.member)) {
         if let Some(Some(entry)) = inner.pools.get(home.index()) {
             spec.greeting = Arc::clone(&entry.spec.greeting);
@@ -477,7 +515,7 @@ fn cluster_of(
 ) -> Option<Cluster> {
     let members = cluster.servers.iter().zip(&watched.state.members).enumerate();
     let member = |(member, (server, state)): (usize, (&ClusterServer, &Arc<Member>))| {
-        let key = Key { member: Some(Seat { shard, member }), ..home.clone() };
+        let key = Key { part: Some(Part::Member(Seat { shard, member })), ..home.clone() };
         let (pool, weight) = (inner.find(&key)?, server.weight.get());
         Some(ClusterMember { pool, state: Arc::clone(state), weight })
     };
@@ -497,6 +535,9 @@ fn spec(
     settings: &PoolSettings,
     occupants: &Arc<Limit>,
 ) -> PoolSpec {
+    if key.is_mirror() {
+        return mirrors::spec(inner, config, key, settings, occupants);
+    }
     let of_database = LimitOf::DatabaseServers(key.database.clone());
     let of_user = LimitOf::UserServers(settings.login.user.clone());
     let hosts = settings.servers.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -531,14 +572,8 @@ fn spec(
             .enabled
             .then_some(config.notifications.client_bytes as usize),
         simple_queries: config.simple_queries,
-        reset: Some(Reset {
-            query: config.reset_query.as_bytes().into(),
-            always: config.reset_query_always,
-        }),
-        check: config
-            .check_query
-            .as_ref()
-            .map(|query| Check { query: query.as_bytes().into(), idle: times.server_check_delay }),
+        reset: reset(config),
+        check: check(config, times),
         weight: settings.weight.get(),
         servers_min: settings.min_size,
         statements_per_server: config.max_prepared_statements,
@@ -559,6 +594,18 @@ fn spec(
         },
         ..defaults
     }
+}
+
+/// What is run when a client leaves its server.
+fn reset(config: &Config) -> Option<Reset> {
+    let query = config.reset_query.as_bytes().into();
+    Some(Reset { query, always: config.reset_query_always })
+}
+
+/// What is asked of a server that was idle for long.
+fn check(config: &Config, times: &config::Timeouts) -> Option<Check> {
+    let query = config.check_query.as_ref()?.as_bytes().into();
+    Some(Check { query, idle: times.server_check_delay })
 }
 
 impl Inner {

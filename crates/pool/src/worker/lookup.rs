@@ -132,7 +132,7 @@ fn known(secret: Option<&[u8]>) -> Result<Known, LookupError> {
 /// Becomes a client of the pool, by a pair of sockets of which the worker gets the other end.
 fn visit(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<UnixStream, LookupError> {
     let Lookup { auth_user: user, database, .. } = lookup.clone();
-    let key = Key { database, user, replication: None, member: None };
+    let key = Key { database, user, replication: None, part: None };
     // Whoever waits for it is counted already.
     let count = |entry: &PoolEntry| Ok::<_, LookupError>(Permits::take(&entry.occupancy));
     let (pool, permits) = front.directory.enter(&key, count).ok_or(LookupError::NoDatabase)??;

@@ -481,9 +481,7 @@ impl Worker {
 
     /// Has the core follow a pool's settings, and know the members of a cluster.
     fn follow(&mut self, entry: &PoolEntry) {
-        for cluster in entry.spec.clusters.iter() {
-            cluster.members.iter().for_each(|member| self.know(member.pool));
-        }
+        entry.parts().for_each(|pool| self.know(pool));
         for watched in &entry.watched {
             watch::begin(watched, &self.front, &self.sockets.mailboxes);
         }

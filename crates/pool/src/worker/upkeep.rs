@@ -1,4 +1,5 @@
-//! Giving up pools that nobody uses: a thread that looks now and then, and letters to workers.
+//! Giving up pools that nobody uses: a thread that looks now and then, and letters to workers. It looks at
+//! mirrors, too.
 
 use std::{
     collections::HashMap,
@@ -12,6 +13,7 @@ use std::{
 use super::{
     control::{Control, PATIENCE},
     mail::Mail,
+    mirrors,
 };
 use crate::{PoolId, Tally};
 
@@ -25,9 +27,11 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(10);
 const POLL: Duration = Duration::from_millis(100);
 
 impl Control {
-    /// Gives up pools that nobody uses, until the pooler ends.
+    /// Gives up pools that nobody uses, and tells of mirrors, until the pooler ends.
     pub(super) fn keep_up(&self, over: &Receiver<()>) {
+        let mut mirrors = mirrors::Watch::default();
         while over.recv_timeout(self.look_every()) == Err(RecvTimeoutError::Timeout) {
+            mirrors.look(&self.front.directory, Instant::now());
             // Not while settings change: pools of a cluster know one another by their numbers, and what
             // workers still have of before may name one that is left by what holds from now on.
             let _alone = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);

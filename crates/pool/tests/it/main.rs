@@ -16,6 +16,7 @@ mod faults;
 mod hba;
 mod limits;
 mod listen;
+mod mirror;
 mod pgbouncer_ini;
 mod pgcat_toml;
 mod places;

@@ -4,7 +4,8 @@ use std::{fmt::Write as _, path::Path};
 
 use super::{
     super::{
-        Config, Database, KeyedTables, Place, Routing, ShardEntry, Sharding, User, file::Wrong,
+        Config, Database, KeyedTables, Place, PoolMode, Routing, ShardEntry, Sharding, User,
+        file::Wrong,
     },
     File,
     pools::{DefaultShard, Pool},
@@ -52,6 +53,11 @@ const GENERAL_REMARKS: [&str; 3] = [
     "startup parameters that are not followed are refused, unless ignored-startup-parameters has them",
 ];
 
+const SHARDS_MIRRORED: &str =
+    "a database of several shards is not mirrored: a mirror has all of the data";
+const SESSIONS_MIRRORED: &str =
+    "a database in session mode is not mirrored: transaction mode can be";
+
 /// What is different, by name of the key there and here.
 type Notes = std::collections::BTreeSet<(&'static str, &'static str, &'static str)>;
 
@@ -68,6 +74,10 @@ fn read(text: &str, path: &Path) -> Result<(Config, Vec<Remark>, Notes), Wrong> 
             users(&mut config, pool).into_iter().map(|(line, text)| say("users", line, &text)),
         );
         let database = database(pool, &file.general);
+        if database.mirrors.is_empty() && pool.shards.values().any(|it| !it.mirrors.is_empty()) {
+            let why = if pool.shards.len() > 1 { SHARDS_MIRRORED } else { SESSIONS_MIRRORED };
+            remarks.push(say("shards.mirrors", 0, why));
+        }
         config.max_prepared_statements = config.max_prepared_statements.max(pool.statements);
         config.databases.insert(name.clone(), database);
     }
@@ -113,6 +123,9 @@ fn database(pool: &Pool, general: &super::General) -> Database {
         if let Some(shard) = shards.pop() {
             database.dbname.clone_from(&shard.database);
             database.servers.clone_from(&shard.servers);
+            if pool.mode.0 != PoolMode::Session {
+                database.mirrors.clone_from(&shard.mirrors);
+            }
         }
         return database;
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 use howdah_route::RoleWish;
 
 use super::{
-    super::{EntryRole, PoolMode, ServerEntry, StoredSecret},
+    super::{EntryRole, MirrorEntry, PoolMode, ServerEntry, StoredSecret},
     general::lookup,
     keys::{Row, nothing, nothing_if_on, sets},
     some_millis,
@@ -81,6 +81,7 @@ pub(super) struct User {
 pub(super) struct Shard {
     pub(super) database: Option<String>,
     pub(super) servers: Vec<ServerEntry>,
+    pub(super) mirrors: Vec<MirrorEntry>,
 }
 
 const MODES: &[(&str, PoolMode)] =
@@ -340,9 +341,24 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
         it.database = Some(text(value)?);
         Ok(None)
     }),
-    nothing!(
+    sets(
         "mirrors",
-        "traffic is not mirrored; `howdah capture` and `howdah replay` play it elsewhere"
+        "mirrors",
+        "of all the pool's clients, whichever server they have; of a pool of one shard in transaction mode",
+        |it, value| {
+            const FORM: &str = "must be a list of [\"host\", port, number of the server]";
+            for mirror in value.as_array().ok_or(FORM)? {
+                let parts = mirror.get_ref().as_array().ok_or(FORM)?;
+                let part = |at: usize| parts.get(at).map(::toml::Spanned::get_ref).ok_or(FORM);
+                let (host, port) = (text(part(0)?)?, number(part(1)?)?);
+                // One may be named for each of several servers.
+                let is_known = |it: &MirrorEntry| it.host == host && it.port == Some(port);
+                if !it.mirrors.iter().any(is_known) {
+                    it.mirrors.push(MirrorEntry::new(host, Some(port)));
+                }
+            }
+            Ok(None)
+        },
     ),
     sets(
         "servers",

@@ -122,11 +122,30 @@ fn what_people_have_is_carried_over() {
         "#   /etc/pgcat.toml:25: pools.sharded_db.idle_timeout: holds for all pools",
         "pools.sharded_db.plugins.table_access: tables that it kept from clients are OPEN",
         "pools.sharded_db.users: server_username: \"other_user\" is itself at servers",
-        "pools.sharded_db.shards.1.mirrors: traffic is not mirrored",
+        "pools.sharded_db.shards.mirrors: a database of several shards is not mirrored",
         "#   ban_time: of every database (databases.NAME.cluster.ban)",
     ] {
         assert!(written.contains(line), "{line}\n{written}");
     }
+}
+
+#[test]
+fn mirrors_of_one_shard_are_carried_over() {
+    let text = |mode: &str| {
+        format!(
+            "[general]\nadmin_username = 'a'\nadmin_password = 'b'\n[pools.app]\npool_mode = '{mode}'\n\
+             [pools.app.users.0]\nusername = 'me'\npassword = 'x'\npool_size = 5\n\
+             [pools.app.shards.0]\nservers = [['db1', 5432, 'primary'], ['db2', 5432, 'replica']]\n\
+             mirrors = [['new', 6000, 0], ['new', 6000, 1]]\ndatabase = 'app'\n"
+        )
+    };
+    let written = Config::import_pgcat(&text("transaction"), Path::new("/etc/pgcat.toml")).unwrap();
+    let config = Config::read_str(&written, Path::new("h.toml")).unwrap().config;
+    let mirrors = config.pool("app", "me").unwrap().mirrors;
+    assert_eq!(mirrors.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["new:6000"]);
+    let written = Config::import_pgcat(&text("session"), Path::new("/etc/pgcat.toml")).unwrap();
+    assert!(written.contains("pools.app.shards.mirrors: a database in session mode"), "{written}");
+    assert!(Config::read_str(&written, Path::new("h.toml")).is_ok());
 }
 
 #[test]
@@ -187,6 +206,7 @@ fn every_key_may_be_there() {
     fn some<T>(rows: &[Row<T>]) -> String {
         let value = |name: &str| match name {
             "servers" => "[['h', 1, 'replica']]",
+            "mirrors" => "[['m', 1, 0]]",
             "host" => "'h'",
             "pool_mode" => "'session'",
             "auth_type" | "admin_auth_type" => "'trust'",

@@ -45,7 +45,7 @@ pub(super) fn lists(view: &View) -> Vec<Vec<Value>> {
         ("databases", view.databases.len()),
         ("users", view.config.users.len()),
         ("peers", 0),
-        ("pools", view.pools.iter().filter(|pool| pool.home.is_none()).count()),
+        ("pools", view.pools.iter().filter(|pool| pool.is_home()).count()),
         ("peer_pools", 0),
         ("free_clients", most.saturating_sub(used)),
         ("used_clients", used),

@@ -67,9 +67,8 @@ pub(super) const USERS: &[(&str, Kind)] = &[
 ];
 
 pub(super) fn pools(view: &View) -> Vec<Vec<Value>> {
-    let is_used = |pool: &PoolView| {
-        pool.home.is_none() && (!pool.is_retired || pool.counts != Counts::default())
-    };
+    let is_used =
+        |pool: &PoolView| pool.is_home() && (!pool.is_retired || pool.counts != Counts::default());
     let pools = view.pools.iter().enumerate().filter(|(_, pool)| is_used(pool));
     pools.map(|(number, pool)| pool_row(view, number, pool)).collect()
 }
@@ -128,7 +127,7 @@ pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
     let row = |database: &super::super::view::DatabaseView,
                member: Option<(&Endpoint, Option<&str>)>| {
         let name = database.name.as_str();
-        let is_its = |pool: usize| view.pools[pool].database == name;
+        let is_its = |pool: usize| view.pools[pool].database == name && !view.pools[pool].is_mirror;
         let is_there = |pool: usize| {
             member.is_none_or(|(endpoint, dbname)| {
                 let its = &view.pools[pool].settings;
@@ -214,7 +213,10 @@ pub(super) fn users(view: &View) -> Vec<Vec<Value>> {
         let servers = view
             .servers
             .iter()
-            .filter(|server| view.pools[server.pool].settings.login.user == name)
+            .filter(|server| {
+                let pool = &view.pools[server.pool];
+                pool.settings.login.user == name && !pool.is_mirror
+            })
             .count();
         let clients =
             view.clients.iter().filter(|client| view.pools[client.pool].user == name).count();

@@ -156,7 +156,7 @@ pub(super) fn rows(view: &View, which: Which) -> Vec<Vec<Value>> {
             sums.entry(database).or_default().all += tally;
         }
     }
-    for pool in view.pools.iter().filter(|pool| pool.home.is_none()) {
+    for pool in view.pools.iter().filter(|pool| pool.is_home()) {
         sums.entry(&pool.database).or_default().add(pool);
     }
     let row = |(database, sum): (&str, Sum)| {
@@ -176,7 +176,7 @@ pub(super) fn rows(view: &View, which: Which) -> Vec<Vec<Value>> {
 pub(super) fn totals(view: &View) -> Vec<Vec<Value>> {
     let mut sum = Sum::default();
     view.past.iter().for_each(|(_, tally)| sum.all += tally);
-    view.pools.iter().filter(|pool| pool.home.is_none()).for_each(|pool| sum.add(pool));
+    view.pools.iter().filter(|pool| pool.is_home()).for_each(|pool| sum.add(pool));
     let names = |name: fn(&Counter) -> &'static str| COUNTERS.iter().map(move |it| name(it).into());
     let totals = names(|it| it.in_list).zip(sum.totals());
     let averages = names(|it| it.average_in_list).zip(sum.averages());

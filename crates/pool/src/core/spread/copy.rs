@@ -4,7 +4,7 @@
 use howdah_route::{Asked, CopyRows, Refusal, RowPlace};
 use howdah_wire::{Frontend, Header, frontend::encode};
 
-use super::super::{Core, route::write_refusal};
+use super::super::{Core, Unsettled, route::write_refusal};
 use crate::{
     Io, Refusal as Goodbye,
     client::ClientState,
@@ -205,7 +205,7 @@ impl Core {
         if let Some(copying) = spread.and_then(|spread| spread.copying.as_mut()) {
             copying.phase = phase;
         }
-        self.unsettled.push(id);
+        self.unsettled.push(Unsettled::Client(id));
     }
 
     /// Sends something to those legs whose servers take rows.

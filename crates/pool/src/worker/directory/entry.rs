@@ -195,6 +195,13 @@ impl PoolEntry {
         }
     }
 
+    /// The pools of its servers, if they have some of their own, and of its mirrors.
+    pub(in crate::worker) fn parts(&self) -> impl Iterator<Item = PoolId> {
+        let clusters = self.spec.clusters.iter();
+        let members = clusters.flat_map(|cluster| cluster.members.iter().map(|member| member.pool));
+        members.chain(self.spec.mirrors.iter().map(|target| target.pool))
+    }
+
     /// Keeps keys that a client's login has shown.
     pub(in crate::worker) fn learn(&self, keys: ScramKeys) {
         *self.client_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);

@@ -100,7 +100,9 @@ impl Directory {
             let Some(entry) = place.and_then(Option::take) else { continue };
             let database = Some(entry.key.database.clone());
             let vacancies = &mut inner.vacancies;
-            *vacancies.past.entry(database).or_default() += &tally;
+            if !entry.key.is_mirror() {
+                *vacancies.past.entry(database).or_default() += &tally;
+            }
             vacancies.unused_since.remove(&id);
             vacancies.leaving.remove(&id);
             vacancies.free.push_back((now, id));

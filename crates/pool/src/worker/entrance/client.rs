@@ -216,7 +216,7 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
             Err(why) => refuse(stream, why),
         };
     }
-    let key = Key { database, user, replication, member: None };
+    let key = Key { database, user, replication, part: None };
     let entered = front.directory.enter(&key, |pool| match pool.spec.gate.is_disabled() {
         true => Err(Rejection::Disabled(key.database.clone())),
         false => pool.clients.try_take().map_err(Rejection::TooMany),
@@ -227,9 +227,16 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
         None => return refuse(stream, Rejection::UnknownDatabase(key.database)),
     };
     if let Some(keys) = admitted.scram_keys {
+        // Who keeps the same secret takes the same keys.
+        for part in pool.parts().filter_map(|part| front.directory.by_id(part)) {
+            part.learn(keys.clone());
+        }
         pool.learn(keys);
     }
     if let Some(secret) = admitted.secret {
+        for part in pool.parts().filter_map(|part| front.directory.by_id(part)) {
+            part.learn_secret(secret.clone());
+        }
         pool.learn_secret(secret);
     }
     let Some(secret) = front.cancel_secret() else { return Progress::Close };

@@ -152,7 +152,7 @@ impl Taker {
         if let Some(from) = from {
             stream.set_peer_address(from);
         }
-        let key = Key { database, user, replication: None, member: None };
+        let key = Key { database, user, replication: None, part: None };
         let directory = &self.control.front.directory;
         let Some(Ok((entry, permits))) =
             directory.enter(&key, |entry| Ok::<_, Infallible>(entry.clients.take()))

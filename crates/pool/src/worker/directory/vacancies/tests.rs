@@ -12,7 +12,7 @@ fn directory(timeouts: &str) -> Directory {
 }
 
 fn key(database: &str) -> Key {
-    Key { database: database.to_owned(), user: "app".to_owned(), replication: None, member: None }
+    Key { database: database.to_owned(), user: "app".to_owned(), replication: None, part: None }
 }
 
 /// A client comes in.

@@ -1,0 +1,87 @@
+//! SHOW MIRRORS: other clusters on which a share of a database's traffic is run, too.
+
+use super::{
+    super::view::{MirrorView, View},
+    Kind::{self, Int4, Int8, Numeric, Text},
+    Value,
+    pools::{host, port},
+};
+use crate::tally::micros;
+
+pub(super) const COLUMNS: &[(&str, Kind)] = &[
+    ("database", Text),
+    ("host", Text),
+    ("port", Int4),
+    ("dbname", Text),
+    ("share", Numeric),
+    ("clients", Int8),
+    ("sv_active", Int4),
+    ("sv_idle", Int4),
+    ("sv_login", Int4),
+    ("xact_count", Int8),
+    ("query_count", Int8),
+    ("query_time", Int8),
+    ("buffered_bytes", Int8),
+    ("mirror_failed", Int8),
+    ("client_failed", Int8),
+    ("failed_differently", Int8),
+    ("error_classes", Text),
+    ("last_error", Text),
+    ("dropped", Int8),
+    ("dropped_full", Int8),
+    ("dropped_large", Int8),
+    ("dropped_unreachable", Int8),
+    ("dropped_timeout", Int8),
+    ("dropped_lost", Int8),
+    ("dropped_cancelled", Int8),
+    ("dropped_left", Int8),
+    ("dropped_bytes", Int8),
+];
+
+pub(super) fn rows(view: &View) -> Vec<Vec<Value>> {
+    view.mirrors.iter().map(row).collect()
+}
+
+fn row(mirror: &MirrorView) -> Vec<Value> {
+    let (report, counts) = (&mirror.report, &mirror.counts);
+    let class = |([first, second], count): &([u8; 2], u64)| {
+        format!("{}{}={count}", char::from(*first), char::from(*second))
+    };
+    let classes = report.classes.iter().map(class).collect::<Vec<_>>().join(" ");
+    let mut row = vec![
+        mirror.database.as_str().into(),
+        host(&mirror.endpoint).into(),
+        port(&mirror.endpoint).into(),
+        mirror.dbname.as_deref().into(),
+        mirror.share.to_string().into(),
+        report.clients.into(),
+        (counts.servers_active + counts.servers_busy).into(),
+        counts.servers_idle.into(),
+        counts.servers_login.into(),
+        report.transactions.into(),
+        mirror.queries.into(),
+        micros(mirror.query_time).into(),
+        report.buffered_bytes.into(),
+        report.mirror_failed.into(),
+        report.client_failed.into(),
+        report.different.into(),
+        classes.into(),
+        report.last_error.clone().into(),
+        report.dropped_in_all().into(),
+    ];
+    row.extend(report.dropped.iter().map(|count| (*count).into()));
+    row.push(report.dropped_bytes.into());
+    row
+}
+
+#[test]
+fn every_reason_has_its_column() {
+    use crate::mirror::Dropped;
+    let names: Vec<_> = COLUMNS.iter().map(|(name, _)| *name).collect();
+    let first = names.iter().position(|name| *name == "dropped").unwrap() + 1;
+    let reasons = Dropped::ALL.map(|why| format!("dropped_{}", why.as_str()));
+    assert_eq!(names[first..first + reasons.len()], reasons);
+    for (at, why) in Dropped::ALL.iter().enumerate() {
+        assert_eq!(*why as usize, at);
+    }
+}
