@@ -98,6 +98,48 @@ def capture(bench):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def mirror(bench):
+    """Throughput, and processor time per transaction of the data-plane threads: alone, with every client mirrored (to
+    another database of the same server), and with a mirror that takes connections and never answers."""
+    bench.server.ask("drop database if exists mirror")
+    bench.server.ask("create database mirror template postgres")
+    silent = socket.create_server(("127.0.0.1", 0), backlog=1000)  # the kernel accepts for it
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="howdah-bench-mirror-"))
+    place = "[[pool.databases.postgres.mirrors]]\nhost = '127.0.0.1'\n"
+    mirrors = {
+        "none": "",
+        "mirrored": f"{place}dbname = 'mirror'\nclient-bytes = 100000\n",
+        "silent": f"{place}port = {silent.getsockname()[1]}\n",
+    }
+    commands = {}
+    for name, more in mirrors.items():
+        file = folder / f"{name}.toml"
+        file.write_text(toml("") + more)
+        commands[name] = [bench.words.howdah, "pool", "-c", file, "--workers", 1]
+    print("| protocol | clients | µs none | mirrored | silent | tps none | mirrored | silent |\n|" + "---|" * 8)
+    for protocol in ["simple", "extended", "prepared"]:
+        for clients in bench.sizes[:2]:
+            each = 1 + max(8, 40_000 // clients)
+            def measure(name):
+                with Pooler(commands[name]) as pooler:
+                    spent = []
+                    for count in (1, 1, each):
+                        if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", protocol):
+                            return complain(name, pooler)
+                        time.sleep(0.5)  # what waits for the mirror is played
+                        spent.append(pooler.thread_nanos("worker-"))
+                    tps = pooler.throughput()
+                return (spent[2] - spent[1] - (spent[1] - spent[0])) / 1000 / ((each - 1) * clients), tps
+            middle = median_by_name(bench, commands, measure)
+            if not all(middle.values()):
+                print(f"| {protocol} | {clients} | failed | | | | | |")
+                continue
+            cells = [f"{middle[name][0]:.2f}" for name in mirrors] + [f"{middle[name][1]:.0f}" for name in mirrors]
+            print(f"| {protocol} | {clients} | {' | '.join(cells)} |", flush=True)
+    silent.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def latency(bench):
     """Latency as 1,000 clients of a full pool see it, from pgbench's log of every transaction."""
     commands = {name: command for name, command in bench.commands(settings(bench.server)).items() if name != "direct"}
@@ -280,4 +322,4 @@ def until_ready(client):
         received += some
 
 
-SECTIONS = {it.__name__: it for it in [transactions, capture, latency, syscalls, instructions, connections, idle, stalled]}
+SECTIONS = {it.__name__: it for it in [transactions, capture, mirror, latency, syscalls, instructions, connections, idle, stalled]}

@@ -3,6 +3,7 @@
 
 mod actors;
 mod hosts;
+mod mirror;
 mod network;
 mod orders;
 mod wire;
@@ -14,11 +15,11 @@ use std::{
     time::Duration,
 };
 
-use self::{hosts::Hosts, network::Link, wire::Wire};
+use self::{hosts::Hosts, mirror::MirrorWorld, network::Link, wire::Wire};
 use super::{backend::Backend, random::Random, script::SimClient};
 use crate::{
-    Check, ClientId, Core, Limit, Mode, Peer, PoolId, PoolSpec, Reserve, Reset, ServerId,
-    ServerRole, Statements, Time, Transfer, WorkerId, cluster::Seen, core::Mutant,
+    Check, ClientId, Core, Limit, MirrorReport, Mode, Peer, PoolId, PoolSpec, Reserve, Reset,
+    ServerId, ServerRole, Statements, Time, Transfer, WorkerId, cluster::Seen, core::Mutant,
 };
 
 const MS: u64 = 1_000_000;
@@ -101,6 +102,8 @@ pub(super) struct World {
     traced: bool,
     /// Several servers behind one database, in some worlds.
     hosts: Option<Hosts>,
+    /// Another cluster that gets the same, in some worlds.
+    mirror: Option<MirrorWorld>,
 }
 
 impl World {
@@ -116,6 +119,7 @@ impl World {
         {
             specs.extend(hosts.specs(&last));
         }
+        let mirror = MirrorWorld::new(seed, &mut specs);
         let mut limits: Vec<_> =
             specs.iter().map(|spec| Arc::clone(&spec.server_limits[0])).collect();
         let all = Limit::new(1 + u32::try_from(random.below(3)).unwrap());
@@ -131,6 +135,10 @@ impl World {
                 let mut core = Core::sharing(WorkerId(number), Arc::clone(&statements));
                 for ((pool, spec), reserve) in (0..).map(PoolId).zip(&specs).zip(&reserves) {
                     let mut spec = spec.clone();
+                    if mirror.as_ref().is_some_and(|mirror| mirror.pool == pool) {
+                        core.set_pool(pool, Arc::new(spec));
+                        continue;
+                    }
                     spec.reserve = (reserve.max() > 0).then(|| Reserve {
                         limits: [Arc::clone(reserve), Arc::clone(&all)].into(),
                         after: Duration::from_millis(30),
@@ -164,6 +172,7 @@ impl World {
             outdates,
             traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
             hosts,
+            mirror,
         };
         for number in 0..2 + world.random.below(4) {
             let number = u32::try_from(number).unwrap();
@@ -198,8 +207,9 @@ impl World {
         self.at(self.now + delay, event);
     }
 
-    /// Runs until nothing more happens, or something happened that must not.
-    pub(super) fn run(mut self) -> Result<(), String> {
+    /// Runs until nothing more happens, or something happened that must not. Gives what was counted of its
+    /// mirror, if it has one.
+    pub(super) fn run(mut self) -> Result<Option<MirrorReport>, String> {
         for _ in 0..EVENTS_MAX {
             let Some(Reverse(key)) = self.queue.pop() else { break };
             self.now = key.0;
@@ -210,12 +220,13 @@ impl World {
                 break;
             }
         }
+        let mirrored = self.check_mirror()?;
         for (client, link) in &self.clients {
             if !link.closed && !client.dismissed && client.waits() {
                 return Err(format!("{} for ever", client.owed()));
             }
         }
-        Ok(())
+        Ok(mirrored)
     }
 
     /// With one seed, the whole dialogue.
@@ -233,11 +244,16 @@ impl World {
         }
         let (all, pools) = self.limits.split_last().expect("one of all together");
         let open = |pool: Option<PoolId>| {
-            let of = |link: &Link| !link.closed && pool.is_none_or(|pool| link.pool == pool);
+            let of = |link: &Link| {
+                let counts = !self.is_mirror(link.pool);
+                !link.closed && pool.map_or(counts, |pool| link.pool == pool)
+            };
             self.backends.iter().filter(|(_, link)| of(link)).count()
         };
         let pools = (0..).map(|pool| Some(PoolId(pool))).zip(pools);
-        let pools = pools.zip(self.reserves.iter().map(|reserve| reserve.max()));
+        let reserves = (0..).map(PoolId).zip(&self.reserves);
+        let reserves = reserves.map(|(pool, it)| if self.is_mirror(pool) { 0 } else { it.max() });
+        let pools = pools.zip(reserves);
         for ((pool, limit), reserve) in pools.chain([((None, all), 0)]) {
             let (open, max) = (open(pool), limit.max());
             if open > (max + reserve) as usize || limit.taken() > max {

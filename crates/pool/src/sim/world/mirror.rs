@@ -5,7 +5,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::World;
-use crate::{Limit, Mirror, MirrorTarget, Mode, PoolId, PoolSpec, sim::random::Random};
+use crate::{
+    Limit, Mirror, MirrorReport, MirrorTarget, Mode, PoolId, PoolSpec, sim::random::Random,
+};
 
 /// A mirror.
 pub(super) struct MirrorWorld {
@@ -28,7 +30,7 @@ impl MirrorWorld {
         spec.server_limits = [Limit::new(1 + u32::try_from(random.below(2)).unwrap())].into();
         (spec.clusters, spec.member, spec.routing) = (Arc::default(), None, None);
         (spec.gate, spec.greeting) = (Arc::default(), Arc::default());
-        let timeout = Duration::from_millis(200 + random.below(2000));
+        let timeout = Duration::from_millis(*random.pick(&[20, 200, 2000]));
         let times = &mut spec.timeouts;
         (times.query_wait, times.query) = (Some(timeout), Some(timeout));
         (times.transaction, times.client_idle) = (Some(timeout), Some(timeout));
@@ -53,13 +55,13 @@ impl World {
         self.mirror.as_ref().is_some_and(|mirror| mirror.pool == pool)
     }
 
-    /// What is kept for a mirror has its bound, and what is run there goes on.
-    pub(super) fn check_mirror(&self) -> Result<(), String> {
-        let Some(MirrorWorld { mirror, buffer_bytes, .. }) = &self.mirror else { return Ok(()) };
+    /// What is kept for a mirror has its bound. Gives what was counted.
+    pub(super) fn check_mirror(&self) -> Result<Option<MirrorReport>, String> {
+        let Some(MirrorWorld { mirror, buffer_bytes, .. }) = &self.mirror else { return Ok(None) };
         let report = mirror.report();
         if report.buffered_bytes > *buffer_bytes as u64 {
             return Err(format!("more waits for the mirror than may: {report:?}"));
         }
-        Ok(())
+        Ok(Some(report))
     }
 }

@@ -73,7 +73,11 @@ impl World {
             Order::Cancel(server) => {
                 self.trace(&format_args!("{worker} cancels {server:?}"), b".");
                 let Some(End::Backend(backend)) = end(self, Peer::Server(server)) else { return };
-                let client = self.acting.expect("somebody wants it");
+                let client = match self.is_mirror(self.backends[backend].1.pool) {
+                    // By the pooler: the time of what it plays there is over.
+                    true => self.backends[backend].0.owner.unwrap_or_default(),
+                    false => self.acting.expect("somebody wants it"),
+                };
                 let server = (worker, server);
                 let at = self.now + 1 + self.random.below(40 * MS);
                 self.at(at, Event::CancelArrives { backend, client, server });
