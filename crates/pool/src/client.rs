@@ -7,7 +7,7 @@ use howdah_route::RoleWish;
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
-    cluster::ServerRole,
+    cluster::{Floors, ServerRole},
     core::Unsettled,
     ids::{ClientId, PoolId, ServerId, WorkerId},
     inlet::Inlet,
@@ -87,6 +87,12 @@ pub(crate) struct Client {
     pub(crate) role: ServerRole,
     /// Of which shard they have to be; `None` for any.
     pub(crate) shard: Option<u32>,
+    /// Whether the primary does as well where no replica has got what the client wrote.
+    pub(crate) may_lead: bool,
+    /// Whether it wants to read what it wrote, from whichever server.
+    pub(crate) minds_writes: bool,
+    /// What it wrote, if it ever did and minds.
+    pub(crate) floors: Option<Box<Floors>>,
     /// Which members would do by what it said when it came.
     pub(crate) own_role: Option<RoleWish>,
     /// Where its requests go, if it has a say in that.
@@ -135,6 +141,9 @@ impl Client {
             roams: false,
             role: ServerRole::default(),
             shard: None,
+            may_lead: false,
+            minds_writes: false,
+            floors: None,
             own_role: login.role.map(RoleWish::from),
             routing: None,
             spread: None,

@@ -20,6 +20,8 @@ mod court;
 mod judge;
 mod lag;
 mod member;
+mod thin;
+mod tide;
 
 use std::{
     sync::{
@@ -33,10 +35,11 @@ use serde::{Deserialize, Serialize};
 
 pub use self::member::{Ban, Member, MemberReport, MemberState};
 pub(crate) use self::{
-    balances::{Balances, Seat},
+    balances::{Balances, Choice, Request, Seat},
     court::Court,
     judge::{Judge, Seen, Standing},
     lag::Track,
+    tide::{Floors, Marks, Question, Tide, end_of_wal},
 };
 use crate::{config::EntryRole, ids::PoolId};
 
@@ -156,6 +159,7 @@ pub struct MemberPlace {
 pub struct ClusterState {
     /// In the order of the settings.
     pub(crate) members: Box<[Arc<Member>]>,
+    pub(crate) tide: Arc<Tide>,
     version: Arc<AtomicU32>,
 }
 
@@ -164,9 +168,11 @@ impl ClusterState {
     /// for `ban`.
     pub fn new(roles: impl IntoIterator<Item = EntryRole>, ban: Duration) -> Arc<Self> {
         let version = Arc::new(AtomicU32::new(1));
-        let member = |role| Arc::new(Member::new(role, ban, Arc::clone(&version)));
+        let tide = Arc::new(Tide::default());
+        let member =
+            |role| Arc::new(Member::new(role, ban, Arc::clone(&tide), Arc::clone(&version)));
         let members = roles.into_iter().map(member).collect();
-        Arc::new(Self { members, version })
+        Arc::new(Self { members, tide, version })
     }
 
     /// Changes with everything that a choice depends on.

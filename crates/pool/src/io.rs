@@ -54,6 +54,12 @@ pub trait Io {
         let _ = pool;
     }
 
+    /// A client has written by a server of this pool, a member of a cluster, and wants to read that wherever it
+    /// reads: how far the primary is has to be asked soon. Not ordered again before it was.
+    fn wrote(&mut self, pool: PoolId) {
+        let _ = pool;
+    }
+
     /// Connect and log in to a server of `pool`, then report [`crate::Core::server_ready`] or
     /// [`crate::Core::server_failed`]. The core has counted it against every limit already, and
     /// paces retries; the worker has the deadline for connecting and logging in.

@@ -52,6 +52,7 @@ mod statements;
 mod tally;
 mod time;
 mod worker;
+mod writes;
 
 pub use client::worker_of_key;
 pub use cluster::{

@@ -26,6 +26,8 @@ pub const METRICS: &[Description] = &[
     QUERIES,
     LOGINS,
     ASSIGNMENTS,
+    READS_KEPT,
+    READS_AWAITED,
     CLIENT_BYTES,
     SERVER_BYTES,
     NOTIFICATIONS,
@@ -83,6 +85,16 @@ const LOGINS: Description =
 const ASSIGNMENTS: Description = Description::counter(
     "howdah_pool_assignments_total",
     "Times that a client was given a server.",
+)
+.labels(POOL);
+const READS_KEPT: Description = Description::counter(
+    "howdah_pool_reads_kept_total",
+    "Reads that went to the primary because no standby had replayed what their client wrote.",
+)
+.labels(POOL);
+const READS_AWAITED: Description = Description::counter(
+    "howdah_pool_reads_awaited_total",
+    "Times that a client waited for a standby to have replayed what it wrote.",
 )
 .labels(POOL);
 const CLIENT_BYTES: Description =
@@ -405,6 +417,8 @@ fn show(registry: &Registry, labels: [(&str, &str); 2], counts: &Counts, more: &
         (&QUERIES, more.queries),
         (&LOGINS, more.logins),
         (&ASSIGNMENTS, more.assignments),
+        (&READS_KEPT, more.reads_kept),
+        (&READS_AWAITED, more.reads_awaited),
         (&CLIENT_BYTES, more.client_bytes),
         (&SERVER_BYTES, more.server_bytes),
         (&NOTIFICATIONS, more.notifications),

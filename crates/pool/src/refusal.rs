@@ -49,6 +49,9 @@ pub enum Refusal {
         /// What it wanted.
         ServerRole,
     ),
+    /// No standby had what it wrote in time, and no other server would do for it.
+    #[error("no standby has replayed in time what this session wrote")]
+    NotReplayed,
     /// Its server is a primary that was replaced.
     #[error("the server is not the primary any more: another one of a newer timeline is")]
     Fenced,
@@ -83,7 +86,7 @@ impl Refusal {
             Self::IdleTransaction => b"25P03",
             Self::ClientIdle => b"57P05",
             Self::TransactionInStatementMode => b"08P01",
-            Self::ServerLost | Self::NoMember(_) => b"08006",
+            Self::ServerLost | Self::NoMember(_) | Self::NotReplayed => b"08006",
             Self::Fenced => b"57P01",
             Self::ServerProtocol(_) => b"08P01",
             Self::ServerLogin { sqlstate, .. } => sqlstate,

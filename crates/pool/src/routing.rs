@@ -268,8 +268,10 @@ impl Routers {
             return at;
         }
         self.editions += 1;
-        let looks =
-            settings.role == RoleWish::Auto || settings.hints.is_some() || settings.shards > 1;
+        let looks = settings.role == RoleWish::Auto
+            || settings.hints.is_some()
+            || settings.shards > 1
+            || settings.read_your_writes;
         let router = Router::new(Arc::clone(settings), CACHE_BYTES);
         let slot = Slot { router, edition: self.editions, looks, homes: 1 };
         let free = self.slots.iter().position(Option::is_none);

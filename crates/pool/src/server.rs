@@ -14,6 +14,7 @@ use crate::{
     put_back::{self, ResettingPortal, Woven},
     settings::{ServerSettings, Setting, Wishes},
     time::Time,
+    writes::Writes,
 };
 
 /// Where a server connection is.
@@ -91,6 +92,8 @@ pub(crate) struct Server {
     pub(crate) holds_back: bool,
     /// The name, its client's, that a prepared DEALLOCATE is about.
     pub(crate) deallocates: Option<Box<[u8]>>,
+    /// What is seen of writes.
+    pub(crate) writes: Writes,
     /// It has not taken all that was sent to it.
     pub(crate) backlogged: bool,
     /// The worker was told to read nothing from it.
@@ -132,6 +135,7 @@ impl Server {
             resetting: None,
             holds_back: false,
             deallocates: None,
+            writes: Writes::Unwatched,
             backlogged: false,
             paused: false,
             permits,

@@ -25,6 +25,8 @@ pub(crate) struct Leg {
 pub(crate) struct Spreading {
     pub(crate) shards: Vec<u32>,
     pub(crate) role: ServerRole,
+    /// Whether the primary does as well where no replica has what the client wrote.
+    pub(crate) may_lead: bool,
     /// What every shard is sent first.
     pub(crate) request: Vec<u8>,
     /// The same, as answers come to it.

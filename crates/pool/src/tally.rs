@@ -32,6 +32,10 @@ pub struct Tally {
     pub binds: u64,
     /// Clients that logged in.
     pub logins: u64,
+    /// Reads that went to the primary because no standby had replayed what their client wrote.
+    pub reads_kept: u64,
+    /// How often a client waited for a standby to have replayed what it wrote.
+    pub reads_awaited: u64,
     /// Notifications for clients, each as often as there are clients that it is for.
     pub notifications: u64,
     /// The same of those that were dropped because a client did not take them in time.
@@ -56,6 +60,8 @@ impl Tally {
             server_parses: self.server_parses.saturating_sub(before.server_parses),
             binds: self.binds.saturating_sub(before.binds),
             logins: self.logins.saturating_sub(before.logins),
+            reads_kept: self.reads_kept.saturating_sub(before.reads_kept),
+            reads_awaited: self.reads_awaited.saturating_sub(before.reads_awaited),
             notifications: self.notifications.saturating_sub(before.notifications),
             notifications_dropped: self
                 .notifications_dropped
@@ -79,6 +85,8 @@ impl AddAssign<&Self> for Tally {
         self.server_parses += other.server_parses;
         self.binds += other.binds;
         self.logins += other.logins;
+        self.reads_kept += other.reads_kept;
+        self.reads_awaited += other.reads_awaited;
         self.notifications += other.notifications;
         self.notifications_dropped += other.notifications_dropped;
         self.notification_gaps += other.notification_gaps;

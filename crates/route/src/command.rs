@@ -22,6 +22,10 @@ pub enum Command {
     SetPrimaryReads(Option<bool>),
     /// `SHOW PRIMARY READS`.
     ShowPrimaryReads,
+    /// `SET READ YOUR WRITES TO 'on'`; none is `DEFAULT`.
+    SetReadYourWrites(Option<bool>),
+    /// `SHOW READ YOUR WRITES`.
+    ShowReadYourWrites,
 }
 
 /// What a command answers: a row, if it is a `SHOW`, and the tag of CommandComplete.
@@ -83,6 +87,7 @@ impl Command {
             Self::ShowShard => Some("shard"),
             Self::ShowServerRole => Some("server role"),
             Self::ShowPrimaryReads => Some("primary reads"),
+            Self::ShowReadYourWrites => Some("read your writes"),
             _ => None,
         }
     }
@@ -94,7 +99,11 @@ impl Command {
             Self::SetShardingKey(_) => "SET SHARDING KEY",
             Self::SetServerRole(_) => "SET SERVER ROLE",
             Self::SetPrimaryReads(_) => "SET PRIMARY READS",
-            Self::ShowShard | Self::ShowServerRole | Self::ShowPrimaryReads => "SELECT 1",
+            Self::SetReadYourWrites(_) => "SET READ YOUR WRITES",
+            Self::ShowShard
+            | Self::ShowServerRole
+            | Self::ShowPrimaryReads
+            | Self::ShowReadYourWrites => "SELECT 1",
         }
     }
 }
@@ -103,7 +112,7 @@ impl Command {
 fn set(rest: &[u8]) -> Option<Result<Command, Refusal>> {
     // Before anything else is looked at: nearly every SET is of another thing.
     let rest = spaces(rest)?;
-    if !matches!(rest.first().map(|byte| byte | 0x20), Some(b's' | b'p')) {
+    if !matches!(rest.first().map(|byte| byte | 0x20), Some(b's' | b'p' | b'r')) {
         return None;
     }
     let value = |rest| values(words(rest, &["to"])?);
@@ -116,8 +125,12 @@ fn set(rest: &[u8]) -> Option<Result<Command, Refusal>> {
     if let Some(rest) = words(rest, &["server", "role"]) {
         return Some(role(single(value(rest)?)?).map(Command::SetServerRole));
     }
+    if let Some(rest) = words(rest, &["read", "your", "writes"]) {
+        let is_on = switch("READ YOUR WRITES", single(value(rest)?)?);
+        return Some(is_on.map(Command::SetReadYourWrites));
+    }
     let rest = words(rest, &["primary", "reads"])?;
-    Some(primary_reads(single(value(rest)?)?).map(Command::SetPrimaryReads))
+    Some(switch("PRIMARY READS", single(value(rest)?)?).map(Command::SetPrimaryReads))
 }
 
 /// Behind `SHOW`.
@@ -128,6 +141,7 @@ fn show(rest: &[u8]) -> Option<Command> {
         b's' if is(&["shard"]) => Some(Command::ShowShard),
         b's' if is(&["server", "role"]) => Some(Command::ShowServerRole),
         b'p' if is(&["primary", "reads"]) => Some(Command::ShowPrimaryReads),
+        b'r' if is(&["read", "your", "writes"]) => Some(Command::ShowReadYourWrites),
         _ => None,
     }
 }
@@ -151,13 +165,13 @@ fn role(value: String) -> Result<Option<RoleWish>, Refusal> {
     wish.map(Some).ok_or(Refusal::Value { what: "SERVER ROLE", value, wanted })
 }
 
-fn primary_reads(value: String) -> Result<Option<bool>, Refusal> {
+fn switch(what: &'static str, value: String) -> Result<Option<bool>, Refusal> {
     let is = |word: &str| value.eq_ignore_ascii_case(word);
     match () {
         () if is("on") => Ok(Some(true)),
         () if is("off") => Ok(Some(false)),
         () if is("default") => Ok(None),
-        () => Err(Refusal::Value { what: "PRIMARY READS", value, wanted: "on, off or default" }),
+        () => Err(Refusal::Value { what, value, wanted: "on, off or default" }),
     }
 }
 
@@ -258,6 +272,9 @@ mod tests {
             ("set primary reads to OFF", Command::SetPrimaryReads(Some(false))),
             ("set primary reads to default", Command::SetPrimaryReads(None)),
             ("show primary reads", Command::ShowPrimaryReads),
+            ("SET READ YOUR WRITES TO 'on'", Command::SetReadYourWrites(Some(true))),
+            ("set read your writes to default;", Command::SetReadYourWrites(None)),
+            ("show read  your writes;", Command::ShowReadYourWrites),
         ];
         for (query, command) in cases {
             assert_eq!(Command::read(query.as_bytes()), Some(Ok(command)), "{query}");
@@ -285,6 +302,8 @@ mod tests {
             "set shard to '1', '2'",
             "set search_path to 'a'",
             "setshard to '1'",
+            "set read your own writes to 'on'",
+            "set role to 'primary'",
             "show shards",
             "show shard 1",
             "show server_version",
@@ -304,6 +323,7 @@ mod tests {
             "set shard to x",
             "set server role to 'leader'",
             "set primary reads to 'maybe'",
+            "set read your writes to 'always'",
         ] {
             assert!(matches!(Command::read(query.as_bytes()), Some(Err(_))), "{query}");
         }

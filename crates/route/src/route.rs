@@ -15,6 +15,9 @@ pub struct Route {
     pub shards: Shards,
     /// To which server of each.
     pub role: Role,
+    /// Whether the primary does as well where no replica has got what the client wrote; not where the client, the
+    /// settings or a hint say `replica`.
+    pub may_lead: bool,
     /// Why its text needs the primary; none if it only reads, or has not been looked at.
     pub why: Option<Cause>,
     /// It is nothing but a `BEGIN`, and may be kept until the next request tells where it goes: see

@@ -63,6 +63,8 @@ pub struct Said {
     pub role: Option<RoleWish>,
     /// By `SET PRIMARY READS`.
     pub primary_reads: Option<bool>,
+    /// By `SET READ YOUR WRITES`.
+    pub read_your_writes: Option<bool>,
     /// By `SET SHARD` or `SET SHARDING KEY`.
     pub shard: Option<u32>,
 }
@@ -167,11 +169,12 @@ impl Session {
             _ if settings.shards == 1 => Shards::One(0),
             _ => Shards::Any,
         };
+        let may_lead = self.may_lead(settings, &none);
         let role = match self.said_role(settings, &none) {
             RoleWish::Auto => Role::Any,
             _ => self.role_for(settings, &none, None),
         };
-        Route { shards, role, why: None, is_begin: false }
+        Route { shards, role, may_lead, why: None, is_begin: false }
     }
 
     /// Whether it depends on its text where a request goes, once there is no server linked.
@@ -180,6 +183,11 @@ impl Session {
         settings.hints.is_some()
             || self.said_role(settings, &Hints::default()) == RoleWish::Auto
             || (self.said.shard.is_none() && settings.asks_statements())
+    }
+
+    /// Whether a server that has not got what the client wrote does not do for it.
+    pub fn reads_own_writes(&self, router: &Router) -> bool {
+        self.said.read_your_writes.unwrap_or(router.settings.read_your_writes)
     }
 
     /// A ParameterStatus that the client has been sent: some decide how its texts are to be read. Until
@@ -296,7 +304,10 @@ impl Session {
         let tag = command.tag();
         let shows = matches!(
             command,
-            Command::ShowShard | Command::ShowServerRole | Command::ShowPrimaryReads
+            Command::ShowShard
+                | Command::ShowServerRole
+                | Command::ShowPrimaryReads
+                | Command::ShowReadYourWrites
         );
         if !shows && (self.link.is_some() || self.begun.is_some()) {
             return Err(Refusal::TooLate { tag, in_session_mode: self.is_in_session_mode() });
@@ -313,6 +324,7 @@ impl Session {
             }
             Command::SetServerRole(wish) => self.said.role = *wish,
             Command::SetPrimaryReads(on) => self.said.primary_reads = *on,
+            Command::SetReadYourWrites(on) => self.said.read_your_writes = *on,
             Command::ShowShard => {
                 let shard = self.link.map(|link| link.shard).or(self.said.shard);
                 let text = shard.map_or("unset".to_owned(), |shard| shard.to_string());
@@ -324,6 +336,10 @@ impl Session {
             }
             Command::ShowPrimaryReads => {
                 let on = self.said.primary_reads.unwrap_or(settings.primary_reads);
+                row = Some(if on { "on" } else { "off" }.to_owned());
+            }
+            Command::ShowReadYourWrites => {
+                let on = self.reads_own_writes(router);
                 row = Some(if on { "on" } else { "off" }.to_owned());
             }
         }
@@ -383,7 +399,8 @@ impl Session {
             Some(shard) if role_is_known => {
                 self.last_is_said = true;
                 let role = self.role_for(settings, hints, None);
-                Ok(Some(Route { shards: Shards::One(shard), role, why: None, is_begin: false }))
+                let (shards, may_lead) = (Shards::One(shard), self.may_lead(settings, hints));
+                Ok(Some(Route { shards, role, may_lead, why: None, is_begin: false }))
             }
             None if role_is_known && !settings.asks_statements() => {
                 self.last_is_said = false;
@@ -392,7 +409,8 @@ impl Session {
                     None => by_default(settings),
                 };
                 let role = self.role_for(settings, hints, None);
-                Ok(Some(Route { shards, role, why: None, is_begin: false }))
+                let may_lead = self.may_lead(settings, hints);
+                Ok(Some(Route { shards, role, may_lead, why: None, is_begin: false }))
             }
             _ => Ok(None),
         }
@@ -427,7 +445,8 @@ impl Session {
             why => why,
         };
         let role = self.role_for(settings, hints, Some(why));
-        Route { shards, role, why, is_begin: plan.is_begin }
+        let may_lead = self.may_lead(settings, hints);
+        Route { shards, role, may_lead, why, is_begin: plan.is_begin }
     }
 
     /// Where a statement goes by itself.
@@ -491,6 +510,12 @@ impl Session {
             Some(Role::Primary) => Role::Primary,
             _ => role,
         }
+    }
+
+    /// Whether the primary does for a request that goes to a replica, if it comes to that: nobody has said that
+    /// it has to be a replica.
+    fn may_lead(&self, settings: &Settings, hints: &Hints) -> bool {
+        self.said_role(settings, hints) != RoleWish::Replica
     }
 
     /// The shard that the client has said, for this request or until it says another.

@@ -14,6 +14,8 @@ pub struct Settings {
     pub role: RoleWish,
     /// Whether reads that are routed automatically may go to the primary, too.
     pub primary_reads: bool,
+    /// Whether sessions that do not say read what they wrote, from whichever server.
+    pub read_your_writes: bool,
     /// How many shards there are, at least one.
     pub shards: u32,
     /// Which key is on which shard, if there are keys.
@@ -38,6 +40,7 @@ impl Default for Settings {
         Self {
             role: RoleWish::Any,
             primary_reads: true,
+            read_your_writes: false,
             shards: 1,
             map: None,
             tables: Tables::default(),

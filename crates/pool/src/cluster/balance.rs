@@ -10,7 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Cluster, ServerRole, Strategy,
+    Cluster, Question, ServerRole, Strategy,
     member::{ANY, PRIMARY, REPLICA},
 };
 use crate::{
@@ -36,6 +36,23 @@ pub(crate) struct Balance {
     random: u64,
     speeds: Box<[Speed]>,
     now: Time,
+}
+
+/// What a client wants of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) role: ServerRole,
+    /// By which question a standby has to have replayed all; 0 for none.
+    pub(crate) floor: Question,
+    /// Whether the primary does as well where no standby has.
+    pub(crate) may_lead: bool,
+}
+
+impl From<ServerRole> for Wanted {
+    /// Of a client that wrote nothing.
+    fn from(role: ServerRole) -> Self {
+        Self { role, floor: Question::default(), may_lead: false }
+    }
 }
 
 /// How fast a member is, and how much of its weight it has had.
@@ -122,10 +139,40 @@ impl Balance {
         }
     }
 
+    /// The same of who wrote: members that have that.
+    fn members_with(&self, wanted: Wanted) -> u64 {
+        let members = self.members_for(wanted.role);
+        if wanted.floor == Question::default() || wanted.role == ServerRole::Primary {
+            return members;
+        }
+        let has_it = |at: &usize| self.cluster.members[*at].state.replayed() >= wanted.floor;
+        let standbys = members & !self.primary;
+        let standbys = bits(standbys).filter(has_it).fold(0, |all, at| all | 1 << at);
+        match wanted.role {
+            ServerRole::Any => standbys | members & self.primary,
+            ServerRole::PreferReplica if standbys == 0 => self.primary,
+            ServerRole::Replica if standbys == 0 && wanted.may_lead => self.primary,
+            _ => standbys,
+        }
+    }
+
+    /// Whether there are standbys that would do, and none has what the client wrote.
+    pub(crate) fn standbys_lack(&self, wanted: Wanted) -> bool {
+        let standbys = |members: u64| members & !self.primary;
+        wanted.role != ServerRole::Primary
+            && standbys(self.members_for(wanted.role)) != 0
+            && standbys(self.members_with(wanted)) == 0
+    }
+
+    /// Whether a member is the one to write to.
+    pub(crate) fn is_primary(&self, member: usize) -> bool {
+        self.primary & 1 << member != 0
+    }
+
     /// Whether a member would do.
-    pub(crate) fn suits(&mut self, member: usize, role: ServerRole) -> bool {
+    pub(crate) fn suits(&mut self, member: usize, wanted: Wanted) -> bool {
         self.refresh();
-        self.members_for(role) & 1 << member != 0
+        self.members_with(wanted) & 1 << member != 0
     }
 
     /// The pool of the member that the next client of a role gets, where nothing but whose turn it is has
@@ -148,13 +195,15 @@ impl Balance {
     #[inline]
     pub(crate) fn choose(
         &mut self,
-        role: ServerRole,
+        wanted: impl Into<Wanted>,
         load: impl Fn(usize) -> u64,
     ) -> Option<usize> {
         self.refresh();
-        let mut members = self.members_for(role);
-        if members == 0 {
-            members = self.last_resort(role);
+        let wanted = wanted.into();
+        let mut members = self.members_with(wanted);
+        if members == 0 && self.members_for(wanted.role) == 0 {
+            self.last_resort(wanted.role);
+            members = self.members_with(wanted);
         }
         if members & self.warming != 0 {
             members = self.with_warming(members);
@@ -167,12 +216,11 @@ impl Balance {
 
     /// When all replicas are banned, none is.
     #[cold]
-    fn last_resort(&mut self, role: ServerRole) -> u64 {
+    fn last_resort(&mut self, role: ServerRole) {
         if role != ServerRole::Primary {
             self.cluster.state.unban_all();
             self.refresh();
         }
-        self.members_for(role)
     }
 
     /// Leaves members out that are back for a short while, the more rarely the longer it is.

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Cluster, ServerRole, balance::Balance};
+use super::{
+    Cluster, Floors, ServerRole,
+    balance::{Balance, Wanted},
+};
 use crate::{
     ids::{PoolId, WorkerId},
     tally::Tally,
@@ -23,6 +26,38 @@ pub(crate) struct Balances {
 pub(crate) struct Seat {
     pub(crate) shard: usize,
     pub(crate) member: usize,
+}
+
+/// What a client wants of the servers of several shards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) role: ServerRole,
+    /// Of which shard they have to be; `None` for any.
+    pub(crate) shard: Option<u32>,
+    /// What it wrote, if it minds.
+    pub(crate) floors: Option<&'a Floors>,
+    /// Whether the primary does as well where no standby has that.
+    pub(crate) may_lead: bool,
+}
+
+impl Request<'_> {
+    fn of_shard(&self, shard: usize) -> Wanted {
+        let floor = self.floors.map(|floors| floors.of(shard)).unwrap_or_default();
+        Wanted { role: self.role, floor, may_lead: self.may_lead }
+    }
+}
+
+/// The pool of the member that was chosen for a client that wrote, if one would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// It is one of those that it would get if it had written nothing.
+    Plain(PoolId),
+    /// It is the primary, because no standby has what it wrote.
+    Kept(PoolId),
+    /// No standby has what it wrote, and no other will do.
+    Awaited,
+    /// None.
+    Nobody,
 }
 
 impl Balances {
@@ -67,10 +102,10 @@ impl Balances {
     }
 
     /// Whether a member would do.
-    pub(crate) fn suits(&mut self, seat: Seat, role: ServerRole, shard: Option<u32>) -> bool {
-        let is_there = shard.is_none_or(|wanted| usize::try_from(wanted) == Ok(seat.shard));
+    pub(crate) fn suits(&mut self, seat: Seat, request: &Request<'_>) -> bool {
+        let is_there = request.shard.is_none_or(|wanted| usize::try_from(wanted) == Ok(seat.shard));
         let balance = self.shards.get_mut(seat.shard).filter(|_| is_there);
-        balance.is_some_and(|balance| balance.suits(seat.member, role))
+        balance.is_some_and(|balance| balance.suits(seat.member, request.of_shard(seat.shard)))
     }
 
     /// The pool of the member that the next client of a role gets, where nothing but whose turn it is has
@@ -91,25 +126,35 @@ impl Balances {
 
     /// The pool of the member that the next client of a role gets; `None` if none would do. `load` tells how
     /// much the servers of a pool have to do here.
-    pub(crate) fn choose(
-        &mut self,
-        role: ServerRole,
-        shard: Option<u32>,
-        load: impl Fn(PoolId) -> u64,
-    ) -> Option<PoolId> {
+    pub(crate) fn choose(&mut self, request: &Request<'_>, load: impl Fn(PoolId) -> u64) -> Choice {
         let count = self.shards.len();
-        let (first, tries) = match shard {
-            Some(shard) => (usize::try_from(shard).ok()?, 1),
+        let (first, tries) = match request.shard.map(usize::try_from) {
+            Some(Ok(shard)) => (shard, 1),
+            Some(Err(_)) => return Choice::Nobody,
             None => (self.next(), count),
         };
         // Any shard will do: the next that has a member that would.
-        (0..tries).find_map(|more| {
+        let mut none = Choice::Nobody;
+        for more in 0..tries {
             let at = if tries == 1 { first } else { (first + more) % count };
-            let balance = self.shards.get_mut(at)?;
-            let cluster = Arc::clone(&balance.cluster);
-            let chosen = balance.choose(role, |member| load(cluster.members[member].pool));
-            chosen.map(|member| cluster.members[member].pool)
-        })
+            let Some(balance) = self.shards.get_mut(at) else { continue };
+            let (cluster, wanted) = (Arc::clone(&balance.cluster), request.of_shard(at));
+            let chosen = balance.choose(wanted, |member| load(cluster.members[member].pool));
+            let is_behind = request.floors.is_some() && balance.standbys_lack(wanted);
+            match chosen {
+                Some(member) => {
+                    let pool = cluster.members[member].pool;
+                    let is_kept = is_behind && balance.is_primary(member);
+                    return if is_kept { Choice::Kept(pool) } else { Choice::Plain(pool) };
+                }
+                None if is_behind => {
+                    cluster.state.tide.await_more();
+                    none = Choice::Awaited;
+                }
+                None => {}
+            }
+        }
+        none
     }
 
     /// The shard whose turn it is.

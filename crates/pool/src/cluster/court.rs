@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use super::{ClusterState, Judge, MemberState, Seen, Standing, Track};
+use super::{ClusterState, Judge, Marks, MemberState, Question, Seen, Standing, Track};
 use crate::{
     config::{ClusterPool, EntryRole},
     time::Time,
@@ -17,6 +17,7 @@ pub(crate) struct Court {
     lag_max_bytes: Option<NonZeroU64>,
     judge: Judge,
     track: Track,
+    marks: Marks,
 }
 
 impl Court {
@@ -29,17 +30,32 @@ impl Court {
             lag_max_bytes: settings.lag_max_bytes,
             judge: Judge::new(cluster.servers.len(), settings.primary_return),
             track: Track::default(),
+            marks: Marks::default(),
         }
     }
 
-    /// Takes what a server said of itself, when it was asked after so many doubts. Gives whether it
+    /// Takes what a server said of itself, when it was asked this after so many doubts. Gives whether it
     /// still holds.
-    pub(crate) fn heard(&mut self, server: usize, doubts: u32, seen: &Seen, now: Time) -> bool {
+    pub(crate) fn heard(
+        &mut self,
+        server: usize,
+        (question, doubts): (Question, u32),
+        seen: &Seen,
+        now: Time,
+    ) -> bool {
         self.judge.hear(server, Some(seen.clone()), now);
         let standings = self.standings(now);
         if standings[server] == Standing::Primary && !seen.is_in_recovery {
             self.track.note(server, seen.lsn, now);
+            if let Some(inserted) = seen.inserted {
+                let of = (server, seen.timeline);
+                self.marks.note(of, question, inserted, &self.state.tide);
+            }
         }
+        let replayed = match seen.is_in_recovery {
+            true => self.marks.replayed(seen.timeline, seen.lsn),
+            false => Question::default(),
+        };
         let behind = self.track.behind(seen.lsn, now).filter(|_| seen.is_in_recovery);
         let lags = behind.is_some_and(|(bytes, time)| {
             self.lag_max_bytes.is_some_and(|most| bytes > most.get())
@@ -51,6 +67,7 @@ impl Court {
             lag_bytes: behind.map(|(bytes, _)| bytes),
             lag: behind.map(|(_, time)| time),
             lags,
+            replayed,
         };
         // The others first: there are never two to write to.
         self.tell_others(server, &standings);

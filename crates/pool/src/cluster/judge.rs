@@ -43,10 +43,12 @@ impl Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) is_in_recovery: bool,
-    /// Of a primary.
+    /// Of a primary; of a standby that of what it replays, 0 if it was not asked or does not say.
     pub(crate) timeline: u32,
     /// How far it has written, or replayed.
     pub(crate) lsn: u64,
+    /// Of a primary: where the WAL ends that it has inserted, flushed or not; `None` if it was not asked.
+    pub(crate) inserted: Option<u64>,
     /// When its postmaster started: whether it is the same that was asked before.
     pub(crate) started: String,
     /// Whether it streams WAL from somebody.
@@ -174,12 +176,12 @@ mod tests {
 
     fn primary(timeline: u32, started: &str) -> Option<Seen> {
         let (lsn, started) = (0, started.to_owned());
-        Some(Seen { is_in_recovery: false, timeline, lsn, started, streams: false })
+        Some(Seen { is_in_recovery: false, timeline, lsn, inserted: None, started, streams: false })
     }
 
     fn standby(streams: bool) -> Option<Seen> {
         let (timeline, lsn, started) = (0, 0, "s".to_owned());
-        Some(Seen { is_in_recovery: true, timeline, lsn, started, streams })
+        Some(Seen { is_in_recovery: true, timeline, lsn, inserted: None, started, streams })
     }
 
     fn words(judge: &mut Judge, now: u64) -> String {

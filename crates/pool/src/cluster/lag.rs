@@ -4,9 +4,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use super::thin::thin;
 use crate::time::Time;
 
-/// Places that are remembered: at a check a second, ten minutes.
+/// Places that are remembered. Before there are more, those that are long ago get fewer.
 const PLACES_MAX: usize = 600;
 
 /// Where the primary was.
@@ -27,8 +28,8 @@ impl Track {
         if self.places.back().is_none_or(|(_, last)| *last < lsn) {
             self.places.push_back((now, lsn));
         }
-        if self.places.len() > PLACES_MAX {
-            self.places.pop_front();
+        if self.places.len() >= PLACES_MAX {
+            thin(&mut self.places, PLACES_MAX, |(at, _)| at.0);
         }
     }
 
@@ -54,6 +55,12 @@ fn a_standby_is_as_late_as_the_first_place_that_it_has_not_reached() {
     assert_eq!(track.behind(300, at(60)), Some((0, seconds(0))), "nothing was written since");
     assert_eq!(track.behind(250, at(5)), Some((50, seconds(1))));
     assert_eq!(track.behind(100, at(5)), Some((200, seconds(3))));
+    // Asked often and for long, it still knows of an hour ago.
+    for second in 5..40_000 {
+        track.note(0, 300 + second, at(second));
+    }
+    let (_, lag) = track.behind(36_300, at(40_000)).unwrap();
+    assert!((3500..=4000).contains(&lag.as_secs()), "{lag:?}");
     track.note(1, 310, at(6));
     assert_eq!(track.behind(300, at(7)), Some((10, seconds(1))), "it is another primary");
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::Standing;
+use super::{Question, Standing, Tide};
 use crate::{config::EntryRole, time::Time};
 
 /// For whom a member would do: bits of what is published.
@@ -31,6 +31,10 @@ pub struct Member {
     epoch: AtomicU32,
     /// When its last ban ended, in nanoseconds; 0 for never.
     warm_from: AtomicU64,
+    /// Of a standby: it has replayed what the primary had at this question.
+    replayed: AtomicU64,
+    /// Of its cluster.
+    pub(crate) tide: Arc<Tide>,
     version: Arc<AtomicU32>,
     inner: Mutex<Inner>,
 }
@@ -72,6 +76,8 @@ pub struct MemberState {
     pub lag: Option<Duration>,
     /// Whether that is more than may be.
     pub lags: bool,
+    /// Of a standby: it has replayed what the primary had at this question.
+    pub(crate) replayed: Question,
 }
 
 /// What is told of a member.
@@ -88,7 +94,12 @@ pub struct MemberReport {
 }
 
 impl Member {
-    pub(super) fn new(said: EntryRole, ban: Duration, version: Arc<AtomicU32>) -> Self {
+    pub(super) fn new(
+        said: EntryRole,
+        ban: Duration,
+        tide: Arc<Tide>,
+        version: Arc<AtomicU32>,
+    ) -> Self {
         let standing = match said {
             EntryRole::Auto => Standing::Unknown,
             EntryRole::Primary => Standing::Primary,
@@ -104,13 +115,20 @@ impl Member {
         };
         let fit = AtomicU8::new(inner.fit(said));
         let (epoch, warm_from) = (AtomicU32::new(0), AtomicU64::new(0));
-        Self { said, ban, fit, epoch, warm_from, version, inner: Mutex::new(inner) }
+        let (replayed, inner) = (AtomicU64::new(0), Mutex::new(inner));
+        Self { said, ban, fit, epoch, warm_from, replayed, tide, version, inner }
     }
 
     /// For whom it would do.
     #[inline]
     pub(super) fn fit(&self) -> u8 {
         self.fit.load(Ordering::Acquire)
+    }
+
+    /// The last question by which it has replayed all that the primary had.
+    #[inline]
+    pub(crate) fn replayed(&self) -> Question {
+        Question::numbered(self.replayed.load(Ordering::Acquire))
     }
 
     /// Whether nobody may go on there.
@@ -140,6 +158,8 @@ impl Member {
     /// Has workers choose by what is known now. The lock is held until both are written, so that no
     /// older knowledge is published after newer.
     fn publish(&self, inner: &Inner) {
+        // First: who finds that it would do finds how far it is.
+        self.replayed.store(inner.state.replayed.number(), Ordering::Release);
         let fit = inner.fit(self.said);
         if self.fit.swap(fit, Ordering::Release) != fit {
             self.version.fetch_add(1, Ordering::Release);
@@ -160,6 +180,7 @@ impl Member {
         let mut inner = self.inner();
         inner.doubts += 1;
         inner.is_doubted = true;
+        inner.state.replayed = Question::default();
         self.publish(&inner);
     }
 
@@ -284,6 +305,8 @@ impl Member {
 impl Inner {
     fn fails(&mut self, now: Time, ban: Duration, reason: &str) {
         (self.is_down, self.is_doubted) = (true, true);
+        // What is there next may have been made anew of an older copy.
+        self.state.replayed = Question::default();
         let is_banned = self.ban.as_ref().is_some_and(|ban| ban.until > now);
         if self.standing == Standing::Replica && !is_banned {
             let since = self.ban.as_ref().map_or(now, |ban| ban.since);
@@ -316,7 +339,7 @@ mod tests {
 
     fn member(said: EntryRole) -> (Member, Arc<AtomicU32>) {
         let version = Arc::new(AtomicU32::new(1));
-        (Member::new(said, BAN, Arc::clone(&version)), version)
+        (Member::new(said, BAN, Arc::default(), Arc::clone(&version)), version)
     }
 
     fn at(seconds: u64) -> Time {

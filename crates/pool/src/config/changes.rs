@@ -159,7 +159,9 @@ by_fields! {
         auth_user, auth_dbname, auth_query, parameters, servers, cluster, routing, sharding, shards,
         mirrors,
     }
-    Routing => Routing { primary_reads, hints, hint_names, reading_functions, writing_functions }
+    Routing => Routing {
+        primary_reads, read_your_writes, hints, hint_names, reading_functions, writing_functions,
+    }
     Hints => Hints { shard, key, role }
     Sharding => Sharding { key, tables, default, text_order }
     ClusterSettings => ClusterSettings {

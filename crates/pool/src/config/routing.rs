@@ -14,6 +14,8 @@ use super::{Database, ServerEntry};
 pub struct Routing {
     /// Whether reads that are routed automatically may go to the primary, too.
     pub primary_reads: bool,
+    /// Whether a client that wrote gets no standby that has not replayed that.
+    pub read_your_writes: bool,
     /// Whether hints in comments are looked for.
     pub hints: bool,
     /// By which words they are known.
@@ -28,6 +30,7 @@ impl Default for Routing {
     fn default() -> Self {
         Self {
             primary_reads: true,
+            read_your_writes: false,
             hints: false,
             hint_names: Hints::default(),
             reading_functions: Vec::new(),
@@ -178,6 +181,7 @@ impl Database {
         let settings = Settings {
             role: self.cluster.role,
             primary_reads: routing.primary_reads,
+            read_your_writes: routing.read_your_writes,
             shards,
             map: self.map(shards)?,
             tables: self.sharding.tables.0.iter().map(table).collect(),

@@ -70,6 +70,8 @@ pub struct MemberView {
     pub transactions: u64,
     /// Requests in all its pools.
     pub queries: u64,
+    /// Reads that came to it because no standby had what their client wrote.
+    pub reads_kept: u64,
 }
 
 /// A database that has a name of its own, or that somebody has used.

@@ -10,7 +10,7 @@ use super::{Core, Mutant};
 use crate::{
     Io, ServerRole,
     client::{Client, ClientState},
-    cluster::Seat,
+    cluster::{Choice, Request, Seat},
     ids::{ClientId, PoolId, ServerId},
     login::ServerFailure,
     pool::Pool,
@@ -22,6 +22,12 @@ use crate::{
 
 /// After so long a client that waits for one member is given to another that has a server to spare.
 const MOVED_AFTER: Duration = Duration::from_millis(100);
+
+/// What a client wants of a server.
+fn request(client: &Client) -> Request<'_> {
+    let Client { role, shard, may_lead, .. } = *client;
+    Request { role, shard, floors: client.floors.as_deref(), may_lead }
+}
 
 impl Core {
     /// Has other servers of its cluster serve a client from its next transaction on; one that waits or
@@ -64,9 +70,50 @@ impl Core {
     /// has no choice.
     pub(super) fn aim(&mut self, id: ClientId) -> Option<PoolId> {
         let client = self.clients.get(id).filter(|client| client.roams)?;
-        let chosen = self.choose(client.home, client.role, client.shard);
+        let chosen = match client.floors.is_none() {
+            true => self.choose(client.home, client.role, client.shard),
+            false => self.choose_with_writes(id),
+        };
         self.clients.get_mut(id)?.pool = chosen;
         Some(chosen)
+    }
+
+    /// The same for a client that wrote, and is to read that.
+    #[cold]
+    pub(super) fn choose_with_writes(&mut self, id: ClientId) -> PoolId {
+        let client = self.clients.get(id).expect("whoever chooses is there");
+        let home = client.home;
+        let pool = self.pools[home.index()].as_mut();
+        let Some(mut balance) = pool.and_then(|pool| pool.balance.take()) else { return home };
+        let load = |pool: PoolId| self.pools[pool.index()].as_ref().map_or(0, Pool::load);
+        let choice = balance.choose(&request(client), load);
+        self.pool(home).balance = Some(balance);
+        match choice {
+            Choice::Plain(pool) if self.has_pool(pool) => pool,
+            Choice::Kept(pool) if self.has_pool(pool) => {
+                self.pool(pool).tally.reads_kept += 1;
+                pool
+            }
+            Choice::Awaited => {
+                self.pool(home).tally.reads_awaited += 1;
+                home
+            }
+            _ => home,
+        }
+    }
+
+    /// A client's transaction at a member is over, and wrote or may have: its reads are to follow.
+    #[cold]
+    pub(super) fn follow_writes(&mut self, id: ClientId, pool: PoolId, io: &mut dyn Io) {
+        let spec = self.pools[pool.index()].as_ref().map(|pool| &pool.spec);
+        let Some(member) = spec.and_then(|spec| spec.member.as_ref()) else { return };
+        let (floor, is_first) = member.state.tide.rise();
+        if let Some(client) = self.clients.get_mut(id).filter(|client| client.minds_writes) {
+            client.floors.get_or_insert_default().rise(member.shard, floor);
+        }
+        if is_first {
+            io.wrote(pool);
+        }
     }
 
     /// The pool of the member that a client of a role gets next, of a shard or of any; its home if none
@@ -93,9 +140,13 @@ impl Core {
     ) -> Option<PoolId> {
         let mut balance = self.pools[home.index()].as_mut()?.balance.take()?;
         let load = |pool: PoolId| self.pools[pool.index()].as_ref().map_or(0, Pool::load);
-        let chosen = balance.choose(role, shard, load);
+        let request = Request { role, shard, floors: None, may_lead: false };
+        let chosen = balance.choose(&request, load);
         self.pool(home).balance = Some(balance);
-        chosen.filter(|pool| self.has_pool(*pool))
+        match chosen {
+            Choice::Plain(pool) if self.has_pool(pool) => Some(pool),
+            _ => None,
+        }
     }
 
     /// A server has ended by itself, or says what it should not.
@@ -217,15 +268,17 @@ impl Core {
     /// Whether a client that waits at a member, or at its home, waits on there.
     fn stays(&mut self, home: PoolId, seat: Option<Seat>, id: ClientId) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
-        let (role, shard, waited) = (client.role, client.shard, self.now.since(client.since));
+        let waited = self.now.since(client.since);
         let Some(seat) = seat else { return false };
-        let Some(mut balance) = self.pool(home).balance.take() else { return true };
-        let suits = balance.suits(seat, role, shard);
+        let pool = self.pools[home.index()].as_mut();
+        let Some(mut balance) = pool.and_then(|pool| pool.balance.take()) else { return true };
+        let request = request(client);
+        let suits = balance.suits(seat, &request);
         let has_better = waited >= MOVED_AFTER && {
             let others: Vec<_> = balance.seats().filter(|(other, _)| *other != seat).collect();
             others.into_iter().any(|(other, pool)| {
                 let pool = self.pools[pool.index()].as_ref();
-                balance.suits(other, role, shard)
+                balance.suits(other, &request)
                     && pool.is_some_and(|it| !it.idle.is_empty() && it.waiting.is_empty())
             })
         };

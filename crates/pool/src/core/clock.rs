@@ -7,7 +7,7 @@ use howdah_wire::backend::{Severity, encode};
 
 use super::Core;
 use crate::{
-    Io,
+    Io, ServerRole,
     client::ClientState,
     ids::{ClientId, PoolId},
     refusal::Refusal,
@@ -89,7 +89,13 @@ impl Core {
                 let limit = timeouts.query_wait.filter(|_| !pool.spec.gate.is_paused());
                 match pool.failover_wait().filter(|_| !pool.spec.gate.is_paused()) {
                     Some(wait) if limit.is_none_or(|limit| wait < limit) => {
-                        (Some(wait), Refusal::NoMember(client.role))
+                        let is_behind =
+                            client.floors.is_some() && client.role != ServerRole::Primary;
+                        let refusal = match is_behind && client.pool == client.home {
+                            true => Refusal::NotReplayed,
+                            false => Refusal::NoMember(client.role),
+                        };
+                        (Some(wait), refusal)
                     }
                     _ => (limit, Refusal::QueryWait),
                 }

@@ -35,7 +35,7 @@ impl Roads<'_> {
             encode::query(&mut request, sql).map_err(|_| Refusal::Keyless(Keyless::Unreadable))
         };
         let settings = self.slot.router.settings();
-        let role = route.role.into();
+        let (role, may_lead) = (route.role.into(), route.may_lead);
         let (shards, asked, copy) = match route.shards {
             Shards::Many { shards, how } => match query(sql) {
                 Ok(()) => (shards, vec![Asked::Query(how)], None),
@@ -58,7 +58,16 @@ impl Roads<'_> {
             Shards::Any | Shards::One(_) => return Way::Server,
         };
         let text_by_byte = settings.text_by_byte;
-        Way::Spread(Box::new(Spreading { shards, role, request, asked, copy, bytes, text_by_byte }))
+        Way::Spread(Box::new(Spreading {
+            shards,
+            role,
+            may_lead,
+            request,
+            asked,
+            copy,
+            bytes,
+            text_by_byte,
+        }))
     }
 
     /// A batch of the extended protocol for several shards, up to its Sync. Each Execute is preceded by a
@@ -85,6 +94,7 @@ impl Roads<'_> {
         Way::Spread(Box::new(Spreading {
             shards: shards.clone(),
             role: route.role.into(),
+            may_lead: route.may_lead,
             request,
             asked,
             copy: None,

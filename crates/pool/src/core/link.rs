@@ -28,6 +28,7 @@ use crate::{
     settings::{ServerSettings, is_settable},
     spec::Mode,
     time::Time,
+    writes::Writes,
 };
 
 /// A server on its way from one worker to another: everything known of it but its socket.
@@ -54,7 +55,10 @@ impl Core {
         let now = self.now;
         let mut pool_id = client.pool;
         if client.roams && !is_queued {
-            pool_id = self.choose(client.home, client.role, client.shard);
+            pool_id = match client.floors.is_none() {
+                true => self.choose(client.home, client.role, client.shard),
+                false => self.choose_with_writes(id),
+            };
             self.clients.get_mut(id)?.pool = pool_id;
         }
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
@@ -71,6 +75,7 @@ impl Core {
         let client = self.clients.get_mut(id)?;
         let server = self.servers.get_mut(server_id).expect("idle servers exist");
         server.link(id, self.now);
+        server.writes = Writes::watched_if(client.minds_writes);
         client.state = ClientState::Linked(server_id);
         client.since = self.now;
         client.cancel_due = false;
@@ -222,9 +227,13 @@ impl Core {
                 server.state = ServerState::Cleaning;
                 server.since = self.now;
                 server.reset_due = resets;
+                let wrote = server.writes == Writes::Seen;
                 let may_pause = client.paused || client.backlogged || client.must_wait();
                 let is_paused = server.paused;
                 let is_clean = server.dirt.is_none() && !resets && !server.copying_in;
+                if wrote {
+                    self.follow_writes(client_id, pool_id, io);
+                }
                 if may_pause {
                     self.update_pause(Peer::Client(client_id), io);
                 }

@@ -39,6 +39,8 @@ pub struct Migrant {
     pub role: Option<RoleWish>,
     /// Where its requests go, by what it has said since.
     pub said: Said,
+    /// The shards that it wrote on, if it minds whether it reads that.
+    pub wrote: Vec<u32>,
     /// The channels that it listens to.
     pub channels: Vec<Channel>,
 }
@@ -71,6 +73,7 @@ impl Core {
             unnamed: client.statements.unnamed,
             role: client.own_role,
             said: client.routing.map(|routing| routing.session.said()).unwrap_or_default(),
+            wrote: client.floors.iter().flat_map(|floors| floors.shards()).collect(),
             channels: client.listens.iter().flat_map(|it| it.committed()).cloned().collect(),
         };
         Some((client.home, migrant))
@@ -98,6 +101,7 @@ impl Core {
             unnamed,
             role,
             said,
+            wrote,
             channels,
         } = migrant;
         // It has a key already, so nothing random is needed for one.
@@ -118,6 +122,7 @@ impl Core {
         }
         client.statements.set_unnamed(&unnamed, is_plain(sql_of(&unnamed)));
         self.resume(&mut client, said);
+        self.remember_writes(&mut client, &wrote);
         if !channels.is_empty() {
             client.listens.get_or_insert_default().restore(channels.into_iter());
         }
@@ -146,6 +151,19 @@ impl Core {
         routing.session.resume(&slot.router, said);
         routing.has_commands = has_commands;
         client.routing = Some(Box::new(routing));
+    }
+
+    /// What it wrote where it came from is there by now: as good as if it had written it just now.
+    fn remember_writes(&self, client: &mut Client, shards: &[u32]) {
+        let pool = self.pools[client.home.index()].as_ref();
+        let clusters = pool.map_or(&[][..], |pool| &pool.spec.clusters);
+        for shard in shards.iter().copied() {
+            let cluster = usize::try_from(shard).ok().and_then(|at| clusters.get(at));
+            let Some(cluster) = cluster else { continue };
+            let floor = cluster.state.tide.rise_some_time();
+            client.minds_writes = true;
+            client.floors.get_or_insert_default().rise(shard, floor);
+        }
     }
 
     /// Takes a client out of the tables.

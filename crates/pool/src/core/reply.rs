@@ -8,6 +8,7 @@ use howdah_wire::{
 
 use crate::{
     client::{Client, Syncing},
+    cluster::ServerRole,
     dirt::{Dirt, SetKind},
     gather::Gather,
     owed::{Audience, Request, Undo, UnnamedBefore},
@@ -18,6 +19,7 @@ use crate::{
     statements::Statements,
     tally::Tally,
     time::Time,
+    writes::Writes,
 };
 
 /// What becomes of a message.
@@ -156,16 +158,26 @@ impl Listener<'_> {
                 false
             }
             (_, Request::Query(_)) => false,
-            (Backend::FunctionCallResponse, Request::Function) => false,
+            (Backend::FunctionCallResponse, Request::Function) => {
+                self.in_doubt();
+                false
+            }
             (Backend::ParseComplete, Request::Parse(_) | Request::ParseAgain(_)) => {
                 self.server.settings.setter_prepared |=
                     matches!(audience, Audience::Settings | Audience::PutBack);
                 true
             }
+            (Backend::PortalSuspended, Request::Execute) => {
+                let role = self.client.as_ref().map_or(ServerRole::Primary, |client| client.role);
+                if self.server.writes.is_watched() {
+                    self.server.writes.note_suspended(role);
+                }
+                true
+            }
             (Backend::BindComplete, Request::Bind(_))
             | (Backend::CloseComplete, Request::Close(_))
             | (Backend::RowDescription | Backend::NoData, Request::Describe(_))
-            | (Backend::EmptyQueryResponse | Backend::PortalSuspended, Request::Execute) => true,
+            | (Backend::EmptyQueryResponse, Request::Execute) => true,
             (Backend::ParameterDescription, Request::Describe(_)) => false,
             (Backend::CopyOutResponse | Backend::CopyBothResponse, Request::Execute) => false,
             _ => return Reply::Unexpected,
@@ -174,6 +186,13 @@ impl Listener<'_> {
             self.server.owed.pop();
         }
         if audience == Audience::Client { Reply::Forward } else { Reply::Swallow }
+    }
+
+    /// What was done says nothing of writes.
+    fn in_doubt(&mut self) {
+        if self.server.writes.is_watched() {
+            self.server.writes = Writes::Seen;
+        }
     }
 
     /// A request of the client's is answered.
@@ -218,6 +237,10 @@ impl Listener<'_> {
         let Some(front) = server.owed.front() else { return };
         if !matches!(front.audience, Audience::Client | Audience::Cleaning) {
             return;
+        }
+        if server.writes.is_watched() {
+            let role = self.client.as_ref().map_or(ServerRole::Primary, |client| client.role);
+            server.writes.note(tag, role);
         }
         match tag {
             b"SET" => {
@@ -326,6 +349,8 @@ impl Listener<'_> {
             Audience::Cleaning | Audience::Listens => return Reply::Break(Refusal::ServerLost),
             Audience::Client | Audience::Pooler | Audience::PutBack => {}
         }
+        // A procedure may have committed something before it failed.
+        self.in_doubt();
         if self.server.status == TransactionStatus::InTransaction {
             // ReadyForQuery will say so too; what a client sends before that is judged by it already.
             self.server.status = TransactionStatus::Failed;

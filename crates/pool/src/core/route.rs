@@ -200,13 +200,17 @@ impl Roads<'_> {
 
     /// The client's routing, which it has from now on.
     pub(super) fn routing<'c>(&self, client: &'c mut Client) -> &'c mut Routing {
-        let Client { routing, own_role, wishes, .. } = client;
+        let Client { routing, own_role, wishes, minds_writes, floors, .. } = client;
         let routing = routing.get_or_insert_with(|| {
             let greeting = self.home.greeting.known();
             let role = *own_role;
             Box::new(Routing::new(self.home.hold, self.seed, role, wishes, greeting.as_deref()))
         });
         routing.follow(self.slot.edition);
+        *minds_writes = routing.session.reads_own_writes(&self.slot.router);
+        if !*minds_writes {
+            *floors = None;
+        }
         routing
     }
 
@@ -222,7 +226,7 @@ impl Roads<'_> {
             }
             Shards::Many { .. } | Shards::Copy(_) => return Way::Refused(SPREAD),
         };
-        client.role = route.role.into();
+        (client.role, client.may_lead) = (route.role.into(), route.may_lead);
         if let Some(routing) = &mut client.routing {
             routing.looked_at = bytes;
             routing.only_asks = false;
@@ -281,7 +285,8 @@ pub(super) fn both(one: Route, other: Route) -> Result<Route, Refusal> {
         }
         _ => return Err(SPREAD),
     };
-    Ok(Route { shards, role, why: one.why.or(other.why), is_begin: false })
+    let may_lead = one.may_lead && other.may_lead;
+    Ok(Route { shards, role, may_lead, why: one.why.or(other.why), is_begin: false })
 }
 
 /// The answer to a command that came as a query string, without ReadyForQuery.

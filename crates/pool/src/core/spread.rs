@@ -98,7 +98,9 @@ impl Core {
         leg.statements = parent.statements.clone();
         leg.state = ClientState::Idle;
         leg.roams = true;
-        leg.role = spread.what.role;
+        (leg.role, leg.may_lead) = (spread.what.role, spread.what.may_lead);
+        leg.minds_writes = parent.minds_writes;
+        leg.floors.clone_from(&parent.floors);
         leg.shard = Some(spread.what.shards[place]);
         leg.part = Part::Leg(Leg { parent: id, place });
         leg.came = self.now;
@@ -173,10 +175,14 @@ impl Core {
             let Some(leg) = spread.and_then(|spread| spread.legs[place]) else { continue };
             match self.clients.get(leg) {
                 Some(client) if client.state == ClientState::Idle => {
-                    let statements = self.remove_client(leg).map(|client| client.statements);
+                    let leg = self.remove_client(leg);
+                    let (statements, floors) = leg.map(|leg| (leg.statements, leg.floors)).unzip();
                     let Some(parent) = self.clients.get_mut(id) else { return };
                     let Some(spread) = &mut parent.spread else { return };
                     spread.legs[place] = None;
+                    if let Some(floors) = floors.flatten() {
+                        parent.floors.get_or_insert_default().rise_to(&floors);
+                    }
                     // What it has prepared, it has prepared everywhere.
                     if let Some(statements) = statements.filter(|_| place == 0) {
                         parent.statements = statements;

@@ -7,6 +7,7 @@ mod hand_over;
 mod listen;
 mod mirror;
 mod outdated;
+mod own_writes;
 mod release;
 mod routing;
 mod settings;
@@ -42,6 +43,8 @@ struct Recorder {
     /// Channels that clients want to hear of, and do not any more.
     listens: Vec<(ClientId, Vec<Channel>)>,
     unlistens: Vec<(ClientId, Option<Vec<Channel>>)>,
+    /// Where somebody wrote, each time that the primary has to be asked for it.
+    wrote: Vec<PoolId>,
 }
 
 impl Io for Recorder {
@@ -82,6 +85,10 @@ impl Io for Recorder {
 
     fn unlisten(&mut self, client: ClientId, _: PoolId, channels: Option<Vec<Channel>>) {
         self.unlistens.push((client, channels));
+    }
+
+    fn wrote(&mut self, pool: PoolId) {
+        self.wrote.push(pool);
     }
 
     fn want_server(&mut self, _: PoolId) {

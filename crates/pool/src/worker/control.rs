@@ -507,6 +507,7 @@ fn members(
                 counts: Counts::default(),
                 transactions: 0,
                 queries: 0,
+                reads_kept: 0,
             };
             for (entry, pool) in entries.iter().zip(pools) {
                 let place = entry.spec.member.as_ref();
@@ -514,6 +515,7 @@ fn members(
                     view.counts += &pool.counts;
                     view.transactions += pool.tally.transactions;
                     view.queries += pool.tally.queries;
+                    view.reads_kept += pool.tally.reads_kept;
                 }
             }
             views.push(view);

@@ -529,6 +529,12 @@ impl Worker {
                         watched.ask_now();
                     }
                 }
+                Some(Order::Mark(pool)) => {
+                    let entry = self.front.directory.by_id(pool);
+                    for watched in entry.iter().flat_map(|entry| &entry.watched) {
+                        watched.ask_primary();
+                    }
+                }
                 Some(Order::Listen { client, home, channels, again }) => {
                     let ear = (self.number, client);
                     self.ask_hub(home, Request::Listen { ear, home, channels, again });

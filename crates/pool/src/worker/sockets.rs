@@ -23,6 +23,8 @@ pub(super) enum Order {
     Cancel(ServerId, PoolId, CancelKey),
     /// Have the servers of a cluster be asked how they are, of which this is a member.
     Ask(PoolId),
+    /// Have its primary be asked how far it is.
+    Mark(PoolId),
     /// Have a client hear of channels; again, if it did in another process.
     Listen {
         client: ClientId,
@@ -340,6 +342,10 @@ impl Io for Sockets {
 
     fn doubted(&mut self, pool: PoolId) {
         self.orders.push_back(Order::Ask(pool));
+    }
+
+    fn wrote(&mut self, pool: PoolId) {
+        self.orders.push_back(Order::Mark(pool));
     }
 
     fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey) {

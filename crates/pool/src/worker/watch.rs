@@ -4,6 +4,9 @@
 //! server, and limits are not to keep us from knowing. It asks at once when a worker's connection has
 //! ended, and often while there is no primary. What it learns changes a few bits that workers look at
 //! when they choose, and a letter tells them when somebody may wait for that.
+//!
+//! While clients read what they wrote, the primary is asked soon after each write, and then each standby that has
+//! not replayed as much, more and more rarely the longer it does not get on.
 
 mod addresses;
 mod probe;
@@ -31,7 +34,7 @@ use super::{
 };
 use crate::{
     ClusterState, Member, Time,
-    cluster::{Court, Seen, Standing},
+    cluster::{Court, Question, Seen, Standing},
     config::{ClusterPool, EntryRole},
 };
 
@@ -40,6 +43,10 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// Between two checks, however often one is wished for.
 const APART: Duration = Duration::from_millis(20);
+
+/// While a standby does not get on that somebody wants to read at, it is asked half as often each time, down to this
+/// many times.
+const FRUITLESS_MAX: u32 = 8;
 
 /// Checks in a row that may be made so soon.
 const ROUNDS_MAX: u32 = 3000;
@@ -66,7 +73,7 @@ pub(super) struct Watched {
     /// How often somebody wished for a check.
     wishes: AtomicU32,
     /// Of its threads.
-    wakers: Mutex<Vec<Waker>>,
+    wakers: Mutex<Vec<Option<Waker>>>,
     has_begun: AtomicBool,
     is_over: AtomicBool,
     /// Version of what workers were told last.
@@ -89,7 +96,7 @@ impl Watched {
             court: Mutex::new(court),
             contradicts: (0..servers).map(|_| AtomicBool::new(false)).collect(),
             wishes: AtomicU32::new(0),
-            wakers: Mutex::default(),
+            wakers: Mutex::new((0..servers).map(|_| None).collect()),
             has_begun: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             told_log: Mutex::new(vec![""; servers]),
@@ -111,8 +118,30 @@ impl Watched {
     /// Has all of its servers be asked at once: one that ended may have a successor among the others.
     pub(super) fn ask_now(&self) {
         self.wishes.fetch_add(1, Ordering::Release);
-        let wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        wakers.iter().for_each(Waker::wake);
+        self.wakers().iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Somebody has written who wants to read that: has the primary be asked how far it is.
+    pub(super) fn ask_primary(&self) {
+        self.wake(Member::may_write);
+    }
+
+    /// Has those look whether they are to ask that are about such members.
+    fn wake(&self, is_it: impl Fn(&Member) -> bool) {
+        let members = self.state.members.iter();
+        for (waker, _) in self.wakers().iter().zip(members).filter(|(_, member)| is_it(member)) {
+            waker.iter().for_each(Waker::wake);
+        }
+    }
+
+    fn wakers(&self) -> MutexGuard<'_, Vec<Option<Waker>>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an answer of a server is wanted for somebody who reads what it wrote.
+    fn is_wanted(&self, member: &Member) -> bool {
+        let tide = &self.state.tide;
+        if member.may_write() { tide.is_due() } else { tide.rises_above(member.replayed()) }
     }
 
     /// Those of its servers that are called so, by host or by host and port.
@@ -138,9 +167,9 @@ impl Watched {
     }
 
     /// Takes what a server says of itself. Gives whether it still holds.
-    fn heard(&self, server: usize, doubts: u32, seen: &Seen, now: Time) -> bool {
+    fn heard(&self, server: usize, asked: (Question, u32), seen: &Seen, now: Time) -> bool {
         let (mut court, mut told) = (self.court(), self.told());
-        let holds = court.heard(server, doubts, seen, now);
+        let holds = court.heard(server, asked, seen, now);
         self.tell_log(&mut told);
         if self.cluster.servers[server].role != EntryRole::Auto {
             self.contradict(server, seen);
@@ -226,12 +255,13 @@ fn watch(
     let settings = &watched.cluster.settings;
     let member = &watched.state.members[server];
     match probe.waker() {
-        Ok(waker) => watched.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker),
+        Ok(waker) => watched.wakers()[server] = Some(waker),
         Err(error) => tracing::warn!(%error, "a server is asked at its times only"),
     }
     let (mut attempt, mut rounds, mut addresses) = (0, 0, Addresses::default());
     let endpoint = &watched.cluster.servers[server].endpoint;
     let mut kept: Option<Arc<PoolEntry>> = None;
+    let mut fruitless = 0;
     let is_over = || front.is_over() || watched.is_over.load(Ordering::Relaxed);
     while !is_over() {
         let wishes = watched.wishes.load(Ordering::Acquire);
@@ -249,8 +279,13 @@ fn watch(
         };
         let entry = kept.take().filter(is_current);
         let entry = entry.or_else(|| front.directory.checker(watched, server, attempt));
+        let tide = &watched.state.tide;
+        if member.may_write() {
+            tide.asks_primary();
+        }
+        let (question, replayed) = (Question::ask(), member.replayed());
         let result = match &entry {
-            Some(entry) => probe.ask(entry, front, deadline),
+            Some(entry) => probe.ask(entry, front, deadline, tide.is_used()),
             None => Err(ProbeError::NoUser),
         };
         let now = front.now();
@@ -258,7 +293,7 @@ fn watch(
         match result {
             Ok(seen) => {
                 kept.clone_from(&entry);
-                if !watched.heard(server, doubts, &seen, now) {
+                if !watched.heard(server, (question, doubts), &seen, now) {
                     pause = APART;
                 }
             }
@@ -277,6 +312,15 @@ fn watch(
         if watched.told.swap(version, Ordering::Relaxed) != version {
             mailboxes.iter().for_each(|mailbox| mailbox.send(Mail::ClustersTurned));
         }
+        let gets_on = member.replayed() > replayed;
+        if gets_on && tide.take_awaited() {
+            mailboxes.iter().for_each(|mailbox| mailbox.send(Mail::ClustersTurned));
+        }
+        if member.may_write() {
+            watched.wake(|other| !other.may_write() && watched.is_wanted(other));
+        }
+        let waits_on = !gets_on && !member.may_write() && watched.is_wanted(member);
+        fruitless = if waits_on { (fruitless + 1).min(FRUITLESS_MAX) } else { 0 };
         // Where there is none for long, there may be none at all: standbys only.
         rounds = if watched.has_primary() { 0 } else { rounds + 1 };
         if (1..ROUNDS_MAX).contains(&rounds) && entry.is_some() {
@@ -286,7 +330,11 @@ fn watch(
         let mut is_wished = false;
         while !is_over() {
             is_wished |= watched.wishes.load(Ordering::Acquire) != wishes;
-            let until = asked + if is_wished { APART.min(pause) } else { pause };
+            let until = match () {
+                () if is_wished => asked + APART.min(pause),
+                () if watched.is_wanted(member) => asked + pause.min(APART * (1 << fruitless)),
+                () => asked + pause,
+            };
             if Instant::now() >= until {
                 break;
             }

@@ -17,6 +17,7 @@ mod hba;
 mod limits;
 mod listen;
 mod mirror;
+mod own_writes;
 mod pgbouncer_ini;
 mod pgcat_toml;
 mod places;

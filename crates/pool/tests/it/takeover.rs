@@ -187,7 +187,7 @@ fn a_client_keeps_its_role_and_its_shard() {
     said.send(b'P', b"role\0show server role\0\0\0");
     said.send(b'S', b"");
     said.until(b'Z');
-    for command in ["set shard to 1", "set primary reads to off"] {
+    for command in ["set shard to 1", "set primary reads to off", "set read your writes to on"] {
         said.query(command);
         said.until(b'Z');
     }
@@ -201,6 +201,7 @@ fn a_client_keeps_its_role_and_its_shard() {
     execute(&mut said, "role");
     assert_eq!(row(&mut said), "primary");
     assert_eq!(ask(&mut said, "show primary reads"), "off");
+    assert_eq!(ask(&mut said, "show read your writes"), "on");
     assert_eq!(ask(&mut said, "show shard"), "1");
     assert_eq!(ask(&mut said, "select current_database()"), "postgres");
     said.query("set shard to 0");
@@ -291,7 +292,7 @@ fn a_new_process_that_dies_leaves_the_old_one_serving() {
     let mut clients: Vec<_> = (0..5).map(|_| Raw::log_in(line.stage.address())).collect();
     let ports = line.ports();
     assert_eq!(ports.len(), 5);
-    let hello = [&b"howdah pool takeover"[..], &[0, 4]].concat();
+    let hello = [&b"howdah pool takeover"[..], &[0, 5]].concat();
     let dies_after = |what: &[u8], answer: usize| {
         let mut socket = UnixStream::connect(line.folder.path().join("takeover")).unwrap();
         socket.write_all(what).unwrap();

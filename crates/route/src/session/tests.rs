@@ -263,3 +263,23 @@ fn without_tables_the_default_counts() {
         }
     }
 }
+
+#[test]
+fn only_who_asks_for_a_replica_has_to_have_one() {
+    let settings = Settings { role: RoleWish::Auto, primary_reads: false, ..Settings::default() };
+    let mut client = Client::new(settings.clone());
+    let read = client.route("select 1").expect("it goes somewhere");
+    assert_eq!((read.role, read.may_lead), (Replica, true));
+    client.answer("SET SERVER ROLE TO 'replica'").expect("a command");
+    let read = client.route("select 1").expect("it goes somewhere");
+    assert_eq!((read.role, read.may_lead), (Replica, false));
+    // Whether it minds is its own business, or that of the settings.
+    let shown = |client: &mut Client| client.answer("SHOW READ YOUR WRITES").expect("a command");
+    assert_eq!(shown(&mut client), "read your writes = off: SELECT 1");
+    let mut client = Client::new(Settings { read_your_writes: true, ..settings });
+    assert_eq!(shown(&mut client), "read your writes = on: SELECT 1");
+    let set = client.answer("set read your writes to off").expect("a command");
+    assert_eq!(set, "SET READ YOUR WRITES");
+    assert_eq!(shown(&mut client), "read your writes = off: SELECT 1");
+    assert_eq!(client.session.said().read_your_writes, Some(false));
+}

@@ -27,6 +27,7 @@ pub(super) const MEMBERS: &[(&str, Kind)] = &[
     ("lag_bytes", Int8),
     ("lag_us", Int8),
     ("shard", Int4),
+    ("reads_kept", Int8),
 ];
 
 pub(super) const BANS: &[(&str, Kind)] = &[
@@ -62,6 +63,7 @@ pub(super) fn members(view: &View) -> Vec<Vec<Value>> {
             found.lag_bytes.into(),
             found.lag.map(micros).into(),
             member.shard.into(),
+            member.reads_kept.into(),
         ]
     };
     view.members.iter().map(row).collect()

@@ -14,7 +14,7 @@ use super::{End, Event, MS, World};
 use crate::{
     Cluster, ClusterMember, ClusterState, MemberPlace, PoolId, PoolSpec, ServerRole, Strategy,
     Time,
-    cluster::{Court, Seen},
+    cluster::{Court, Question, Seen},
     config::{ClusterPool, ClusterServer, ClusterSettings, EntryRole},
     sim::random::Random,
 };
@@ -152,6 +152,7 @@ impl World {
             is_in_recovery: host.is_in_recovery,
             timeline: if host.is_in_recovery { 0 } else { host.timeline },
             lsn: self.now,
+            inserted: None,
             started: host.starts.to_string(),
             streams: host.streams,
         });
@@ -164,7 +165,9 @@ impl World {
         let Some(hosts) = &mut self.hosts else { return };
         let now = Time(self.now);
         match seen {
-            Some(seen) => drop(hosts.court.heard(number, doubts, &seen, now)),
+            Some(seen) => {
+                let _ = hosts.court.heard(number, (Question::default(), doubts), &seen, now);
+            }
             None => drop(hosts.court.unheard(number, "silence", now)),
         }
         for (host, member) in hosts.hosts.iter_mut().zip(&hosts.state.members) {

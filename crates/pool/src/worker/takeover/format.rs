@@ -10,6 +10,7 @@
 //! statements: list of (name: text, what follows it in a Parse: text), unnamed statement: text,
 //! role: text (empty: none), said role: text (empty: none),
 //! said primary reads: u8 (0: nothing, 1: off, 2: on), said shard: u32 (0xffffffff: none),
+//! said read your writes: u8 (as primary reads), shards that it wrote on and minds: list of u32,
 //! channels that it listens to: list of texts
 //! ```
 
@@ -21,7 +22,7 @@ use howdah_wire::startup::{CancelKey, ProtocolVersion};
 use crate::{Migrant, Setting};
 
 /// Version of all this. Processes of different versions do not take over from one another.
-pub(super) const VERSION: u16 = 4;
+pub(super) const VERSION: u16 = 5;
 
 /// What a new process begins with; behind it comes the version.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
@@ -87,9 +88,11 @@ impl Traveller {
         for role in [migrant.role, migrant.said.role] {
             text(&mut out, role.map_or("", RoleWish::as_str).as_bytes());
         }
-        let primary_reads = migrant.said.primary_reads;
-        out.push(primary_reads.map_or(0, |is_on| 1 + u8::from(is_on)));
+        switch(&mut out, migrant.said.primary_reads);
         out.extend_from_slice(&migrant.said.shard.unwrap_or(NO_SHARD).to_be_bytes());
+        switch(&mut out, migrant.said.read_your_writes);
+        count(&mut out, migrant.wrote.len());
+        migrant.wrote.iter().for_each(|shard| out.extend_from_slice(&shard.to_be_bytes()));
         count(&mut out, migrant.channels.len());
         migrant.channels.iter().for_each(|channel| text(&mut out, channel));
         out
@@ -110,14 +113,11 @@ impl Traveller {
         let statements = from.list(|from| Some((from.text()?.to_vec(), from.text()?.to_vec())))?;
         let unnamed = from.text()?.to_vec();
         let (role, said_role) = (from.role()?, from.role()?);
-        let primary_reads = match from.array()? {
-            [0] => None,
-            [1] => Some(false),
-            [2] => Some(true),
-            _ => return None,
-        };
+        let primary_reads = from.switch()?;
         let shard = Some(u32::from_be_bytes(from.array()?)).filter(|shard| *shard != NO_SHARD);
-        let said = Said { role: said_role, primary_reads, shard };
+        let read_your_writes = from.switch()?;
+        let said = Said { role: said_role, primary_reads, read_your_writes, shard };
+        let wrote = from.list(|from| Some(u32::from_be_bytes(from.array()?)))?;
         let channels = from.list(|from| Some(from.text()?.into()))?;
         let migrant = Migrant {
             version,
@@ -129,6 +129,7 @@ impl Traveller {
             unnamed,
             role,
             said,
+            wrote,
             channels,
         };
         from.0.is_empty().then_some(Self { id, database, user, from: address, migrant })
@@ -175,6 +176,11 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+/// What is on, off or not said.
+fn switch(out: &mut Vec<u8>, is_on: Option<bool>) {
+    out.push(is_on.map_or(0, |is_on| 1 + u8::from(is_on)));
+}
+
 /// A length. One that does not fit belongs to a frame that is too long to be sent.
 fn count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
@@ -202,6 +208,16 @@ impl<'a> Reader<'a> {
 
     fn string(&mut self) -> Option<String> {
         String::from_utf8(self.text()?.to_vec()).ok()
+    }
+
+    /// What is on, off or not said.
+    fn switch(&mut self) -> Option<Option<bool>> {
+        match self.array()? {
+            [0] => Some(None),
+            [1] => Some(Some(false)),
+            [2] => Some(Some(true)),
+            _ => None,
+        }
     }
 
     /// A role by its word, or none.
@@ -240,7 +256,13 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         statements: vec![(b"s1".to_vec(), b"select $1\0\0\x01\0\0\0\x17".to_vec())],
         unnamed: b"select 2\0\0\0".to_vec(),
         role: Some(RoleWish::PreferReplica),
-        said: Said { role: Some(RoleWish::Auto), primary_reads: Some(false), shard: Some(3) },
+        said: Said {
+            role: Some(RoleWish::Auto),
+            primary_reads: Some(false),
+            read_your_writes: Some(true),
+            shard: Some(3),
+        },
+        wrote: vec![0, 3],
         channels: vec![b"news"[..].into(), b"a b"[..].into()],
     };
     let traveller = Traveller {

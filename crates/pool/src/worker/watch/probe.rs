@@ -7,7 +7,7 @@ use howdah_wire::{Frame, backend::Message, frontend::encode};
 
 use crate::{
     ServerId,
-    cluster::Seen,
+    cluster::{Seen, end_of_wal},
     worker::{
         directory::PoolEntry,
         entrance::{Entrance, Progress, ServerEntrance},
@@ -18,13 +18,33 @@ use crate::{
 /// What is asked. The timeline is that of the file which is written now: the control file's is the last
 /// checkpoint's, which comes some time after a promotion. Who may not see statistics of others sees of a
 /// WAL receiver that it is there, which is enough.
-const QUESTION: &[u8] = b"SELECT pg_catalog.pg_is_in_recovery(), \
-    CASE WHEN pg_catalog.pg_is_in_recovery() THEN '0' ELSE pg_catalog.substr(\
-    pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
-    pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() \
-    THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END, '0/0'), \
-    pg_catalog.pg_postmaster_start_time(), \
-    (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_wal_receiver WHERE pid IS NOT NULL)";
+macro_rules! question {
+    () => {
+        "SELECT pg_catalog.pg_is_in_recovery(), \
+         CASE WHEN pg_catalog.pg_is_in_recovery() THEN '0' ELSE pg_catalog.substr(\
+         pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
+         pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() \
+         THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END, '0/0'), \
+         pg_catalog.pg_postmaster_start_time(), \
+         (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_wal_receiver WHERE pid IS NOT NULL)"
+    };
+}
+
+const QUESTION: &str = question!();
+
+/// The same where clients read what they wrote. Behind it: where the next record would be, and how long pages
+/// of WAL are; of a standby the timeline of what it receives, which only members of `pg_read_all_stats` see, or
+/// else that of the last it has made sure of, which is a while behind after a promotion.
+const QUESTION_OF_MARKS: &str = concat!(
+    question!(),
+    ", CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0') END, \
+     pg_catalog.current_setting('wal_block_size'), \
+     CASE WHEN pg_catalog.pg_is_in_recovery() THEN COALESCE(\
+     (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver), \
+     (SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
+     FROM pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery())) END"
+);
 
 /// Longest message of an answer.
 const MESSAGE_BYTES_MAX: u32 = 64 << 10;
@@ -115,17 +135,19 @@ impl Probe {
         entry: &Arc<PoolEntry>,
         front: &Front,
         deadline: Instant,
+        for_marks: bool,
     ) -> Result<Seen, ProbeError> {
+        let question = if for_marks { QUESTION_OF_MARKS } else { QUESTION };
         let kept = self.line.take().filter(|line| Arc::ptr_eq(&line.entry, entry));
         if let Some(mut line) = kept {
             // A connection that is gone says only that the one it led to is.
-            if let Ok(seen) = line.ask(&mut self.poller, deadline) {
+            if let Ok(seen) = line.ask(&mut self.poller, question, deadline) {
                 self.line = Some(line);
                 return Ok(seen);
             }
         }
         let mut line = log_in(&mut self.poller, entry, front, deadline)?;
-        let seen = line.ask(&mut self.poller, deadline)?;
+        let seen = line.ask(&mut self.poller, question, deadline)?;
         self.line = Some(line);
         Ok(seen)
     }
@@ -182,10 +204,15 @@ fn wait(poller: &mut Poller, deadline: Instant) -> Result<(), ProbeError> {
 }
 
 impl Line {
-    fn ask(&mut self, poller: &mut Poller, deadline: Instant) -> Result<Seen, ProbeError> {
+    fn ask(
+        &mut self,
+        poller: &mut Poller,
+        text: &str,
+        deadline: Instant,
+    ) -> Result<Seen, ProbeError> {
         let mut question = Vec::new();
         let no_question = |_| ProbeError::Refused("the question cannot be asked".to_owned());
-        encode::query(&mut question, QUESTION).map_err(no_question)?;
+        encode::query(&mut question, text.as_bytes()).map_err(no_question)?;
         let mut sent = 0;
         while sent < question.len() {
             let taken = self.stream.send(&question[sent..])?;
@@ -249,26 +276,45 @@ impl Line {
 
 fn seen(row: &[String]) -> Result<Seen, ProbeError> {
     let read = || {
-        let [recovery, timeline, lsn, started, receivers] = row else { return None };
-        Some(Seen {
-            is_in_recovery: recovery == "t",
+        let ([recovery, timeline, lsn, started, receivers], marks) = row.split_first_chunk()?;
+        let is_in_recovery = recovery == "t";
+        let mut seen = Seen {
+            is_in_recovery,
             timeline: u32::from_str_radix(timeline, 16).ok()?,
             // A standby that has replayed nothing yet does not know.
             lsn: lsn.parse().unwrap_or(0),
+            inserted: None,
             started: started.clone(),
             streams: receivers != "0",
-        })
+        };
+        match marks {
+            [] => {}
+            [_, _, timeline] if is_in_recovery => seen.timeline = timeline.parse().unwrap_or(0),
+            [next, page_bytes, _] => {
+                seen.inserted = Some(end_of_wal(next.parse().ok()?, page_bytes.parse().ok()?));
+            }
+            _ => return None,
+        }
+        Some(seen)
     };
     read().ok_or_else(|| ProbeError::Refused(format!("the answer is not understood: {row:?}")))
 }
 
 #[test]
 fn an_answer_is_read() {
-    let row = |cells: [&str; 5]| cells.map(str::to_owned);
-    let primary = seen(&row(["f", "0000000A", "50331968", "2026-01-01 00:00:00+00", "0"])).unwrap();
-    assert_eq!((primary.timeline, primary.lsn), (10, 50_331_968));
-    assert!(!primary.is_in_recovery && !primary.streams);
-    let standby = seen(&row(["t", "0", "", "x", "1"])).unwrap();
-    assert!(standby.is_in_recovery && standby.streams);
-    assert!(seen(&row(["f", "x", "1", "", "0"])).is_err() && seen(&[]).is_err());
+    let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
+    let primary = ["f", "0000000A", "50331968", "2026-01-01 00:00:00+00", "0"];
+    let read = seen(&row(&primary)).unwrap();
+    assert_eq!((read.timeline, read.lsn, read.inserted), (10, 50_331_968, None));
+    assert!(!read.is_in_recovery && !read.streams);
+    let standby = ["t", "0", "", "x", "1"];
+    let read = seen(&row(&standby)).unwrap();
+    assert!(read.is_in_recovery && read.streams && read.timeline == 0);
+    // With what has to be known by who reads what it wrote.
+    let read = seen(&row(&[&primary[..], &["50331688", "8192", ""]].concat())).unwrap();
+    assert_eq!((read.timeline, read.inserted), (10, Some(50_331_648)), "a page without a record");
+    let read = seen(&row(&[&standby[..], &["", "8192", "3"]].concat())).unwrap();
+    assert_eq!((read.timeline, read.inserted), (3, None));
+    assert!(seen(&row(&["f", "x", "1", "", "0"])).is_err() && seen(&[]).is_err());
+    assert!(seen(&row(&[&primary[..], &["x", "8192", ""]].concat())).is_err());
 }
