@@ -204,7 +204,15 @@ impl Client {
 
     /// Whether it has sent, or begun to send, what has not been dealt with.
     pub(crate) fn asks(&self) -> bool {
-        !self.inlet.held.is_empty() || !self.inlet.at_boundary() || self.syncing != Syncing::No
+        !self.inlet.held.is_empty()
+            || !self.inlet.at_boundary()
+            || self.syncing != Syncing::No
+            || self.has_begun()
+    }
+
+    /// Whether it is in a transaction that no server knows of yet.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.routing.as_ref().is_some_and(|routing| routing.begun.is_some())
     }
 
     /// What it has to send to have its statement cancelled. The process id says worker and slot; its

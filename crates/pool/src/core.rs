@@ -31,7 +31,10 @@ mod suspend;
 mod tap;
 mod upstream;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use howdah_record::Tape;
 use howdah_wire::{Header, startup::CancelKey};
@@ -120,6 +123,8 @@ pub struct Core {
     mirrors_before: Vec<(PoolId, Arc<[MirrorTarget]>)>,
     /// Whether anybody wants to know what clients say: there is a tape, or somebody is mirrored.
     overhears: bool,
+    /// Those that may not begin yet, and where they are at home, the first first; see [`crate::limits::Turn`].
+    without_turn: VecDeque<(PoolId, ClientId)>,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
     /// A mistake to make, so that the simulator can show that it would find it.
@@ -168,6 +173,7 @@ impl Core {
             shadows: 0,
             mirrors_before: Vec::new(),
             overhears: false,
+            without_turn: VecDeque::new(),
             starving: Vec::new(),
             #[cfg(test)]
             mutant: None,

@@ -15,12 +15,15 @@ use std::sync::{
 pub struct Limit {
     max: AtomicU32,
     taken: AtomicU32,
+    /// See [`Turn`].
+    waited_for: AtomicU32,
 }
 
 impl Limit {
     /// At most `max`.
     pub fn new(max: u32) -> Arc<Self> {
-        Arc::new(Self { max: AtomicU32::new(max), taken: AtomicU32::new(0) })
+        let [max, taken, waited_for] = [max, 0, 0].map(AtomicU32::new);
+        Arc::new(Self { max, taken, waited_for })
     }
 
     /// How many there may be.
@@ -122,9 +125,82 @@ impl Drop for Permits {
     }
 }
 
+/// Leave to take several permits of the same limits one after another, holding what one has.
+///
+/// If every one of a limit's permits were held by somebody who waits for another one of it, nobody would ever
+/// go on. Whoever needs `n` holds at most `n - 1` while it waits; as long as these numbers, added up over
+/// all who have leave, are less than the limit, somebody has all that it needs. So leave is given for so
+/// many at a time, over all workers.
+#[derive(Debug, Default)]
+pub(crate) struct Turn(Vec<(Arc<Limit>, u32)>);
+
+/// Why there is no leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTurn {
+    /// Others have it.
+    NotNow,
+    /// More are needed at a time than there may be.
+    Never {
+        /// So many are needed.
+        needed: u32,
+        /// So many there may be.
+        max: u32,
+    },
+}
+
+impl Turn {
+    /// Leave to take so many of each, or none at all.
+    pub(crate) fn try_take(needed: Vec<(Arc<Limit>, u32)>) -> Result<Self, NoTurn> {
+        let scarce = needed.iter().find(|(limit, needed)| limit.max() < *needed);
+        if let Some((limit, needed)) = scarce {
+            return Err(NoTurn::Never { needed: *needed, max: limit.max() });
+        }
+        let mut turn = Self::default();
+        for (limit, needed) in needed {
+            let waits = needed.saturating_sub(1);
+            let taken =
+                limit.waited_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
+                    all.checked_add(waits).filter(|all| *all < limit.max())
+                });
+            if taken.is_err() {
+                return Err(NoTurn::NotNow); // What it has up to here is given back.
+            }
+            turn.0.push((limit, waits));
+        }
+        Ok(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        for (limit, waits) in &self.0 {
+            limit.waited_for.fetch_sub(*waits, Ordering::Relaxed);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn never_do_all_wait_for_each_other() {
+        let (few, many) = (Limit::new(5), Limit::new(100));
+        let of = |count| vec![(Arc::clone(&many), count), (Arc::clone(&few), count)];
+        let turns = [Turn::try_take(of(3)).unwrap(), Turn::try_take(of(3)).unwrap()];
+        assert_eq!(Turn::try_take(of(2)).unwrap_err(), NoTurn::NotNow);
+        assert_eq!(Turn::try_take(of(6)).unwrap_err(), NoTurn::Never { needed: 6, max: 5 });
+        assert!(
+            Turn::try_take(of(1)).is_ok(),
+            "who needs one waits for nothing that it would hold"
+        );
+        drop(turns);
+        assert_eq!(
+            (few.waited_for.load(Ordering::Relaxed), many.waited_for.load(Ordering::Relaxed)),
+            (0, 0)
+        );
+        assert!(Turn::try_take(of(5)).is_ok());
+    }
 
     #[test]
     fn all_or_nothing() {

@@ -4,14 +4,15 @@
 //! it leaves behind cleaned up, as any other. Only what it is told goes to a [`Merger`] and not to a socket.
 //!
 //! Legs begin one after another, in the order of their shards, each when the one before has its server. So
-//! what waits for a shard never holds one that is behind it, and no two clients wait for each other.
+//! what waits for a shard never holds one that is behind it, and no two clients wait for each other. Where shards
+//! share a limit of servers, that order is not enough: no more begin than a [`Turn`] allows.
 
 use std::sync::Arc;
 
 use howdah_route::{Asked, CopyFrom, CopyRows, Merger};
 use howdah_shard::ShardMap;
 
-use crate::{cluster::ServerRole, ids::ClientId};
+use crate::{cluster::ServerRole, ids::ClientId, limits::Turn};
 
 /// Whose leg it is, and which.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +58,8 @@ pub(crate) struct Spread {
     pub(crate) copying: Option<Copying>,
     /// The client was told of an error, and the legs to end.
     pub(crate) winds_up: bool,
+    /// Leave to hold servers of several shards, once it has that.
+    pub(crate) turn: Option<Turn>,
 }
 
 /// A COPY of a client's rows to several shards.

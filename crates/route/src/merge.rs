@@ -165,6 +165,11 @@ impl Merger {
         self.advance(out);
     }
 
+    /// Tells the client what needs no answer: every shard that was to give one is gone.
+    pub fn go_on(&mut self, out: &mut Vec<u8>) {
+        self.advance(out);
+    }
+
     /// Whether a shard is so far ahead of the others that it is not to be read from.
     pub fn is_full(&mut self, shard: usize) -> bool {
         self.shards[shard].is_full(self.body_bytes_max)

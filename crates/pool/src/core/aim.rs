@@ -196,7 +196,7 @@ impl Core {
     }
 
     /// Home and members.
-    fn family(&self, home: PoolId) -> Vec<PoolId> {
+    pub(super) fn family(&self, home: PoolId) -> Vec<PoolId> {
         let seats = self.seats(home).into_iter();
         [home].into_iter().chain(seats.map(|(_, pool)| pool)).collect()
     }

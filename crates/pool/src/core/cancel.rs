@@ -17,6 +17,12 @@ use crate::{
     time::Time,
 };
 
+/// Appends what a client is told whose request is cancelled before a server has it.
+pub(super) fn write_cancelled(buf: &mut Vec<u8>) {
+    let fields = encode::essentials(Severity::Error, b"57014", CANCELLED);
+    encode::error_response(buf, fields).expect("it holds no zero byte");
+}
+
 /// What PostgreSQL says.
 const CANCELLED: &[u8] = b"canceling statement due to user request";
 
@@ -77,8 +83,7 @@ impl Core {
         held.drain(..bytes);
         let is_done = held.is_empty();
         self.to_client.make(|buf| {
-            let fields = encode::essentials(Severity::Error, b"57014", CANCELLED);
-            encode::error_response(buf, fields).expect("it holds no zero byte");
+            write_cancelled(buf);
             encode::ready_for_query(buf, TransactionStatus::Idle);
         });
         if is_done {

@@ -52,6 +52,7 @@ impl Core {
         }
         self.next_sweep = self.now + SWEEP_EVERY;
         self.sweep_clusters(io);
+        self.sweep_turns(io);
         for index in 0..self.clients.slots() {
             self.sweep_client(index, io);
             self.let_go(index, io);
@@ -99,6 +100,10 @@ impl Core {
                     }
                     _ => (limit, Refusal::QueryWait),
                 }
+            }
+            ClientState::Idle if client.has_begun() => {
+                let limits = [timeouts.idle_transaction, timeouts.transaction];
+                (limits.into_iter().flatten().min(), Refusal::IdleTransaction)
             }
             ClientState::Idle => (timeouts.client_idle, Refusal::ClientIdle),
             // Its legs have the limits.

@@ -4,10 +4,11 @@
 //! in the middle of one, other servers' bytes may be half gathered.
 
 mod copy;
+mod turn;
 
 use howdah_route::Merger;
 
-use super::{Core, Unsettled};
+use super::{Core, Unsettled, cancel::write_cancelled};
 use crate::{
     Io,
     client::{Client, ClientState, Part},
@@ -25,7 +26,8 @@ impl Core {
         let mut merger = Merger::new(what.shards.len(), what.text_by_byte, body_bytes_max);
         what.asked.iter().cloned().for_each(|asked| merger.asked(asked));
         let copying = what.copy.as_ref().and_then(|rows| Copying::new(rows, what.shards.len()));
-        let spread = Spread { what, merger, legs: Vec::new(), copying, winds_up: false };
+        let spread =
+            Spread { what, merger, legs: Vec::new(), copying, winds_up: false, turn: None };
         client.spread = Some(Box::new(spread));
         client.state = ClientState::Spread;
         client.since = now;
@@ -62,6 +64,9 @@ impl Core {
             spread.winds_up = true;
             return self.wind_up(id, io);
         }
+        if spread.turn.is_none() && !spread.winds_up {
+            return self.take_turn(id, io);
+        }
         let has_begun_all = spread.legs.len() == spread.what.shards.len();
         if !has_begun_all {
             let last = spread.legs.last().copied().flatten();
@@ -80,6 +85,8 @@ impl Core {
             client.spread = None;
             client.state = ClientState::Idle;
             client.since = self.now;
+            let home = client.home;
+            self.wake_turn(home);
             self.update_pause(Peer::Client(id), io);
             self.replay_held(id, io);
         }
@@ -226,8 +233,15 @@ impl Core {
 
     /// Somebody wants a client's request cancelled that is done on several shards.
     pub(super) fn cancel_legs(&mut self, id: ClientId, io: &mut dyn Io) {
-        let spread = self.clients.get(id).and_then(|client| client.spread.as_ref());
-        let legs: Vec<_> = spread.iter().flat_map(|it| it.legs.iter().flatten()).copied().collect();
+        let client = self.clients.get_mut(id);
+        let Some(spread) = client.and_then(|client| client.spread.as_mut()) else { return };
+        if spread.turn.is_none() {
+            let (mut error, mut out) = (Vec::new(), Vec::new());
+            write_cancelled(&mut error);
+            spread.merger.refuse(&error, &mut out);
+            return self.tell(id, &out, io);
+        }
+        let legs: Vec<_> = spread.legs.iter().flatten().copied().collect();
         for leg in legs {
             self.cancel_of(leg, io);
         }
@@ -240,6 +254,9 @@ impl Core {
             self.client_left(*leg, io);
         }
         self.unsettled.extend(client.leg().map(|leg| Unsettled::Client(leg.parent)));
+        if client.spread.is_some() {
+            self.wake_turn(client.home);
+        }
     }
 
     /// The client that somebody knows of: of a leg, the one that it works for.

@@ -129,7 +129,10 @@ impl Core {
             }
         };
         self.flush_client(id, input, io);
-        let Some(client) = self.clients.get(id) else { return at };
+        let Some(client) = self.clients.get_mut(id) else { return at };
+        if client.state == ClientState::Idle && client.has_begun() {
+            client.since = self.now;
+        }
         let (server, concern) = (client.server(), client.concern(id));
         let (waits, listens) = (client.must_wait(), client.listens.is_some());
         if let Some(server) = server {

@@ -253,7 +253,10 @@ impl Core {
                 }
                 let spread = self.clients.get_mut(id).and_then(|client| client.spread.as_mut());
                 let Some(spread) = spread else { return false };
+                let mut out = Vec::new();
                 spread.merger.asked(Asked::Commit);
+                spread.merger.go_on(&mut out); // Where no shard is left, none answers.
+                self.tell(id, &out, io);
                 let sql: &[u8] = if has_failed { b"ROLLBACK" } else { b"COMMIT" };
                 let mut message = Vec::new();
                 encode::query(&mut message, sql).expect(NO_ZERO_BYTE);

@@ -232,6 +232,73 @@ fn what_is_refused_has_not_happened_and_is_skipped_to_its_sync() {
 }
 
 #[test]
+fn a_begin_that_nothing_follows_is_an_idle_transaction() {
+    let mut stage = stage(sharded(RoleWish::Primary));
+    for pool in stage.core.pools.iter_mut().flatten() {
+        let timeouts = &mut Arc::make_mut(&mut pool.spec).timeouts;
+        timeouts.idle_transaction = Some(Duration::from_secs(1));
+        timeouts.client_idle = Some(Duration::from_secs(60));
+    }
+    let (client, _) = stage.routed();
+    stage.wait(900);
+    stage.client_says(client, &query("begin"));
+    stage.client_gets(client);
+    // Who stops the pooler waits for it, as for any transaction.
+    stage.core.drain(stage.now, &mut stage.io);
+    stage.wait(900);
+    assert_eq!(stage.client_gets(client), b"");
+    stage.wait(200);
+    let told = stage.client_gets(client);
+    assert!(told.windows(7).any(|it| it == b"C25P03\0"), "{}", String::from_utf8_lossy(&told));
+    assert!(stage.io.closed.contains(&crate::Peer::Client(client)));
+}
+
+#[test]
+fn shards_that_share_a_limit_are_asked_in_turn() {
+    const ALL: &str = "select * from orders";
+    let mut stage = stage(sharded(RoleWish::Primary));
+    let clients = [(); 3].map(|()| stage.client_in(HOME, Vec::new()));
+    while !stage.io.opened.is_empty() {
+        let server = stage.server();
+        stage.core.server_closed(server, stage.now, &mut stage.io);
+    }
+    let shared = Limit::new(2);
+    for pool in stage.core.pools.iter_mut().flatten() {
+        let spec = Arc::make_mut(&mut pool.spec);
+        spec.server_limits = spec.server_limits.iter().chain([&shared]).cloned().collect();
+    }
+    let [ahead, cancelled, behind] = clients;
+    clients.iter().for_each(|id| drop(stage.client_gets(*id)));
+    clients.iter().for_each(|id| stage.client_says(*id, &query(ALL)));
+    let first = stage.server();
+    assert_eq!(stage.server_gets(first), query(ALL), "of who came first");
+    let second = stage.server();
+    assert!(stage.io.opened.is_empty());
+    assert_eq!(stage.server_gets(second), query(ALL));
+    // Who waits for its turn can be cancelled, and others have theirs all the same.
+    let key = stage.core.cancel_key_of(cancelled).unwrap();
+    stage.core.cancel(&key, stage.now, &mut stage.io);
+    let told = stage.client_gets(cancelled);
+    assert!(told.windows(7).any(|it| it == b"C57014\0") && told.ends_with(b"\x05I"));
+    let answer = [message(b'T', b"\0\0"), message(b'C', b"SELECT 0\0"), message(b'Z', b"I")];
+    for server in [first, second] {
+        assert_eq!(stage.client_gets(behind), b"");
+        stage.server_says(server, &answer.concat());
+    }
+    assert_eq!(stage.client_gets(ahead), answer.concat());
+    for server in [first, second] {
+        assert_eq!(stage.server_gets(server), query(ALL));
+        stage.server_says(server, &answer.concat());
+    }
+    assert_eq!(stage.client_gets(behind), answer.concat());
+    // What can never be is refused at once.
+    shared.set_max(1);
+    stage.client_says(behind, &query(ALL));
+    let told = stage.client_gets(behind);
+    assert!(told.windows(7).any(|it| it == b"C53300\0") && told.ends_with(b"\x05I"));
+}
+
+#[test]
 fn who_uses_no_command_has_no_routing() {
     let mut stage = stage(Settings { role: RoleWish::Any, ..Settings::default() });
     let client = stage.client_in(HOME, Vec::new());

@@ -103,6 +103,16 @@ fn what_fails_is_undone_on_every_shard() {
         "select count(*) from pg_stat_activity where query ilike 'copy%' and state <> 'idle'";
     until("none is open", || admin.one_value(open).unwrap().unwrap() == "0");
     assert_eq!(stage.on_each("select count(*) from orders"), ["0", "0", "0"]);
+    // All shards are lost in the middle of it.
+    let mut client = stage.raw();
+    begin(&mut client);
+    let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+               where query ilike 'copy%' and state <> 'idle'";
+    assert_eq!(admin.one_value(end).unwrap().unwrap(), "3");
+    client.send(b'c', b"");
+    let error = answer(&mut client);
+    assert!(error.ends_with(", I"), "{error}");
+    assert_eq!(asked(&mut client, "select count(*) from orders"), "0, SELECT 1, I");
     // A table that is not there, and what is not split.
     let mut client = stage.raw();
     let error = asked(&mut client, "copy orders (id, nothing) from stdin");

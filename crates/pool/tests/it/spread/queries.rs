@@ -248,11 +248,8 @@ fn a_shard_that_is_lost_is_an_error_and_no_end() {
     assert_eq!(client.one_value("select count(*) from orders").unwrap().unwrap(), "61");
 }
 
-#[test]
-fn clients_never_wait_for_each_other_in_a_circle() {
-    let more = "[pool.sizes]\npool = 1";
-    let Some(stage) = Stage::set("a circle", more) else { return };
-    // More than is held for a shard that is ahead, and in an order that makes them wait for each other.
+/// Puts rows into each shard of which more come than is held for one that is ahead.
+fn fill_wide(stage: &Stage) {
     for name in ["s0", "s1", "s2"] {
         let partition = name.replace('s', "orders_");
         let sql = format!(
@@ -264,25 +261,54 @@ fn clients_never_wait_for_each_other_in_a_circle() {
         direct.query("DROP TABLE orders").unwrap();
         direct.query(&format!("ALTER TABLE {partition} RENAME TO orders")).unwrap();
     }
-    let reads = |stage: &Stage, sql: &'static str| {
+}
+
+/// Clients that read all of these, several times, in orders that could make them wait for each other.
+fn read_wide(stage: &Stage, clients: usize) {
+    let orders = ["order by id", "order by id desc", ""].into_iter().cycle().take(clients);
+    let readers = orders.map(|order| {
         let mut client = stage.client();
         std::thread::spawn(move || {
             for _ in 0..10 {
-                let results = client.query(sql).unwrap();
+                let results = client.query(&format!("select * from orders {order}")).unwrap();
                 assert_eq!(results[0].rows.len(), 18_000);
             }
         })
-    };
-    let readers: Vec<_> = (0..3)
-        .flat_map(|_| {
-            [
-                reads(&stage, "select * from orders order by id"),
-                reads(&stage, "select * from orders order by id desc"),
-                reads(&stage, "select * from orders"),
-            ]
-        })
-        .collect();
+    });
+    let readers: Vec<_> = readers.collect();
     readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+#[test]
+fn clients_never_wait_for_each_other_in_a_circle() {
+    let more = "[pool.sizes]\npool = 1";
+    let Some(stage) = Stage::set("a circle", more) else { return };
+    fill_wide(&stage);
+    read_wide(&stage, 9);
+}
+
+#[test]
+fn shards_that_share_a_limit_are_not_waited_for_in_a_circle() {
+    // Every connection that there may be could be held for a first shard, by clients that wait for a second.
+    let more = "[pool.sizes]\npool = 4\n[pool.limits]\nservers-per-database = 4";
+    let Some(stage) = Stage::set("a shared limit", more) else { return };
+    fill_wide(&stage);
+    read_wide(&stage, 6);
+}
+
+#[test]
+fn more_shards_than_a_limit_allows_are_refused() {
+    let more = "[pool.sizes]\npool = 4\n[pool.limits]\nservers-per-database = 2";
+    let Some(stage) = Stage::set("too few", more) else { return };
+    stage.fill();
+    let mut client = stage.client();
+    let error = client.query("select count(*) from orders").unwrap_err().to_string();
+    assert!(error.contains("53300") && error.contains("connections of 3 shards"), "{error}");
+    // The session goes on, on one of them.
+    let one = client.one_value("select count(*) from orders where id = 5").unwrap();
+    assert_eq!(one.as_deref(), Some("1"));
+    let copy = client.query("copy orders (id, a, b) from stdin").unwrap_err().to_string();
+    assert!(copy.contains("53300"), "{copy}");
 }
 
 #[test]
