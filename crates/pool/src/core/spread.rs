@@ -13,6 +13,7 @@ use crate::{
     Io,
     client::{Client, ClientState, Part},
     ids::{ClientId, Peer},
+    inlet::Fate,
     login::{CancelSecret, ClientLogin},
     spread::{CopyPhase, Copying, Leg, Spread, Spreading},
 };
@@ -82,6 +83,11 @@ impl Core {
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(spread) = &client.spread else { return };
         if spread.merger.is_done() && spread.legs.iter().all(Option::is_none) {
+            if let Some(copying) = &spread.copying {
+                // What is still to come of rows that nobody wants.
+                client.inlet.body_left = copying.data_left;
+                client.inlet.fate = Fate::Drop;
+            }
             client.spread = None;
             client.state = ClientState::Idle;
             client.since = self.now;
