@@ -1,7 +1,7 @@
 """What is measured; each function is a section of `bench/pool/run` and prints a table in Markdown."""
 import pathlib, re, shutil, socket, statistics, struct, subprocess, sys, tempfile, time
 
-from stage import POOL_PORT, Pooler, raise_descriptor_limit, settings, toml
+from stage import POOL_PORT, PORT, Pooler, raise_descriptor_limit, settings, toml
 
 
 def median_by_name(bench, names, measure):
@@ -108,7 +108,7 @@ def mirror(bench):
     place = "[[pool.databases.postgres.mirrors]]\nhost = '127.0.0.1'\n"
     mirrors = {
         "none": "",
-        "mirrored": f"{place}dbname = 'mirror'\nclient-bytes = 100000\n",
+        "mirrored": f"{place}port = {PORT}\ndbname = 'mirror'\nclient-bytes = 10000000\n",
         "silent": f"{place}port = {silent.getsockname()[1]}\n",
     }
     commands = {}

@@ -226,7 +226,7 @@ impl Config {
             for (below, why) in database.wrong_routing() {
                 rule(true, &format!("{key}.{below}"), &why);
             }
-            for (below, why) in database.wrong_mirrors(self) {
+            for (below, why) in database.wrong_mirrors(name, self) {
                 rule(true, &format!("{key}.{below}"), &why);
             }
             if !database.is_routed()

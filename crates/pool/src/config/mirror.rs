@@ -119,8 +119,8 @@ impl Database {
         self.mirrors.iter().map(pool).collect()
     }
 
-    /// What cannot be of mirrors: key below the database, and reason.
-    pub(super) fn wrong_mirrors(&self, config: &Config) -> Vec<(String, String)> {
+    /// What cannot be of mirrors of the database that clients call `name`: key below it, and reason.
+    pub(super) fn wrong_mirrors(&self, name: &str, config: &Config) -> Vec<(String, String)> {
         let mut wrong = Vec::new();
         let mut rule = |is_wrong: bool, key: String, why: &str| {
             if is_wrong {
@@ -141,6 +141,8 @@ impl Database {
             whole(),
             "a database of shards is not mirrored: a mirror is one cluster, and has all of the data",
         );
+        let own = self.endpoints(config).unwrap_or_default();
+        let own_name = self.dbname.as_deref().unwrap_or(name);
         let mut names = BTreeSet::new();
         for (number, entry) in self.mirrors.iter().enumerate() {
             let mut rule = |is_wrong: bool, key: &str, why: &str| {
@@ -150,6 +152,9 @@ impl Database {
                 Err(why) => rule(true, "host", &why),
                 Ok(name) => rule(!names.insert(name), "host", "the same mirror is there twice"),
             }
+            let is_own = entry.endpoint(self.port).is_ok_and(|place| own.contains(&place))
+                && entry.dbname.as_deref().is_none_or(|dbname| dbname == own_name);
+            rule(is_own, "host", "it is the database itself: everything would be written twice");
             rule(!(0.0..=1.0).contains(&entry.share), "share", "must be from 0 to 1");
             rule(entry.client_bytes < 1024, "client-bytes", "must be at least 1024");
             let less = entry.buffer_bytes < entry.client_bytes;
@@ -217,6 +222,8 @@ mod tests {
             (one("secret = 'x'"), "", "mirrors[0].secret", "whose"),
             (one("timeout = 0"), "", "mirrors[0].timeout", "at least 10ms"),
             (format!("{}{}", one(""), one("")), "", "mirrors[1].host", "twice"),
+            (one("").replace("'a'", "'db1'"), "", "mirrors[0].host", "database itself"),
+            (one("dbname = 'app'").replace("'a'", "'db1:5433'"), "", "mirrors[0].host", "itself"),
             (one("").replace("'a'", "'a b'"), "", "mirrors[0].host", "is no host"),
             (one("pool-size = 0"), "", "pool-size", "nonzero"),
             (one("hots = 1"), "", "hots", "unknown field"),
