@@ -14,7 +14,7 @@ use howdah_lab::{Cluster, or_say_why_not};
 use howdah_pool::{Dropped, MirrorReport, Origin, Pooler, config::Config};
 use howdah_stats::Registry;
 
-use crate::support::{Raw, Stage, connect, said};
+use crate::support::{Raw, Stage, connect, pooler_of, said};
 
 /// A server, another one that mirrors it, and a pooler whose settings stand in a file.
 struct Scene {
@@ -398,4 +398,43 @@ fn the_poolers_own_commands_are_not_mirrored() {
     assert_eq!(report.transactions, 4, "{report:?}");
     let sum = "select sum(a) from t";
     assert_eq!((scene.there(sum), scene.stage.direct(sum)), ("10".to_owned(), "10".to_owned()));
+}
+
+/// Where only the form is known that servers keep a password in, a client's own proof logs in: at the
+/// servers of a cluster, and at a mirror that keeps the same form.
+#[test]
+fn a_clients_own_proof_logs_in_to_cluster_and_mirror() {
+    let start = || Cluster::builder().password("sesame").start();
+    let Some(server) = or_say_why_not("mirror scram", start()) else { return };
+    let Some(there) = or_say_why_not("mirror scram", start()) else { return };
+    let words = |port: u16| {
+        format!("host=127.0.0.1 port={port} dbname=postgres user=postgres password=sesame")
+    };
+    let stored = "select rolpassword from pg_authid where rolname = 'postgres'";
+    let stored = connect(&words(server.port())).unwrap().one_value(stored).unwrap().unwrap();
+    assert!(stored.starts_with("SCRAM-SHA-256$"), "{stored}");
+    let same = format!("alter role postgres password '{stored}'");
+    connect(&words(there.port())).unwrap().query(&same).unwrap();
+    let pooler = pooler_of(&format!(
+        r#"
+        [pool]
+        mode = "transaction"
+        workers = 1
+        [pool.listen]
+        port = 0
+        unix-directories = []
+        [pool.users.postgres]
+        secret = '{stored}'
+        [pool.databases.postgres]
+        servers = [{{ host = "127.0.0.1:{}" }}]
+        mirrors = [{{ host = "127.0.0.1:{}" }}]
+        "#,
+        server.port(),
+        there.port()
+    ));
+    let mut client = connect(&words(pooler.addresses()[0].port())).unwrap();
+    client.query("select 1").unwrap();
+    let report = || pooler.control().view(false).mirrors.remove(0).report;
+    wait_for("the mirror to run it", || report().transactions == 1, report);
+    assert_eq!(report().dropped_in_all(), 0);
 }
