@@ -1,13 +1,15 @@
 //! What is run on mirrors: clients are drawn, what they send is kept until it is known how it ended, and
-//! shadows play it. See [`crate::mirror`].
+//! [shadows](shadow) play it. See [`crate::mirror`].
 //!
 //! Nothing here is on the way of a client's bytes but a copy of them: a shadow begins, is heard and ends when
 //! the call that brought its occasion is over ([`Core::follow_spreads`]), and a client never waits for one.
 
+mod commands;
+mod shadow;
+
 use std::sync::Arc;
 
-use howdah_route::Command;
-use howdah_wire::{Frame, Frontend};
+use howdah_wire::Frontend;
 
 use super::{
     Core, Unsettled,
@@ -15,18 +17,13 @@ use super::{
     tap::is_between_transactions,
 };
 use crate::{
-    Io,
-    client::{Client, ClientState, Part, Syncing},
-    deallocate,
-    ids::{ClientId, PoolId},
-    login::{CancelSecret, ClientLogin},
+    client::{Client, ClientState, Part},
+    ids::ClientId,
     mirror::{
-        Compared, Dropped, MirrorError, MirrorTarget, Mirrored, Open, Running, Shadow, Stream,
-        StreamId, Take, Unit, sqlstate_in,
+        Dropped, MirrorError, MirrorTarget, Mirrored, Open, Stream, StreamId, Take, Unit,
+        sqlstate_in,
     },
     prepared::ClientStatements,
-    refusal::Refusal,
-    statements::{Statements, sql_of},
 };
 
 /// What a transaction takes of the room beside its bytes: about what is kept of it.
@@ -257,7 +254,7 @@ impl Core {
         let Some(open) = mirrored.open.take() else { return };
         let Open { mut bytes, seen, wishes, statements: snapshot, error, is_cancelled } = open;
         if routing.is_some() {
-            bytes = without_commands(bytes, statements);
+            bytes = commands::without(bytes, statements);
         }
         let bytes = Arc::new(bytes);
         for id in &mirrored.streams {
@@ -286,128 +283,6 @@ impl Core {
             self.unsettled.push(Unsettled::Stream(*id));
         }
     }
-
-    /// A shadow was told something.
-    pub(super) fn shadow_hears(&mut self, stream: StreamId) {
-        self.to_client.clear();
-        self.unsettled.push(Unsettled::Stream(stream));
-    }
-
-    /// A shadow is about to be closed.
-    pub(super) fn shadow_refused(&mut self, id: StreamId, refusal: &Refusal) {
-        let Some(stream) = self.streams.get_mut(id) else { return };
-        stream.target.mirror.failed(refusal);
-        if let Some(running) = &mut stream.running {
-            running.why = Some(Dropped::because(refusal));
-        }
-    }
-
-    /// Goes on with what is run on a mirror for a client, as far as that can be.
-    pub(super) fn follow_stream(&mut self, id: StreamId, io: &mut dyn Io) {
-        loop {
-            let Some(stream) = self.streams.get_mut(id) else { return };
-            let Some(running) = &stream.running else {
-                if stream.is_over() {
-                    self.streams.remove(id);
-                    return;
-                }
-                if !self.begin_shadow(id, io) {
-                    return;
-                }
-                continue;
-            };
-            let shadow = running.shadow;
-            match self.clients.get(shadow) {
-                None => self.shadow_lost(id),
-                Some(client) if is_at_rest(client) => self.shadow_done(id, shadow),
-                Some(client) if self.is_left_over(client) => {
-                    self.shadow_done(id, shadow);
-                    // A transaction that is open there is rolled back, and a COPY ended.
-                    self.client_left(shadow, io);
-                }
-                Some(_) => return,
-            }
-        }
-    }
-
-    /// Whether a shadow has said everything and was answered, and something is open all the same: what
-    /// ended here has not ended there.
-    fn is_left_over(&self, client: &Client) -> bool {
-        let Some(server) = client.server().and_then(|server| self.servers.get(server)) else {
-            return false;
-        };
-        client.inlet.held.is_empty()
-            && client.inlet.at_boundary()
-            && client.syncing == Syncing::No
-            && !server.inlet.is_inside_forwarded()
-            && !server.is_settled()
-            && (server.owed.is_empty() || server.copying_in)
-    }
-
-    /// Has a shadow play what waits for longest. Gives whether there is one now.
-    fn begin_shadow(&mut self, id: StreamId, io: &mut dyn Io) -> bool {
-        let Some(stream) = self.streams.get_mut(id) else { return false };
-        let pool = stream.target.pool;
-        if !self.pools.get(pool.index()).is_some_and(Option::is_some) {
-            stream.drop_waiting(Dropped::Unreachable);
-        }
-        let Some(unit) = stream.waiting.pop_front() else { return stream.is_over() };
-        let statements = match &unit.statements {
-            Some(statements) => ClientStatements::clone(statements),
-            None => std::mem::take(&mut stream.statements),
-        };
-        let mut shadow = shadow_client(pool, &unit, id);
-        shadow.statements = statements;
-        (shadow.came, shadow.since) = (self.now, self.now);
-        let bytes = Arc::clone(&unit.bytes);
-        let shadow = self.clients.insert(shadow);
-        self.shadows += 1;
-        stream.running = Some(Running { unit, shadow, why: None });
-        self.upstream(shadow, &bytes, io);
-        true
-    }
-
-    /// What a shadow played is over.
-    fn shadow_done(&mut self, id: StreamId, shadow: ClientId) {
-        let Some(stream) = self.streams.get_mut(id) else { return };
-        let Some(Running { unit, .. }) = stream.running.take() else { return };
-        stream.give_room(unit.room);
-        let mut error = None;
-        if let Some(client) = self.clients.get_mut(shadow) {
-            if let Part::Shadow(shadow) = &mut client.part {
-                error = shadow.error.take();
-            }
-            let compared = stream.target.mirror.ran(unit.error, error.as_deref());
-            // What it has prepared there may be more or less than here.
-            stream.is_out_of_step |= compared != Compared::Same;
-            if is_at_rest(client) {
-                self.remove_client(shadow);
-            }
-        }
-        self.look_at_what_is_left(id, false);
-    }
-
-    /// A shadow is gone in the middle of what it played.
-    fn shadow_lost(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(id) else { return };
-        let Some(Running { unit, why, .. }) = stream.running.take() else { return };
-        stream.give_room(unit.room);
-        stream.target.mirror.drops(why.unwrap_or(Dropped::Lost), unit.bytes.len());
-        register(&mut stream.statements, &unit.bytes, &self.statements);
-        stream.is_out_of_step = true;
-        self.look_at_what_is_left(id, true);
-    }
-
-    /// What a client has left behind has its time, and ends with the first failure.
-    fn look_at_what_is_left(&mut self, id: StreamId, has_failed: bool) {
-        let now = self.now;
-        if let Some(stream) = self.streams.get_mut(id)
-            && let Some(left) = stream.left
-            && (has_failed || now.since(left) >= stream.target.timeout)
-        {
-            stream.drop_waiting(Dropped::Left);
-        }
-    }
 }
 
 impl Listener<'_> {
@@ -432,23 +307,6 @@ impl Listener<'_> {
     }
 }
 
-/// A client that plays a transaction.
-fn shadow_client(pool: PoolId, unit: &Unit, stream: StreamId) -> Client {
-    // It is given no key, and speaks no protocol with anybody.
-    let login = ClientLogin {
-        pool,
-        version: howdah_wire::startup::ProtocolVersion::V3_0,
-        secret: CancelSecret([0; 32]),
-        settings: Vec::new(),
-        role: None,
-    };
-    let mut shadow = Client::new(&login, Arc::clone(&unit.wishes));
-    shadow.startup = Arc::clone(&unit.startup);
-    shadow.state = ClientState::Idle;
-    shadow.part = Part::Shadow(Shadow { stream, error: None });
-    shadow
-}
-
 /// Whether a client is between two transactions, and everything it has sent is dealt with.
 fn is_at_rest(client: &Client) -> bool {
     client.state == ClientState::Idle && !client.asks() && has_not_begun(client)
@@ -463,72 +321,4 @@ fn has_not_begun(client: &Client) -> bool {
 fn room_of(statements: &ClientStatements) -> usize {
     let names = statements.named.keys();
     statements.unnamed.len() + names.map(|name| name.len() + STATEMENT_BYTES).sum::<usize>()
-}
-
-/// What a client sent without what the pooler answered: its own commands, and batches of them.
-fn without_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
-    let is_command = |sql: &[u8]| Command::read(sql).is_some();
-    let is_of_command = |kind: Option<Frontend>, body: &[u8]| match kind {
-        Some(Frontend::Query) => is_command(sql_of(body)),
-        Some(Frontend::Parse) => is_command(sql_of(behind_zero(body))),
-        Some(Frontend::Bind) => {
-            let statement = sql_of(behind_zero(body));
-            known.named.get(statement).is_some_and(|it| is_command(sql_of(&it.text)))
-        }
-        _ => false,
-    };
-    let (mut kept, mut has_any) = (Vec::new(), false);
-    let (mut rest, mut batch, mut is_own) = (&bytes[..], 0, false);
-    while let Ok(Some((Frame { tag, body }, behind))) = Frame::split(rest, u32::MAX) {
-        let whole = &rest[..rest.len() - behind.len()];
-        rest = behind;
-        let kind = Frontend::from_tag(tag);
-        is_own |= is_of_command(kind, body);
-        kept.extend_from_slice(whole);
-        if matches!(kind, Some(Frontend::Query | Frontend::Sync | Frontend::FunctionCall)) {
-            if std::mem::take(&mut is_own) {
-                kept.truncate(batch);
-                has_any = true;
-            }
-            batch = kept.len();
-        }
-    }
-    if has_any { kept } else { bytes }
-}
-
-fn behind_zero(body: &[u8]) -> &[u8] {
-    memchr::memchr(0, body).map_or(&[], |end| &body[end + 1..])
-}
-
-/// Notes what a transaction prepares and ends that was not run to its end.
-fn register(known: &mut ClientStatements, bytes: &[u8], statements: &Statements) {
-    let mut rest = bytes;
-    while let Ok(Some((Frame { tag, body }, behind))) = Frame::split(rest, u32::MAX) {
-        rest = behind;
-        match Frontend::from_tag(tag) {
-            Some(Frontend::Parse) => {
-                let (name, text) = (sql_of(body), behind_zero(body));
-                if name.is_empty() {
-                    known.set_unnamed(text, false);
-                } else {
-                    known.named.insert(name.into(), statements.intern(text));
-                }
-            }
-            Some(Frontend::Close) => {
-                if let Some(name) = body.strip_prefix(b"S") {
-                    known.named.remove(sql_of(name));
-                }
-            }
-            Some(Frontend::Query) => {
-                let sql = sql_of(body);
-                known.drop_unnamed();
-                match deallocate::name(sql) {
-                    Some(name) => drop(known.named.remove(&name[..])),
-                    None if deallocate::begins(sql) => known.named.clear(),
-                    None => {}
-                }
-            }
-            _ => {}
-        }
-    }
 }
