@@ -1,6 +1,7 @@
 """What is measured; each function is a section of `bench/pool/run` and prints a table in Markdown."""
 import pathlib, re, shutil, socket, statistics, struct, subprocess, sys, tempfile, time
 
+from balance import balance
 from stage import POOL_PORT, PORT, Pooler, raise_descriptor_limit, settings, toml
 
 
@@ -322,4 +323,4 @@ def until_ready(client):
         received += some
 
 
-SECTIONS = {it.__name__: it for it in [transactions, capture, mirror, latency, syscalls, instructions, connections, idle, stalled]}
+SECTIONS = {it.__name__: it for it in [transactions, capture, mirror, latency, syscalls, instructions, connections, idle, stalled, balance]}

@@ -98,7 +98,8 @@ pub enum Strategy {
     LeastOutstanding,
     /// Each in its turn, as often as its weight says.
     Weighted,
-    /// Of two that are picked at random, the one that answers sooner for what it has to do.
+    /// Of two that are picked at random, the one that answers sooner for what it has to do; who is much slower
+    /// than others is asked only to see whether it still is.
     Latency,
 }
 

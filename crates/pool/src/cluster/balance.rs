@@ -6,6 +6,21 @@
 //! is kept as a bit for each, by role. Nothing is shared with other workers but what is known of members:
 //! each worker spreads its own clients, and knows the load and the speed of members by its own servers.
 //! How fast one is, is read off what a pool counts anyway, ten times a second.
+//!
+//! # Latency
+//!
+//! Of two members that are picked at random the one is taken for which
+//!
+//! ```text
+//! latency² × (load + usual load of all)
+//! ```
+//!
+//! is less. What a member has to do at this moment says how long the next will take only as far as answers take
+//! longer for it, and that much the latency says already. With the load alone in the place of the sum, a member that
+//! is three times as slow would still be given a request whenever it has none and others have three: too many for
+//! the 99th percentile. The sum leaves the load to tell members apart that are alike, and the square has a member that
+//! is twice as slow be asked one by one only, when its latency, which shrinks while nobody asks it, has come down to
+//! that of others. By a higher power members would swing that are slow because they have much to do.
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,7 +79,17 @@ struct Speed {
     total: Duration,
     /// What it has in hand in turns by weight.
     credit: i64,
+    /// How long clients have had its servers, and waited for them.
+    held: Duration,
+    /// A moving average of how many did at once, in parts of [`LOAD_PARTS`].
+    usual: u64,
 }
+
+/// Parts of one request under way.
+const LOAD_PARTS: u64 = 256;
+
+/// A latency that is long enough, so that what is made of it fits: an hour.
+const NANOS_MAX: u64 = 3_600_000_000_000;
 
 impl Balance {
     pub(crate) fn new(cluster: Arc<Cluster>, worker: WorkerId) -> Self {
@@ -117,6 +142,7 @@ impl Balance {
 
     /// Lets time pass: slow starts end, and it is seen how fast members are by what their pools counted.
     pub(crate) fn tick<'a>(&mut self, now: Time, tally: impl Fn(usize) -> Option<&'a Tally>) {
+        let elapsed = now.since(self.now);
         self.now = now;
         if self.warming != 0 {
             self.version = 0;
@@ -124,6 +150,7 @@ impl Balance {
         for (index, speed) in self.speeds.iter_mut().enumerate() {
             if let Some(tally) = tally(index) {
                 speed.learn(tally.queries, tally.query_time.total());
+                speed.learn_load(tally.transaction_time.total() + tally.wait_time.total(), elapsed);
             }
         }
     }
@@ -254,8 +281,12 @@ impl Balance {
             Strategy::Latency => {
                 let first = self.any_of(members);
                 let second = self.any_of(members & !(1 << first));
+                let usual: u64 = bits(members).map(|at| self.speeds[at].usual).sum();
+                let usual = (usual / u64::from(members.count_ones())).max(LOAD_PARTS);
                 let cost = |at: usize| {
-                    u128::from(self.speeds[at].nanos.max(1)) * (u128::from(load(at)) + 1)
+                    let nanos = u128::from(self.speeds[at].nanos.clamp(1, NANOS_MAX));
+                    let load = load(at).min(u64::from(u32::MAX)) * LOAD_PARTS;
+                    nanos * nanos * u128::from(load + usual)
                 };
                 if cost(second) < cost(first) { second } else { first }
             }
@@ -304,6 +335,19 @@ impl Balance {
 }
 
 impl Speed {
+    /// Takes for how long clients have had servers, all together, some time after the last look.
+    fn learn_load(&mut self, held: Duration, elapsed: Duration) {
+        let more = held.saturating_sub(self.held).as_nanos();
+        self.held = held;
+        if elapsed.is_zero() {
+            return;
+        }
+        // How long servers were had in a second is how many were had at once: Little's law.
+        let load = more * u128::from(LOAD_PARTS) / elapsed.as_nanos();
+        let load = u64::try_from(load).unwrap_or(u64::MAX).min(LOAD_PARTS << 32);
+        self.usual = self.usual / 4 * 3 + load / 4;
+    }
+
     fn learn(&mut self, queries: u64, total: Duration) {
         let (more, time) = (queries - self.queries.min(queries), total.saturating_sub(self.total));
         (self.queries, self.total) = (queries, total);
@@ -327,6 +371,8 @@ fn bits(mut set: u64) -> impl Iterator<Item = usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::{cmp::Reverse, collections::BinaryHeap};
+
     use super::{super::ClusterState, *};
     use crate::{
         cluster::{ClusterMember, Standing},
@@ -399,6 +445,103 @@ mod tests {
             balance.tick(Time(tick), |at| tallies.get(at));
         }
         assert!(shares(&mut balance, ServerRole::Any, |_| 0)[2] > 0);
+    }
+
+    #[test]
+    fn a_slow_member_does_not_touch_the_99th_percentile() {
+        for clients in [12, 40, 200] {
+            let healthy = run(Strategy::Latency, clients, |_, _, _| 20);
+            assert!(healthy.shares.iter().all(|share| (300..367).contains(share)), "{healthy:?}");
+            for factor in [2, 3, 4, 11] {
+                let work = move |member, _, _| if member == 2 { 20 * factor } else { 20 };
+                let slow = run(Strategy::Latency, clients, work);
+                assert!(slow.p99 * 10 <= healthy.p99 * 12, "{clients} × {factor}: {slow:?}");
+                assert!(slow.shares[2] < 10, "{clients} × {factor}: {slow:?}");
+                let turns = run(Strategy::RoundRobin, clients, work);
+                assert!(turns.p99 * 10 > healthy.p99 * 15, "there would be nothing to show");
+            }
+        }
+    }
+
+    #[test]
+    fn members_that_are_slow_by_their_load_do_not_swing() {
+        // Each works on four requests at a time; the last may be slow besides.
+        let busy = |slow: u64| {
+            move |member: usize, load: u64, _: u64| {
+                let alone = if member == 2 { slow } else { 5 };
+                alone * load.max(4) / 4
+            }
+        };
+        for clients in [40, 200] {
+            let found = |strategy, slow| run(strategy, clients, busy(slow)).p99;
+            let alike = [Strategy::Latency, Strategy::LeastOutstanding].map(|it| found(it, 5));
+            assert!(alike[0] * 10 <= alike[1] * 12, "{clients}: {alike:?}");
+            let one_slow = [Strategy::Latency, Strategy::LeastOutstanding].map(|it| found(it, 20));
+            assert!(one_slow[0] < one_slow[1], "{clients}: {one_slow:?}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_was_slow_takes_its_part_again() {
+        let work = |member: usize, _: u64, second: u64| match (member, second) {
+            (2, ..20) => 200,
+            _ => 20,
+        };
+        let found = run(Strategy::Latency, 40, work);
+        assert!(found.shares[2] > 250, "{found:?}");
+    }
+
+    #[derive(Debug)]
+    struct Found {
+        /// Of latencies, in microseconds.
+        p99: u64,
+        /// Of a thousand requests, by member.
+        shares: [u64; 3],
+    }
+
+    /// The last 50 of 150 seconds of clients that ask again as soon as they are answered. `work` gives the
+    /// milliseconds that an answer takes, more or less a fifth, by member, what it has to do, and the second.
+    fn run(strategy: Strategy, clients: u64, work: impl Fn(usize, u64, u64) -> u64) -> Found {
+        const MS: u64 = 1_000_000;
+        let mut balance = of(strategy);
+        let mut tallies: [Tally; 3] = Default::default();
+        let (mut loads, mut counts, mut latencies) = ([0; 3], [0_u64; 3], Vec::new());
+        // When, who, and whom it has asked when.
+        let mut events: BinaryHeap<_> =
+            (0..clients).map(|client| Reverse((client * MS / 7, client, None))).collect();
+        let (mut dice, mut tick) = (1_u64, 0);
+        while let Some(Reverse((now, client, asked))) = events.pop() {
+            let second = now / 1000 / MS;
+            if second >= 150 {
+                break;
+            }
+            while tick <= now {
+                tick += 100 * MS;
+                balance.tick(Time(tick), |at| tallies.get(at));
+            }
+            if let Some((member, since)) = asked {
+                let (tally, took): (&mut Tally, u64) = (&mut tallies[member], now - since);
+                loads[member] -= 1;
+                tally.queries += 1;
+                tally.query_time.total_ns += took;
+                tally.transaction_time.total_ns += took;
+                if second >= 100 {
+                    latencies.push(took / 1000);
+                    counts[member] += 1;
+                }
+            }
+            let member = balance.choose(ServerRole::Any, |at| loads[at]).unwrap();
+            loads[member] += 1;
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let took = work(member, loads[member], second) * MS / 1000 * (800 + (dice >> 33) % 400);
+            events.push(Reverse((now + took, client, Some((member, now)))));
+        }
+        latencies.sort_unstable();
+        let all: u64 = counts.iter().sum();
+        let p99 = latencies[latencies.len() * 99 / 100];
+        Found { p99, shares: counts.map(|count| 1000 * count / all) }
     }
 
     #[test]
