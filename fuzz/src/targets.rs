@@ -12,6 +12,7 @@ pub mod pool_login;
 pub mod pool_settings;
 pub mod probe_recording;
 pub mod probe_waits;
+pub mod record;
 pub mod redact;
 pub mod route;
 pub mod scram;
@@ -443,6 +444,16 @@ pub static TARGETS: &[Target] = &[
         words: pool_core::WORDS,
         memory: (512 << 10, 256),
         smoke: 3000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "record",
+        about: "what clients say and hear, on a tape: events are whole, and have ended or are counted",
+        run: record::run,
+        seeds: Seeds::Made(record::seeds),
+        words: record::WORDS,
+        memory: (4 << 20, 512),
+        smoke: 2000,
         ..Target::PLAIN
     },
     Target {

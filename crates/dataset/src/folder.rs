@@ -45,7 +45,7 @@ impl DatasetKind {
     /// The version that this build writes. It reads this one and all before it.
     pub const fn version(self) -> u32 {
         match self {
-            Self::Capture => 3,
+            Self::Capture => 4,
             Self::Run => 2,
         }
     }

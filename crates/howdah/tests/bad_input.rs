@@ -390,7 +390,7 @@ fn what_is_no_run_is_said_by_compare() {
 #[test]
 fn a_newer_format_is_said_so() {
     let folder = datasets();
-    for (manifest, version) in [("monday/capture.json", 3), ("tuesday/run.json", 2)] {
+    for (manifest, version) in [("monday/capture.json", 4), ("tuesday/run.json", 2)] {
         let path = folder.path().join(manifest);
         let text = fs::read_to_string(&path).unwrap();
         let present = format!("\"version\": {version},");

@@ -17,6 +17,8 @@ mod decoder;
 mod digests;
 mod record;
 mod recorder;
+mod reel;
+mod script;
 mod secrets;
 mod session;
 mod stream;
@@ -28,5 +30,6 @@ mod texts;
 
 pub use decoder::WhoIs;
 pub use recorder::{BeginError, CopyRows, Recorder, Settings, Status};
+pub use reel::Reel;
 pub use tally::Tally;
 pub use tape::{Entry, Mark, Tape};

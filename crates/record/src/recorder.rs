@@ -14,7 +14,7 @@ use std::{
 
 use howdah_dataset::{CaptureSettings, CaptureWriter, Origin, WriteError};
 use howdah_sift::{RedactionKey, Redactor};
-use howdah_traffic::{Event, EventHash, EventRef, Timestamp};
+use howdah_traffic::{Action, Event, EventHash, EventRef, Timestamp};
 
 use crate::{
     decoder::{Decoder, WhoIs},
@@ -168,6 +168,7 @@ impl Recorder {
                 digests: Digests::default(),
                 events: 0,
                 too_long: 0,
+                calls: 0,
                 error: None,
             },
             lanes: lanes.clone(),
@@ -231,6 +232,7 @@ struct Sink {
     digests: Digests,
     events: u64,
     too_long: u64,
+    calls: u64,
     error: Option<WriteError>,
 }
 
@@ -280,6 +282,7 @@ impl Work {
         let tally = &mut self.decoder.tally;
         tally.events = self.sink.events;
         tally.too_long += std::mem::take(&mut self.sink.too_long);
+        tally.calls = self.sink.calls;
         tally.gaps = self.lanes.iter().map(|lane| lane.gaps.load(Ordering::Relaxed)).sum();
         tally.lost_bytes =
             self.lanes.iter().map(|lane| lane.lost_bytes.load(Ordering::Relaxed)).sum();
@@ -337,6 +340,9 @@ impl Sink {
             Some(redactor) => Box::new(redactor.redact(*event)),
             None => event,
         };
+        let is_bare = matches!(event.action, Action::Call { .. })
+            && event.wire.as_ref().is_none_or(|wire| wire.arguments.is_none());
+        self.calls += u64::from(is_bare);
         let shown = EventRef::with_digest(&event, self.digests.of(&event));
         if !CaptureWriter::takes(&shown) {
             self.too_long += 1;

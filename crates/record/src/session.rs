@@ -18,6 +18,7 @@ use howdah_wire::{
 
 use crate::{
     by_name::ByName,
+    script::{Script, add_sync},
     secrets,
     stream::{Heard, Malformed, Stream},
     tally::Tally,
@@ -106,6 +107,10 @@ pub(crate) struct Session {
     asked: VecDeque<Asked>,
     /// The pipeline that is being sent, from 1.
     pipeline: u32,
+    /// Messages that were sent and that no event has yet.
+    script: Script,
+    /// The last event of the pipeline that is being sent, of which all is known but what may be sent behind it.
+    held: Option<Box<Event>>,
     /// What is sent is not looked at, up to a Sync.
     is_skipping: bool,
     /// The server waits for rows.
@@ -125,6 +130,8 @@ struct Portal {
     result_formats: Vec<u16>,
     types: Vec<u32>,
     was_executed: bool,
+    /// The pipeline that it was bound in.
+    pipeline: u32,
 }
 
 /// A request that has yet to be answered.
@@ -133,6 +140,8 @@ struct Asked {
     what: What,
     event: Option<Box<Event>>,
     arrived: u64,
+    /// Of a Bind that nothing executes: the messages that are its event's.
+    messages: Option<Text>,
 }
 
 #[derive(Debug)]
@@ -171,6 +180,8 @@ impl Session {
             portals: ByName::default(),
             asked: VecDeque::new(),
             pipeline: 1,
+            script: Script::default(),
+            held: None,
             is_skipping: false,
             is_copying: false,
             copy: None,
@@ -214,6 +225,8 @@ impl Session {
 
     /// What follows of it is missing: what is under way has no outcome.
     pub(crate) fn cut(&mut self, desk: &mut Desk<'_>) {
+        self.let_go(desk);
+        self.script.clear();
         for asked in self.asked.drain(..) {
             desk.tally.cut_short += u64::from(asked.event.is_some());
             if let Some(event) = asked.event {
@@ -268,12 +281,14 @@ impl Session {
 
     /// It is gone.
     pub(crate) fn left(&mut self, now: u64, desk: &mut Desk<'_>) {
+        self.let_go(desk);
         for asked in std::mem::take(&mut self.asked) {
             if let Some(event) = asked.event {
                 (desk.give)(event);
             }
         }
-        let event = self.event(Action::Disconnect, Source::Wire, Wire::default(), desk.at(now));
+        let wire = Wire { messages: self.script.take_rest(), ..Wire::default() };
+        let event = self.event(Action::Disconnect, Source::Wire, wire, desk.at(now));
         (desk.give)(event);
     }
 
@@ -306,7 +321,7 @@ impl Session {
         };
         match message {
             Message::Sync if self.is_copying => return,
-            Message::Sync => return self.sync(now),
+            Message::Sync => return self.sync(now, desk),
             Message::CopyData(_) | Message::CopyDone | Message::CopyFail { .. }
                 if self.asked.is_empty() =>
             {
@@ -315,24 +330,42 @@ impl Session {
             Message::CopyData(data) => return self.copied(data, data.len(), desk.rows),
             Message::CopyDone => return self.copy_ended(false),
             Message::CopyFail { .. } => return self.copy_ended(true),
-            Message::Flush | Message::Terminate | Message::Authentication(_) => return,
+            Message::Terminate | Message::Authentication(_) => return,
+            Message::Flush if self.is_skipping => return,
             _ if self.is_skipping => {
                 desk.tally.skipped_by_server += 1;
                 return;
             }
             _ => {}
         }
+        match &message {
+            Message::Flush => return self.script.add(b'H', &[]),
+            Message::Bind(bind) => self.script.add_named(b"B", bind.portal),
+            Message::Describe(Target::Statement(name)) => self.script.add_named(b"DS", name),
+            Message::Describe(Target::Portal(name)) => self.script.add_named(b"DP", name),
+            Message::Close(Target::Statement(name)) => self.script.add_named(b"CS", name),
+            Message::Close(Target::Portal(name)) => self.script.add_named(b"CP", name),
+            _ => self.let_go(desk),
+        }
         let time = desk.at(now);
         let (what, event) = match message {
             Message::Query { sql } => {
                 self.statements.set(Text::default(), None);
                 let action = Action::Simple { sql: sql_text(sql) };
-                (What::Query, Some(self.event(action, Source::Wire, Wire::default(), time)))
+                let wire = Wire { messages: self.script.take_up_to(b'Q'), ..Wire::default() };
+                (What::Query, Some(self.event(action, Source::Wire, wire, time)))
             }
             Message::FunctionCall(call) => {
-                desk.tally.calls += 1;
                 let action = Action::Call { function: call.function.to_string().into() };
-                (What::Call, Some(self.event(action, Source::Wire, Wire::default(), time)))
+                let arguments = call.arguments.clone().map(|value| value.map(Text::from));
+                let wire = Wire {
+                    formats: call.formats.clone().map(Format::code).collect(),
+                    result_formats: vec![call.result_format.code()],
+                    arguments: Some(arguments.collect()),
+                    messages: self.script.take_up_to(b'F'),
+                    ..Wire::default()
+                };
+                (What::Call, Some(self.event(action, Source::Wire, wire, time)))
             }
             Message::Parse(parse) => self.parse(&parse, time, desk),
             Message::Bind(bind) => (self.bind(&bind, desk), None),
@@ -340,13 +373,17 @@ impl Session {
             Message::Close(target) => {
                 match target {
                     Target::Statement(name) => drop(self.statements.set(name.into(), None)),
-                    Target::Portal(name) => drop(self.portals.set(name.into(), None)),
+                    Target::Portal(name) => {
+                        let name = Text::from(name);
+                        self.portal_goes(&name, desk);
+                        self.portals.set(name, None);
+                    }
                 }
                 (What::Other, None)
             }
             _ => (What::Other, None),
         };
-        self.asked.push_back(Asked { what, event, arrived: now });
+        self.asked.push_back(Asked { what, event, arrived: now, messages: None });
     }
 
     /// A message of which the body is not kept.
@@ -365,14 +402,44 @@ impl Session {
         };
         desk.tally.too_long += 1;
         if !self.is_skipping {
-            self.asked.push_back(Asked { what, event: None, arrived: now });
+            self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
         }
     }
 
-    fn sync(&mut self, now: u64) {
+    fn sync(&mut self, now: u64, desk: &mut Desk<'_>) {
         self.is_skipping = false;
         self.pipeline = self.pipeline.saturating_add(1);
-        self.asked.push_back(Asked { what: What::Sync, event: None, arrived: now });
+        desk.tally.too_long += u64::from(!self.script.add_sync());
+        // What was sent since the last event of the pipeline goes with it.
+        let mut last = self.asked.iter_mut().rev().take_while(|asked| !asked.ends_pipeline());
+        match last.find(|asked| asked.will_be_event()) {
+            Some(Asked { event: Some(event), .. }) => self.script.append_to(event),
+            Some(bind) => bind.messages = self.script.take_rest(),
+            None => {
+                if let Some(event) = &mut self.held {
+                    self.script.append_to(event);
+                }
+            }
+        }
+        self.let_go(desk);
+        let what = What::Sync;
+        self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
+    }
+
+    /// Nothing more belongs to the event that was held.
+    fn let_go(&mut self, desk: &mut Desk<'_>) {
+        if let Some(event) = self.held.take() {
+            (desk.give)(event);
+        }
+    }
+
+    /// All is known of an event but what may be sent behind it in its pipeline.
+    fn give(&mut self, event: Box<Event>, desk: &mut Desk<'_>) {
+        if event.pipeline != Some(self.pipeline) {
+            return (desk.give)(event);
+        }
+        self.let_go(desk);
+        self.held = Some(event);
     }
 
     fn parse(
@@ -384,7 +451,8 @@ impl Session {
         let prepared = desk.texts.prepared(parse);
         let statement = Text::from(parse.statement);
         let action = Action::Parse { statement: statement.clone(), sql: prepared.sql.clone() };
-        let wire = Wire { types: prepared.types.clone(), ..Wire::default() };
+        let messages = self.script.take_up_to(b'P');
+        let wire = Wire { types: prepared.types.clone(), messages, ..Wire::default() };
         let event = self.event(action, Source::Wire, wire, time);
         let before = self.statements.set(statement.clone(), Some(prepared));
         (What::Parse(statement, before), Some(self.of_pipeline(event)))
@@ -414,9 +482,26 @@ impl Session {
             result_formats: codes(&bind.result_formats),
             types: prepared.types.clone(),
             was_executed: false,
+            pipeline: self.pipeline,
         };
+        self.portal_goes(&portal, desk);
         self.portals.set(portal.clone(), Some(opened));
         What::Bind(portal, false)
+    }
+
+    /// A portal is closed, or another one takes its name. If nothing has executed it and its Bind is not
+    /// answered yet, that is the last moment to tell of it.
+    fn portal_goes(&mut self, portal: &Text, desk: &Desk<'_>) {
+        let is_its = |asked: &&mut Asked| {
+            asked.event.is_none()
+                && matches!(&asked.what, What::Bind(bound, false) if bound == portal)
+        };
+        let arrived = self.asked.iter_mut().rev().find(is_its).map(|asked| asked.arrived);
+        let Some(arrived) = arrived else { return };
+        let event = self.bind_event(portal, None, desk.at(arrived));
+        if let Some(asked) = self.asked.iter_mut().rev().find(is_its) {
+            asked.event = event;
+        }
     }
 
     fn execute(
@@ -450,7 +535,8 @@ impl Session {
             false => Action::Execute(bound),
             true => Action::Fetch(bound),
         };
-        let wire = portal.wire(rows_max);
+        let messages = self.script.take_up_to(b'E');
+        let wire = portal.wire(rows_max, messages);
         let event = self.event(action, Source::Wire, wire, time);
         (What::Execute, Some(self.of_pipeline(event)))
     }
@@ -547,19 +633,41 @@ impl Session {
     fn answered_well(&mut self, desk: &mut Desk<'_>) {
         let Some(asked) = self.asked.pop_front() else { return };
         let event = match &asked.what {
-            What::Bind(portal, false) => self.bind_event(portal, desk.at(asked.arrived)),
+            What::Bind(portal, false) if asked.event.is_none() => {
+                let messages = asked.messages.or_else(|| self.messages_so_far(0));
+                self.bind_event(portal, messages, desk.at(asked.arrived))
+            }
             _ => asked.event,
         };
         if let Some(event) = event {
-            (desk.give)(event);
+            self.give(event, desk);
+        }
+    }
+
+    /// The messages of a Bind that is answered before its Sync is sent. If another event came behind it, which
+    /// begins at this index of what was asked, that one has them.
+    fn messages_so_far(&mut self, behind: usize) -> Option<Text> {
+        let behind = self.asked.iter().skip(behind);
+        let mut behind = behind.take_while(|asked| !asked.ends_pipeline());
+        match behind.any(Asked::will_be_event) {
+            true => Some(Text::default()),
+            false => self.script.take_rest(),
         }
     }
 
     /// A Bind has an event of its own only if nothing executes its portal.
-    fn bind_event(&self, portal: &Text, time: Timestamp) -> Option<Box<Event>> {
+    fn bind_event(
+        &self,
+        portal: &Text,
+        messages: Option<Text>,
+        time: Timestamp,
+    ) -> Option<Box<Event>> {
         let portal = self.portals.get(portal)?;
         let action = Action::Bind(portal.bound.clone());
-        Some(self.of_pipeline(self.event(action, Source::Wire, portal.wire(0), time)))
+        let wire = portal.wire(0, messages.or_else(|| Some(Text::default())));
+        let mut event = self.event(action, Source::Wire, wire, time);
+        event.pipeline = Some(portal.pipeline);
+        Some(event)
     }
 
     /// A statement is done.
@@ -594,7 +702,7 @@ impl Session {
                 u64::from(copying.copy.data.iter().any(Option::is_none));
             wire.copy_in = desk.rows.counts.then_some(copying.copy);
         }
-        (desk.give)(event);
+        self.give(event, desk);
     }
 
     /// Something failed.
@@ -620,7 +728,12 @@ impl Session {
                         let time = desk.at(front.arrived);
                         let event = match is_executed {
                             true => self.take_executed(),
-                            false => self.bind_event(&portal, time),
+                            false if front.event.is_some() => front.event.take(),
+                            false => {
+                                let messages = front.messages.take();
+                                let messages = messages.or_else(|| self.messages_so_far(1));
+                                self.bind_event(&portal, messages, time)
+                            }
                         };
                         if let Some(front) = self.asked.front_mut() {
                             front.event = event;
@@ -628,9 +741,22 @@ impl Session {
                     }
                     _ => {}
                 }
+                self.keep_sync();
                 self.conclude(Some(failure), now, desk);
                 self.skip(desk);
             }
+        }
+    }
+
+    /// The front of what was asked has failed: if the Sync behind it was sent, and goes with an event that the
+    /// server will not look at, it goes with this one instead.
+    fn keep_sync(&mut self) {
+        let Some(sync) = self.asked.iter().position(Asked::is_sync) else { return };
+        let is_last = !self.asked.range(1..sync.max(1)).any(Asked::will_be_event);
+        if let Some(event) = self.asked.front_mut().and_then(|front| front.event.as_mut())
+            && !is_last
+        {
+            add_sync(event);
         }
     }
 
@@ -691,6 +817,8 @@ impl Session {
                     self.asked.pop_front();
                     break;
                 }
+                // It is over, however that was said.
+                What::Execute => self.conclude(None, now, desk),
                 // Its answer was not counted.
                 _ => self.answered_well(desk),
             }
@@ -709,11 +837,22 @@ impl Asked {
     fn is_sync(&self) -> bool {
         matches!(self.what, What::Sync)
     }
+
+    /// Whether what was sent behind it is of another pipeline.
+    fn ends_pipeline(&self) -> bool {
+        matches!(self.what, What::Sync | What::Query | What::Call)
+    }
+
+    /// Whether it will be an event of its own.
+    fn will_be_event(&self) -> bool {
+        self.event.is_some() || matches!(self.what, What::Bind(_, false))
+    }
 }
 
 impl Portal {
-    fn wire(&self, rows_max: u32) -> Wire {
+    fn wire(&self, rows_max: u32, messages: Option<Text>) -> Wire {
         Wire {
+            messages,
             types: self.types.clone(),
             formats: self.formats.clone(),
             result_formats: self.result_formats.clone(),

@@ -141,6 +141,16 @@ impl Lane {
         }
     }
 
+    /// Has no room until [`Lane::empty`].
+    pub(crate) fn fill(&self) {
+        self.waiting.fetch_add(self.waiting_max, Ordering::Relaxed);
+    }
+
+    /// Takes [`Lane::fill`] back.
+    pub(crate) fn empty(&self) {
+        self.waiting.fetch_sub(self.waiting_max, Ordering::Relaxed);
+    }
+
     fn is_full(&self) -> bool {
         self.waiting() >= self.waiting_max
     }

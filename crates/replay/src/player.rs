@@ -23,6 +23,7 @@ pub(crate) use self::{
 use self::{
     batch::{begins, continues},
     flight::{Flight, Part},
+    messages::function_oid,
 };
 use crate::link::{Failure, Reply};
 
@@ -240,7 +241,12 @@ impl Player {
         }
         match &event.action {
             Action::Cancel => Some(Skip::NothingToCancel),
-            Action::Call { .. } => Some(Skip::CallArguments),
+            Action::Call { function } => {
+                let wire = event.wire.as_ref();
+                let is_known = wire.is_some_and(|wire| wire.arguments.is_some())
+                    && function_oid(function).is_some();
+                (!is_known).then_some(Skip::CallArguments)
+            }
             Action::Copy { direction: CopyDirection::In, .. } => {
                 (!has_copy_data(event)).then_some(Skip::CopyData)
             }
@@ -266,7 +272,7 @@ impl Player {
         let head = self.queue.front().expect("step has looked");
         match head.event.action.kind() {
             Kind::Connect => return Step::Record(self.pop(), End::Done),
-            Kind::Disconnect => return Step::Hangup(self.pop()),
+            Kind::Disconnect => return self.leave(now, client),
             _ => {}
         }
         let mut parts = vec![Part::new(self.pop())];
@@ -287,6 +293,26 @@ impl Player {
             unwritable(&reason)
         });
         self.flight = Some(Flight { parts, sent: now, failure });
+        Step::Send
+    }
+
+    /// Sends what was sent before a session's end, for no event of its own; then ends it.
+    fn leave(&mut self, now: Instant, client: &mut Client) -> Step {
+        let mut last = Part::new(self.pop());
+        let has_said =
+            |part: &Part| part.item.event.wire.as_ref().is_some_and(|wire| wire.messages.is_some());
+        if !has_said(&last) {
+            return Step::Hangup(last.item);
+        }
+        let sent = self.queue_messages(std::slice::from_mut(&mut last), client);
+        if sent.is_err() {
+            client.sync();
+        }
+        if let Some(wire) = &mut last.item.event.wire {
+            wire.messages = None;
+        }
+        self.queue.push_front(last.item);
+        self.flight = Some(Flight { parts: Vec::new(), sent: now, failure: None });
         Step::Send
     }
 
@@ -316,6 +342,13 @@ impl Player {
                 if status == TransactionStatus::Idle {
                     // Portals end with their transaction.
                     self.portals.clear();
+                }
+                if client.ready_owed() > 0
+                    && let Some(flight) = &mut self.flight
+                {
+                    // Of a pipeline that was sent in front, for no event.
+                    flight.failure = None;
+                    return Vec::new();
                 }
                 return self.land(now);
             }

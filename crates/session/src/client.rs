@@ -195,6 +195,11 @@ impl Client {
         matches!(self.protocol.state, State::Open) && self.protocol.pipeline.is_settled()
     }
 
+    /// Whether something was sent that needs a Sync to end it.
+    pub fn has_open_batch(&self) -> bool {
+        self.protocol.pipeline.has_open_batch()
+    }
+
     /// Whether the connection is over: it failed, the server ended the session, or its end was
     /// reported.
     pub fn is_closed(&self) -> bool {

@@ -41,7 +41,8 @@ impl Redactor {
         Self { values: Values::new(key), withheld: 0, last_application: None }
     }
 
-    /// Number of SQL texts that were replaced as a whole, so that they cannot be replayed.
+    /// Number of SQL texts that were replaced as a whole, and of function calls without their arguments: they
+    /// cannot be replayed.
     pub fn withheld(&self) -> u64 {
         self.withheld
     }
@@ -68,12 +69,14 @@ impl Redactor {
         event
     }
 
-    /// Rows that were copied go as a whole: they are nothing but values. So do settings that only an
+    /// Rows that were copied and arguments of function calls go as a whole: they are nothing but values. So do settings that only an
     /// application knows, and its name.
     fn wire(&mut self, wire: &mut Wire) {
         if let Some(copy) = &mut wire.copy_in {
             copy.data.iter_mut().for_each(|data| *data = None);
         }
+        // Nothing tells what they mean, many are binary.
+        self.withheld += u64::from(wire.arguments.take().is_some());
         let is_own = |name: &Text| {
             name.as_bytes().contains(&b'.')
                 || name.as_bytes().eq_ignore_ascii_case(b"application_name")

@@ -112,6 +112,10 @@ pub enum Field {
     CopyData = 27,
     /// Number 1, left out unless the client ended the COPY by CopyFail.
     CopyFailed = 28,
+    /// Text: [`crate::Wire::messages`].
+    Messages = 29,
+    /// List: arguments of a function call.
+    Arguments = 30,
 }
 
 impl EventHash {
@@ -198,6 +202,15 @@ impl EventHash {
         let copies = wire.copy_in.iter().flat_map(|copy| &copy.data);
         let word = |data: &Option<Text>| data.as_ref().map_or(0, |data| text(data.as_bytes()));
         numbers(Field::CopyData, &mut copies.map(word));
+        if let Some(arguments) = &wire.arguments {
+            numbers(Field::Arguments, &mut arguments.iter().map(word));
+            if arguments.is_empty() {
+                fields.number(Field::Arguments, EMPTY);
+            }
+        }
+        if let Some(messages) = &wire.messages {
+            fields.text(Field::Messages, messages.as_bytes());
+        }
         if wire.rows_max != 0 {
             fields.number(Field::RowsMax, u64::from(wire.rows_max));
         }
@@ -307,8 +320,8 @@ impl Part {
 const EMPTY: u64 = const_xxh3::xxh3_64(b"");
 
 /// Multipliers by tag.
-const MULTIPLIERS: [u64; Field::CopyFailed as usize + 1] = {
-    let mut multipliers = [0; Field::CopyFailed as usize + 1];
+const MULTIPLIERS: [u64; Field::Arguments as usize + 1] = {
+    let mut multipliers = [0; Field::Arguments as usize + 1];
     let mut tag = 0;
     while tag < multipliers.len() {
         multipliers[tag] = const_xxh3::xxh3_64(&[tag as u8]) | 1;
@@ -406,7 +419,7 @@ mod tests {
         let page = include_str!("../../../docs/src/reference/event-hash.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
         let tags: Vec<u8> = rows.filter_map(|(tag, _)| tag.parse().ok()).collect();
-        assert_eq!(tags, (1..=Field::CopyFailed as u8).collect::<Vec<_>>());
+        assert_eq!(tags, (1..=Field::Arguments as u8).collect::<Vec<_>>());
     }
 
     #[test]

@@ -25,4 +25,4 @@ pub use view::{
     ActionRef, BoundRef, EventRef, Hashed, Identity, IdentityDigest, OutcomeRef, ParameterRef,
     Parameters, Slot,
 };
-pub use wire::{CopyIn, Wire};
+pub use wire::{CopyIn, Named, Said, Wire};

@@ -80,6 +80,8 @@ impl Record for StoredEvent {
         Column::optional("copy_bytes", Shape::Int64).since(3),
         Column::optional("copy_data", Shape::BytesList).since(3),
         Column::optional("copy_end", Shape::Text).since(3),
+        Column::optional("arguments", Shape::BytesList).since(4),
+        Column::optional("messages", Shape::Bytes).since(4),
     ];
 
     fn encode(rows: &[Self]) -> Vec<ArrayRef> {

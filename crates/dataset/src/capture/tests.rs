@@ -4,7 +4,7 @@ mod support;
 
 use std::{fs, io, path::Path};
 
-use howdah_traffic::{Event, Kind, Timestamp};
+use howdah_traffic::{Event, EventHash, Kind, Timestamp};
 use proptest::prelude::*;
 use support::{any_event, connect, events_of, simple_at, write_all};
 
@@ -198,9 +198,9 @@ fn what_is_not_a_capture_is_said_with_its_path() {
     assert!(matches!(open(), ReadError::OtherKind { .. }));
     fs::write(dir.join("capture.json"), "{\"format\":").unwrap();
     assert!(matches!(open(), ReadError::Damaged { source: Damage::Manifest(_), .. }));
-    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":4}"#).unwrap();
+    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":5}"#).unwrap();
     let error = open();
-    assert!(matches!(error, ReadError::Version { found: 4, supported: 3, .. }));
+    assert!(matches!(error, ReadError::Version { found: 5, supported: 4, .. }));
     assert!(error.to_string().contains("capture.json"), "{error}");
     let file = scratch.path().join("a-file");
     fs::write(&file, "text").unwrap();
@@ -217,6 +217,24 @@ fn a_capture_of_version_1_is_read_without_what_it_lacks() {
     assert_eq!(kinds, [Kind::Connect, Kind::Execute, Kind::Disconnect]);
     assert!(events.iter().all(|event| event.pipeline.is_none()));
     assert_eq!((events[1].vxid.as_deref(), events[1].query_id), (Some("3/2"), Some(77)));
+}
+
+#[test]
+fn a_capture_of_version_3_has_what_the_wire_told_then() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let capture = Capture::open(&root.join("tests/fixtures/capture-version-3")).unwrap();
+    assert_eq!(capture.manifest().version, 3);
+    let events = events_of(capture.events());
+    assert!(events.iter().all(|event| {
+        event.wire.as_ref().is_some_and(|wire| wire.messages.is_none() && wire.arguments.is_none())
+    }));
+    let executed = events.iter().find(|event| event.action.kind() == Kind::Execute).unwrap();
+    let wire = executed.wire.as_ref().unwrap();
+    assert_eq!((wire.rows, &*wire.result_formats), (Some(1), &[0][..]));
+    // What the recorder of that version summed up is what is read.
+    let mut hash = EventHash::default();
+    events.iter().for_each(|event| hash.add(event));
+    assert_eq!(capture.manifest().report["hash"], hash.to_string());
 }
 
 #[test]

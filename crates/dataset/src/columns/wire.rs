@@ -3,15 +3,22 @@
 //! An event has it whole or not at all; that it has it, though nothing of it, is told by `rows_max`, which is
 //! null only where there is none.
 
+use std::sync::Arc;
+
 use arrow::{
     array::{
-        Array, ArrayRef, AsArray, BinaryBuilder, Int32Builder, ListArray, ListBuilder, RecordBatch,
+        Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int32Builder, ListArray, ListBuilder,
+        RecordBatch, new_null_array,
     },
-    datatypes::Int32Type,
+    datatypes::{DataType, Int32Type},
 };
 use howdah_traffic::{CopyIn, Text, Wire};
 
-use super::{Numbers, Shape, amounts, encode::Rare, list_entry, number_entry, numbers, strings};
+use super::{
+    Numbers, Shape, amounts,
+    encode::{Rare, nothing},
+    list_entry, number_entry, numbers, strings,
+};
 use crate::error::Damage;
 
 /// The columns, in the order in which the table has them.
@@ -35,6 +42,11 @@ where
         amounts(copies().map(|copy| Some(copy?.bytes))),
         bytes_lists(copies().map(|copy| Some(copy?.data.iter().map(Option::as_ref).collect()))),
         strings(copies().map(|copy| copy.map(end))),
+        bytes_lists(events.clone().map(|wire| {
+            let arguments = wire?.arguments.as_ref()?;
+            Some(arguments.iter().map(Option::as_ref).collect())
+        })),
+        bytes(events.clone().map(|wire| wire?.messages.as_ref())),
     ]
 }
 
@@ -55,6 +67,13 @@ fn lists<'a, T: 'a>(
         });
     }
     lists.finish(Shape::Int32List)
+}
+
+fn bytes<'a>(rows: impl Iterator<Item = Option<&'a Text>> + Clone) -> ArrayRef {
+    match nothing(rows.clone()) {
+        Some(rows) => new_null_array(&DataType::Binary, rows),
+        None => Arc::new(rows.map(|text| text.map(Text::as_bytes)).collect::<BinaryArray>()),
+    }
 }
 
 fn bytes_lists<'a>(rows: impl Iterator<Item = Option<Vec<Option<&'a Text>>>>) -> ArrayRef {
@@ -80,6 +99,9 @@ pub(crate) struct WireColumns<'a> {
     copy_bytes: Numbers<'a>,
     copy_data: &'a ListArray,
     copy_end: &'a ArrayRef,
+    /// Of version 4, as are those behind it.
+    arguments: Option<&'a ListArray>,
+    messages: Option<&'a BinaryArray>,
 }
 
 impl<'a> WireColumns<'a> {
@@ -96,6 +118,8 @@ impl<'a> WireColumns<'a> {
             copy_bytes: Numbers::of_added(batch, "copy_bytes")?,
             copy_data: list("copy_data")?,
             copy_end: batch.column_by_name("copy_end")?,
+            arguments: list("arguments"),
+            messages: batch.column_by_name("messages").map(AsArray::as_binary),
         })
     }
 
@@ -109,6 +133,14 @@ impl<'a> WireColumns<'a> {
             result_formats: codes(self.result_formats, "result_formats", row)?,
             settings: self.settings(row)?,
             copy_in: self.copy_in(row)?,
+            arguments: self
+                .arguments
+                .filter(|arguments| arguments.is_valid(row))
+                .map(|arguments| texts(arguments, row).collect()),
+            messages: self
+                .messages
+                .filter(|messages| messages.is_valid(row))
+                .map(|messages| messages.value(row).into()),
         }))
     }
 

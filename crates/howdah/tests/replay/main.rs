@@ -10,6 +10,7 @@ mod encoding;
 mod faults;
 mod interrupt;
 mod logs;
+mod messages;
 mod metrics;
 mod pace;
 mod pgbench;

@@ -17,20 +17,26 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{connect, howdah, replay, text, value};
 
 /// `howdah pool` before a database, capturing into `captures/it`.
-struct Pool {
+pub(crate) struct Pool {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Pool {
-    fn start(folder: &Path, cluster: &Cluster, capture: &str) -> Self {
+    pub(crate) fn start(folder: &Path, cluster: &Cluster, capture: &str) -> Self {
+        Self::before(folder, cluster, "bench", capture)
+    }
+
+    /// Before a database that its clients call `bench`.
+    pub(crate) fn before(folder: &Path, cluster: &Cluster, dbname: &str, capture: &str) -> Self {
         let settings = format!(
             "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
              capture = {{ path = 'captures'{capture} }}\n\
              [pool.listen]\nport = 0\nunix-directories = []\n\
              [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
-             [pool.databases.bench]\nhosts = ['127.0.0.1:{}']\n",
+             [pool.databases.bench]\nhosts = ['127.0.0.1:{}']\n\
+             dbname = '{dbname}'\n",
             cluster.port()
         );
         std::fs::write(folder.join("howdah.toml"), settings).unwrap();
@@ -53,7 +59,7 @@ impl Pool {
         Self { child, stderr, port }
     }
 
-    fn run(&self, program: &str, words: &[&str], stdin: &str) -> String {
+    pub(crate) fn run(&self, program: &str, words: &[&str], stdin: &str) -> String {
         let program = client_tool(program).expect("psql and pgbench are installed");
         let mut command = Command::new(program);
         command
@@ -70,22 +76,22 @@ impl Pool {
         text(&output.stdout)
     }
 
-    fn psql(&self, database: &str, script: &str) -> String {
+    pub(crate) fn psql(&self, database: &str, script: &str) -> String {
         self.run("psql", &["-XAtq", "-d", database], script)
     }
 
-    fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let mut said = String::new();
         self.stderr.read_to_string(&mut said).unwrap();
         self.child.wait().unwrap();
     }
 
-    fn raw(&self) -> Raw {
+    pub(crate) fn raw(&self) -> Raw {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
         let startup = b"\0\x03\0\0user\0postgres\0database\0bench\0\0";
@@ -98,15 +104,15 @@ impl Pool {
 }
 
 /// A driver that speaks binary, as bytes.
-struct Raw(TcpStream);
+pub(crate) struct Raw(TcpStream);
 
 impl Raw {
-    fn send(&mut self, messages: &[Vec<u8>]) {
+    pub(crate) fn send(&mut self, messages: &[Vec<u8>]) {
         self.0.write_all(&messages.concat()).unwrap();
     }
 
     /// Reads up to a message of this tag.
-    fn until(&mut self, tag: u8) {
+    pub(crate) fn until(&mut self, tag: u8) {
         loop {
             let mut front = [0; 5];
             self.0.read_exact(&mut front).unwrap();
@@ -119,25 +125,25 @@ impl Raw {
         }
     }
 
-    fn ready(&mut self) {
+    pub(crate) fn ready(&mut self) {
         self.until(b'Z');
     }
 }
 
-fn message(tag: u8, body: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn message(tag: u8, body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     let len = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
     [&[tag][..], &len, &body].concat()
 }
 
 /// A Parse whose parameters are int4.
-fn parse(name: &str, sql: &str, parameters: u8) -> Vec<u8> {
+pub(crate) fn parse(name: &str, sql: &str, parameters: u8) -> Vec<u8> {
     let types = [0, 0, 0, 23].repeat(parameters.into());
     message(b'P', &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0", &[parameters], &types])
 }
 
 /// A Bind of binary int4s; the result is to be binary too.
-fn bind(name: &str, portal: &str, values: &[i32]) -> Vec<u8> {
+pub(crate) fn bind(name: &str, portal: &str, values: &[i32]) -> Vec<u8> {
     let value = |value: &i32| [&[0, 0, 0, 4][..], &value.to_be_bytes()].concat();
     let values: Vec<Vec<u8>> = values.iter().map(value).collect();
     let count = u8::try_from(values.len()).unwrap();
@@ -155,15 +161,15 @@ fn bind(name: &str, portal: &str, values: &[i32]) -> Vec<u8> {
     )
 }
 
-fn execute(portal: &str, rows: u8) -> Vec<u8> {
+pub(crate) fn execute(portal: &str, rows: u8) -> Vec<u8> {
     message(b'E', &[portal.as_bytes(), b"\0\0\0\0", &[rows]])
 }
 
-fn sync() -> Vec<u8> {
+pub(crate) fn sync() -> Vec<u8> {
     message(b'S', &[])
 }
 
-fn query(sql: &str) -> Vec<u8> {
+pub(crate) fn query(sql: &str) -> Vec<u8> {
     message(b'Q', &[sql.as_bytes(), b"\0"])
 }
 
@@ -323,7 +329,7 @@ fn round_trip(major: u32) {
 }
 
 /// A server with two databases of the same tables, and a folder; `None` after saying why not.
-fn cluster(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
+pub(crate) fn cluster(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
     let builder = Cluster::builder()
         .name("wire")
         .major(major)
@@ -349,7 +355,7 @@ fn cluster(major: u32) -> Option<(Cluster, tempfile::TempDir)> {
     Some((cluster, folder))
 }
 
-fn contents(cluster: &Cluster, database: &str) -> Vec<String> {
+pub(crate) fn contents(cluster: &Cluster, database: &str) -> Vec<String> {
     let mut client = connect(cluster, database);
     let tables = [
         "select aid, abalance from pgbench_accounts where abalance <> 0",

@@ -17,7 +17,14 @@ pub(super) fn continues(last: &Event, next: &Event) -> bool {
         let copies = |event: &Event| {
             event.action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Copy)
         };
-        return pipeline == next_pipeline && !copies(last) && !copies(next);
+        let is_known =
+            |event: &Event| event.wire.as_ref().is_some_and(|wire| wire.messages.is_some());
+        // Where it is known which Syncs there were, a COPY may be the last.
+        let fits = match is_known(last) && is_known(next) {
+            true => !(last.action.kind().is_execution() && copies(last)),
+            false => !copies(last) && !copies(next),
+        };
+        return pipeline == next_pipeline && fits;
     }
     let (Some(name), Some(next_name)) = (statement(&last.action), statement(&next.action)) else {
         return false;

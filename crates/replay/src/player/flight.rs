@@ -28,6 +28,8 @@ pub(super) struct Part {
     pub(super) rows: u64,
     /// How many COPYs of it have been given their rows.
     pub(super) copies: usize,
+    /// The Bind of its portal is on its way.
+    pub(super) is_bound: bool,
 }
 
 impl Flight {
@@ -92,6 +94,6 @@ impl Flight {
 
 impl Part {
     pub(super) fn new(item: Item) -> Self {
-        Self { item, request: None, completed: None, rows: 0, copies: 0 }
+        Self { item, request: None, completed: None, rows: 0, copies: 0, is_bound: false }
     }
 }

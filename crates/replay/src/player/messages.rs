@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use howdah_session::{Client, EncodeError, RequestId, TransactionStatus};
 use howdah_sql::{Command, split_statements};
-use howdah_traffic::{Action, Bound, Event, Kind, Parameter, Text, Wire};
+use howdah_traffic::{Action, Bound, Event, Kind, Named, Parameter, Said, Text, Wire};
 use howdah_wire::Format;
 
 use super::{Player, Prepared, flight::Part};
@@ -24,6 +24,10 @@ impl Player {
             let mut behind = behind.iter().map(|part| &part.item.event.action);
             let event = &this.item.event;
             let wire = event.wire.as_deref();
+            if wire.is_some_and(|wire| wire.messages.is_some()) {
+                self.queue_as_captured(parts, at, client)?;
+                continue;
+            }
             let request = match &event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.forget_deallocated(sql);
@@ -59,13 +63,109 @@ impl Player {
                     let rows_max = wire.map_or(self.fetch_rows, |wire| wire.rows_max);
                     client.execute(bound.portal.as_bytes(), rows_max)?
                 }
-                Action::Connect | Action::Disconnect | Action::Call { .. } | Action::Cancel => {
+                Action::Call { function } => {
+                    return call(function, wire, client).map(drop);
+                }
+                Action::Connect | Action::Disconnect | Action::Cancel => {
                     unreachable!("these are not sent as messages of a session")
                 }
             };
             this.request = Some(request);
         }
-        client.sync();
+        if client.has_open_batch() || client.ready_owed() == 0 {
+            client.sync();
+        }
+        Ok(())
+    }
+
+    /// The messages around an event, as its client sent them.
+    fn queue_as_captured(
+        &mut self,
+        parts: &mut [Part],
+        at: usize,
+        client: &mut Client,
+    ) -> Result<(), EncodeError> {
+        let messages = parts[at].item.event.wire.as_deref().and_then(|it| it.messages.clone());
+        for said in Said::all(messages.unwrap_or_default().as_bytes()) {
+            match said {
+                Said::Own => {
+                    let request = self.own_message(&parts[at].item.event, client)?;
+                    parts[at].request = Some(request);
+                }
+                Said::Bind(portal) => self.bind_as_captured(portal, parts, client)?,
+                Said::Describe(Named::Statement(name)) => drop(client.describe_statement(name)?),
+                Said::Describe(Named::Portal(name)) => drop(client.describe_portal(name)?),
+                Said::Close(Named::Statement(name)) => {
+                    self.statements.remove(&Text::from(name));
+                    client.close_statement(name)?;
+                }
+                Said::Close(Named::Portal(name)) => {
+                    self.portals.remove(&Text::from(name));
+                    client.close_portal(name)?;
+                }
+                Said::Flush => client.flush(),
+                Said::Sync => drop(client.sync()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The message that an event is of.
+    fn own_message(
+        &mut self,
+        event: &Event,
+        client: &mut Client,
+    ) -> Result<RequestId, EncodeError> {
+        let wire = event.wire.as_deref();
+        let rows_max = wire.map_or(0, |wire| wire.rows_max);
+        match &event.action {
+            Action::Simple { sql } | Action::Copy { sql, .. } => {
+                self.forget_deallocated(sql);
+                client.query(sql.as_bytes())
+            }
+            Action::Parse { statement, sql } => {
+                let prepared = Prepared::of(event);
+                let request =
+                    client.parse(statement.as_bytes(), sql.as_bytes(), &prepared.types)?;
+                self.statements.insert(statement.clone(), prepared);
+                Ok(request)
+            }
+            Action::Execute(bound) => {
+                self.forget_deallocated(&bound.sql);
+                client.execute(bound.portal.as_bytes(), rows_max)
+            }
+            Action::Bind(bound) | Action::Fetch(bound) => {
+                client.execute(bound.portal.as_bytes(), rows_max)
+            }
+            Action::Call { function } => call(function, wire, client),
+            Action::Connect | Action::Disconnect | Action::Cancel => Ok(client.sync()),
+        }
+    }
+
+    /// A Bind of a portal, for the first event of the batch that is about it and has none yet.
+    fn bind_as_captured(
+        &mut self,
+        portal: &[u8],
+        parts: &mut [Part],
+        client: &mut Client,
+    ) -> Result<(), EncodeError> {
+        for part in parts.iter_mut().filter(|part| !part.is_bound) {
+            let event = &part.item.event;
+            let (Action::Bind(bound) | Action::Execute(bound)) = &event.action else { continue };
+            if bound.portal.as_bytes() != portal {
+                continue;
+            }
+            if !self.statements.get(&bound.statement).is_some_and(|it| it.is_of(event)) {
+                // It was prepared before the capture began, or was lost with a connection.
+                self.parse(&bound.statement, event, client)?;
+            }
+            let request = self.bind_only(bound, event, client)?;
+            part.is_bound = true;
+            if event.action.kind() == Kind::Bind {
+                part.request = Some(request);
+            }
+            return Ok(());
+        }
         Ok(())
     }
 
@@ -117,6 +217,15 @@ impl Player {
         if !bound.portal.is_empty() {
             client.close_portal(bound.portal.as_bytes())?;
         }
+        self.bind_only(bound, event, client)
+    }
+
+    fn bind_only(
+        &mut self,
+        bound: &Bound,
+        event: &Event,
+        client: &mut Client,
+    ) -> Result<RequestId, EncodeError> {
         let values = bound.parameters.as_deref().unwrap_or_default();
         let formats = |of: fn(&Wire) -> &[u16]| -> Vec<Format> {
             let codes = event.wire.as_deref().map_or(&[][..], of);
@@ -150,6 +259,28 @@ impl Player {
         !bound.portal.is_empty()
             || self.queue.front().is_some_and(|next| fetches(&next.event.action))
     }
+}
+
+/// A function call, of which the arguments are known.
+fn call(
+    function: &Text,
+    wire: Option<&Wire>,
+    client: &mut Client,
+) -> Result<RequestId, EncodeError> {
+    let formats = |codes: &[u16]| codes.iter().map(|code| format_of(*code)).collect::<Vec<_>>();
+    let arguments = wire.and_then(|wire| wire.arguments.as_deref()).unwrap_or_default();
+    client.call_function_with_formats(
+        function_oid(function).unwrap_or_default(),
+        &wire.map_or_else(Vec::new, |wire| formats(&wire.formats)),
+        arguments.iter().map(|value| value.as_ref().map(Text::as_bytes)),
+        wire.and_then(|wire| wire.result_formats.first())
+            .map_or(Format::Text, |code| format_of(*code)),
+    )
+}
+
+/// The OID of a called function: a capture of the wire has that for a name.
+pub(super) fn function_oid(function: &Text) -> Option<u32> {
+    function.to_str()?.parse().ok()
 }
 
 /// The text to send. One that was seen on the wire is in the encoding that its session had chosen, and goes

@@ -111,6 +111,10 @@ impl Pipeline {
         self.owed.is_empty() && !self.batch_open && !self.skipping
     }
 
+    pub(super) fn has_open_batch(&self) -> bool {
+        self.batch_open
+    }
+
     pub(super) fn ready_owed(&self) -> usize {
         self.ready_owed
     }

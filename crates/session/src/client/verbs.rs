@@ -133,6 +133,24 @@ impl Client {
         })
     }
 
+    /// The same with arguments in these formats, by the rule of [`howdah_wire::Formats`], and the result in
+    /// another.
+    ///
+    /// # Errors
+    ///
+    /// See [`EncodeError`].
+    pub fn call_function_with_formats<'v>(
+        &mut self,
+        function: u32,
+        formats: &[Format],
+        arguments: impl IntoIterator<Item = Option<&'v [u8]>>,
+        result_format: Format,
+    ) -> Result<RequestId, EncodeError> {
+        self.request(Request::FunctionCall, |buf| {
+            encode::function_call(buf, function, formats, arguments, result_format)
+        })
+    }
+
     /// Asks the server to send what is ready, without ending the batch.
     pub fn flush(&mut self) {
         if let Some(buf) = self.protocol.request_buffer() {

@@ -125,15 +125,23 @@ fn any_wire() -> impl Strategy<Value = Wire> {
         any::<u32>(),
         vec((any_text(), any_text()), 0..3),
         option::of(copy),
+        option::of(vec(option::of(any_text()), 0..3)),
+        option::of(any_text()),
     )
-        .prop_map(|(rows, types, formats, result_formats, rows_max, settings, copy_in)| Wire {
-            rows,
-            types,
-            formats,
-            result_formats,
-            rows_max,
-            settings,
-            copy_in,
+        .prop_map(|wire| {
+            let (rows, types, formats, result_formats, rows_max, ..) = wire;
+            let (.., settings, copy_in, arguments, messages) = wire;
+            Wire {
+                rows,
+                types,
+                formats,
+                result_formats,
+                rows_max,
+                settings,
+                copy_in,
+                arguments,
+                messages,
+            }
         })
 }
 

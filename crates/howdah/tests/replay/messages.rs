@@ -1,0 +1,254 @@
+//! What drivers say around their statements, captured and said again: a capture made of the replay, through
+//! another pooler, has the same messages as the capture that was replayed.
+
+use std::collections::BTreeMap;
+
+use howdah_dataset::Capture;
+use howdah_traffic::{Action, Event, Named, Said};
+use rustix::process::Signal;
+
+use crate::{
+    support::replay,
+    wire::{Pool, bind, cluster, contents, execute, message, parse, query, sync},
+};
+
+fn describe(sort: char, name: &str) -> Vec<u8> {
+    message(b'D', &[sort.to_string().as_bytes(), name.as_bytes(), b"\0"])
+}
+
+fn close(sort: char, name: &str) -> Vec<u8> {
+    message(b'C', &[sort.to_string().as_bytes(), name.as_bytes(), b"\0"])
+}
+
+fn flush() -> Vec<u8> {
+    message(b'H', &[])
+}
+
+/// A function call with binary arguments, of type int4 each, and a binary result.
+fn call(function: u32, arguments: &[i32]) -> Vec<u8> {
+    let value = |value: &i32| [&[0, 0, 0, 4][..], &value.to_be_bytes()].concat();
+    let values: Vec<Vec<u8>> = arguments.iter().map(value).collect();
+    let count = [0, u8::try_from(values.len()).unwrap()];
+    message(b'F', &[&function.to_be_bytes(), b"\0\x01\0\x01", &count, &values.concat(), b"\0\x01"])
+}
+
+/// `int4pl`, the sum of two numbers.
+const INT4PL: u32 = 177;
+
+const INSERT: &str = "insert into kept values ('driver', $1, $2)";
+
+/// What drivers of several kinds send.
+fn drivers(pool: &Pool) {
+    // libpq: the portal is described. JDBC and tokio-postgres: prepare and describe, then execute, later close.
+    let mut raw = pool.raw();
+    raw.send(&[
+        parse("", INSERT, 2),
+        bind("", "", &[1, 1]),
+        describe('P', ""),
+        execute("", 0),
+        sync(),
+    ]);
+    raw.ready();
+    raw.send(&[parse("s1", INSERT, 2), describe('S', "s1"), sync()]);
+    raw.ready();
+    raw.send(&[bind("s1", "", &[2, 2]), execute("", 0), sync()]);
+    raw.ready();
+    raw.send(&[close('S', "s1"), sync()]);
+    raw.ready();
+    // asyncpg: a Flush, and the answer is waited for before the pipeline goes on.
+    raw.send(&[parse("s2", INSERT, 2), describe('S', "s2"), flush()]);
+    raw.until(b'n');
+    raw.send(&[bind("s2", "", &[3, 3]), execute("", 0), sync()]);
+    raw.ready();
+    // Two portals that are open at once, of which one is closed unread, and nothing but a Sync.
+    raw.send(&[query("begin")]);
+    raw.ready();
+    raw.send(&[
+        parse("s3", "select * from kept where a = $1", 1),
+        bind("s3", "p1", &[1]),
+        bind("s3", "p2", &[2]),
+        describe('P', "p1"),
+        execute("p2", 1),
+        execute("p1", 1),
+        flush(),
+        execute("p1", 0),
+        close('P', "p2"),
+        sync(),
+    ]);
+    raw.ready();
+    raw.send(&[sync()]);
+    raw.ready();
+    raw.send(&[bind("s3", "unread", &[1]), describe('P', "unread"), sync()]);
+    raw.ready();
+    raw.send(&[execute("unread", 0), close('P', "unread"), sync()]);
+    raw.ready();
+    raw.send(&[
+        bind("s3", "unread", &[1]),
+        close('P', "unread"),
+        bind("s3", "unread", &[2]),
+        describe('P', "unread"),
+        sync(),
+    ]);
+    raw.ready();
+    raw.send(&[query("commit")]);
+    raw.ready();
+    // What fails: a statement, a Bind, a Describe of what is not there. The next pipeline goes well.
+    raw.send(&[parse("s4", "select nonsense", 0), describe('S', "s4"), sync()]);
+    raw.ready();
+    raw.send(&[bind("s2", "", &[3, 4]), describe('P', ""), execute("", 0), sync()]);
+    raw.ready();
+    raw.send(&[describe('S', "nobody"), sync()]);
+    raw.ready();
+    raw.send(&[query("insert into kept values ('driver', 4, 4)")]);
+    raw.ready();
+    // The fast path, and COPY by the extended protocol.
+    raw.send(&[call(INT4PL, &[2, 3])]);
+    raw.ready();
+    raw.send(&[parse("", "copy copied from stdin", 0), bind("", "", &[]), execute("", 0), sync()]);
+    raw.until(b'G');
+    raw.send(&[message(b'd', &[b"5\tfive\n"]), message(b'c', &[]), sync()]);
+    raw.ready();
+    // A session ends with what no event has.
+    raw.send(&[close('S', "s2"), close('S', "s3"), sync()]);
+    raw.ready();
+    raw.send(&[message(b'X', &[])]);
+    drop(raw);
+    for mode in ["extended", "prepared"] {
+        pool.run("pgbench", &["-n", "-M", mode, "-c", "2", "-t", "10", "bench"], "");
+    }
+}
+
+#[test]
+fn a_replay_sends_what_the_captured_drivers_sent() {
+    same_messages(15);
+}
+
+#[test]
+fn and_so_it_does_to_a_newer_server() {
+    same_messages(18);
+}
+
+fn same_messages(major: u32) {
+    let Some((cluster, folder)) = cluster(major) else { return };
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    let [first, second] = [first, second].map(|path| {
+        std::fs::create_dir(&path).unwrap();
+        path
+    });
+    let capture = |path: &std::path::Path| Capture::open(&path.join("captures/it")).unwrap();
+    let pool = Pool::start(&first, &cluster, "");
+    pool.psql("howdah", "capture start it");
+    drivers(&pool);
+    pool.send(Signal::TERM);
+    pool.end();
+
+    let pool = Pool::before(&second, &cluster, "copy", "");
+    pool.psql("howdah", "capture start it");
+    let target = format!("postgresql://postgres@127.0.0.1:{}/bench", pool.port);
+    let replayed = replay(&first, "captures/it", &target, &["--rate", "1"]);
+    assert_eq!(replayed.report["events"]["skipped"], 0, "{}", replayed.report);
+    pool.send(Signal::TERM);
+    pool.end();
+    assert_eq!(contents(&cluster, "copy"), contents(&cluster, "bench"));
+
+    let (captured, played) = (capture(&first), capture(&second));
+    for capture in [&captured, &played] {
+        let report = &capture.manifest().report;
+        assert_eq!(report["completeness"], serde_json::json!([]), "{report}");
+    }
+    let played = conversations(&played);
+    for (conversation, sessions) in conversations(&captured) {
+        if played.get(&conversation) != Some(&sessions) {
+            let alike = |other: &&Vec<String>| common(&conversation, other);
+            let nearest = played.keys().max_by_key(alike).unwrap();
+            let from = common(&conversation, nearest);
+            let rest = |all: &[String]| all.iter().skip(from).take(9).cloned().collect::<Vec<_>>();
+            let (said, heard) = (rest(&conversation), rest(nearest));
+            panic!("behind {from} messages of {sessions}: {said:#?}\nbecame {heard:#?}");
+        }
+    }
+}
+
+/// How many messages two conversations begin with alike.
+fn common(one: &[String], other: &[String]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+/// The messages of each session, and how many sessions sent the same.
+fn conversations(capture: &Capture) -> BTreeMap<Vec<String>, usize> {
+    let mut sessions: BTreeMap<String, Vec<Event>> = BTreeMap::new();
+    for event in capture.events() {
+        let event = event.unwrap();
+        sessions.entry(event.session.to_string()).or_default().push(event);
+    }
+    let mut conversations = BTreeMap::new();
+    for events in sessions.values() {
+        *conversations.entry(said(events)).or_default() += 1;
+    }
+    conversations
+}
+
+/// The messages that stand for the events of a session.
+fn said(events: &[Event]) -> Vec<String> {
+    let mut is_bound = vec![false; events.len()];
+    let mut said = Vec::new();
+    for event in events {
+        let wire = event.wire.as_ref().unwrap();
+        let Some(messages) = &wire.messages else {
+            if event.action.kind().is_execution() {
+                said.push(own(event));
+            }
+            continue;
+        };
+        for message in Said::all(messages.as_bytes()) {
+            said.push(match message {
+                Said::Own => own(event),
+                Said::Bind(portal) => {
+                    let of = (0..events.len()).find(|at| {
+                        let other = &events[*at];
+                        let is_it = matches!(&other.action, Action::Bind(bound) | Action::Execute(bound)
+                            if bound.portal.as_bytes() == portal);
+                        is_it && other.pipeline == event.pipeline && !is_bound[*at]
+                    });
+                    let of = of.expect("there is an event for each Bind");
+                    is_bound[of] = true;
+                    bound(&events[of])
+                }
+                Said::Describe(Named::Statement(name)) => word("describe statement", name),
+                Said::Describe(Named::Portal(name)) => word("describe portal", name),
+                Said::Close(Named::Statement(name)) => word("close statement", name),
+                Said::Close(Named::Portal(name)) => word("close portal", name),
+                Said::Flush => "flush".to_owned(),
+                Said::Sync => "sync".to_owned(),
+            });
+        }
+    }
+    said
+}
+
+fn word(what: &str, name: &[u8]) -> String {
+    format!("{what} {:?}", String::from_utf8_lossy(name))
+}
+
+fn own(event: &Event) -> String {
+    let wire = event.wire.as_ref().unwrap();
+    match &event.action {
+        Action::Parse { statement, sql } => format!("parse {statement:?} {sql:?} {:?}", wire.types),
+        Action::Execute(bound) | Action::Fetch(bound) => {
+            format!("execute {:?} {}", bound.portal, wire.rows_max)
+        }
+        Action::Call { function } => {
+            format!(
+                "call {function} {:?} {:?} {:?}",
+                wire.formats, wire.arguments, wire.result_formats
+            )
+        }
+        other => format!("query {:?} {:?}", other.sql(), wire.copy_in),
+    }
+}
+
+fn bound(event: &Event) -> String {
+    let wire = event.wire.as_ref().unwrap();
+    let (Action::Bind(bound) | Action::Execute(bound)) = &event.action else { unreachable!() };
+    format!("bind {bound:?} {:?} {:?}", wire.formats, wire.result_formats)
+}
