@@ -33,6 +33,16 @@ pub enum Refusal {
         /// That of the session, as before.
         stays: Option<u32>,
     },
+    /// The shard that the session has said is not there any more.
+    #[error(
+        "shard {shard}, which this session has set, is not configured any more: there are {shards}"
+    )]
+    ShardGone {
+        /// The shard.
+        shard: u32,
+        /// How many there are now.
+        shards: u32,
+    },
     /// Keys without a map.
     #[error("this database has no sharding key")]
     NoMap,
@@ -143,7 +153,7 @@ impl Refusal {
     pub fn sqlstate(&self) -> [u8; 5] {
         *match self {
             Self::Value { .. } => b"22023",
-            Self::NoSuchShard { .. } => b"58000",
+            Self::NoSuchShard { .. } | Self::ShardGone { .. } => b"58000",
             Self::NoMap => b"55000",
             Self::Key(_) => b"22P02",
             Self::Nowhere(NoShard::Nowhere(_)) => b"23514",

@@ -528,7 +528,13 @@ impl Session {
             // What it has said may differ from where it is by a hint, which is for the transaction.
             None => Ok(match self.link {
                 Some(link) => link.is_said.then_some(link.shard),
-                None => self.said.shard,
+                None => match self.said.shard {
+                    // The list of shards is another one now.
+                    Some(shard) if shard >= settings.shards => {
+                        return Err(Refusal::ShardGone { shard, shards: settings.shards });
+                    }
+                    said => said,
+                },
             }),
         }
     }

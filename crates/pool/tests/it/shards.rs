@@ -1,6 +1,8 @@
 //! A database of two shards, each a cluster. Tables are `PARTITION BY HASH`, and each shard has one of the two
 //! partitions: a row on the wrong shard is an error.
 
+mod changes;
+
 use std::{collections::BTreeMap, io::Write as _, net::SocketAddr, process::Command};
 
 use howdah_lab::{Cluster, client_tool, or_say_why_not};
