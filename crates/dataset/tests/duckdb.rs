@@ -116,7 +116,7 @@ fn duckdb_reads_a_capture() {
 
     let version = "select decode(value) from parquet_kv_metadata('{dir}/events-*.parquet') \
                    where decode(key) = 'howdah.version'";
-    assert_eq!(ask(version), json!([["3"]]));
+    assert_eq!(ask(version), json!([["4"]]));
 }
 
 #[test]
