@@ -4,13 +4,13 @@ use std::{
     fs,
     io::Write as _,
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use howdah_dataset::Capture;
 use howdah_lab::Cluster;
-use howdah_pool::Pooler;
+use howdah_pool::{Origin, Pooler, config::Config};
 use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Source};
 use tempfile::TempDir;
 
@@ -398,7 +398,6 @@ fn what_finds_no_room_is_counted_and_clients_do_not_notice() {
     // The folder's disk stands still, as far as anybody can tell: nothing is read from the tapes while
     // so much is written on them.
     let path = scene.folder.path().join("it");
-    let _ = path;
     let text = format!("select length('{}')", "x".repeat(1 << 20));
     let mut raw = Raw::log_in(scene.stage.address());
     for _ in 0..400 {
@@ -453,6 +452,70 @@ fn files_are_finished_as_they_grow_and_a_full_disk_ends_the_capture_only() {
     assert_eq!(statements(&scene.stop()), ["simple select 'again' = 1"]);
 }
 
+/// A file system of its own on a folder, for as long as this lives.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None` where nobody lets us mount one, which is said.
+    fn on(folder: &'a Path, size: &str) -> Option<Self> {
+        let options = format!("size={size}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &options, "howdah"]).arg(folder);
+        match mount.output() {
+            Ok(output) if output.status.success() => Some(Self(folder)),
+            refused => {
+                // Nobody is left to be told when stderr is closed.
+                let _ = writeln!(std::io::stderr(), "SKIPPED: no small disk: {refused:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).output();
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_ends_the_capture_and_no_client() {
+    let Some(scene) = Scene::with("full", "", ", file-bytes = 1048576") else { return };
+    let Some(_disk) = SmallDisk::on(scene.folder.path(), "3m") else { return };
+    scene.start();
+    let control = scene.stage.pooler.control();
+    let mut raw = Raw::log_in(scene.stage.address());
+    // Words that cannot be made much shorter.
+    let (mut state, mut words) = (1_u64, String::new());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !control.capture().unwrap().is_over {
+        assert!(Instant::now() < deadline, "{:?}", control.capture());
+        words.clear();
+        while words.len() < 100_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            words.push_str(&format!("{:x}", state >> 16));
+        }
+        raw.query(&format!("select length('{words}')"));
+        let row = raw.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
+        assert!(row.ends_with(words.len().to_string().as_bytes()));
+    }
+    let error = control.capture().unwrap().error.unwrap();
+    assert!(error.contains("No space left on device"), "{error}");
+    let shown = scene.stage.run("psql", &["-XAtq", "-d", "howdah", "-c", "show capture"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.starts_with("failed|") || shown.contains("No space left"), "{shown}");
+    // What was finished before is there.
+    let path = scene.folder.path().join("it");
+    let capture = Capture::open(&path).unwrap();
+    assert!(!capture.manifest().finished);
+    assert!(capture.events().filter_map(Result::ok).count() > 3);
+    // With room there may be another.
+    fs::remove_dir_all(&path).unwrap();
+    scene.start();
+    scene.stage.psql(&["select 'again'"]);
+    assert_eq!(statements(&scene.stop()), ["simple select 'again' = 1"]);
+}
+
 #[test]
 fn a_capture_is_ordered_and_shown_at_the_console() {
     let Some(scene) = Scene::set("ordered", "") else { return };
@@ -480,6 +543,66 @@ fn a_capture_is_ordered_and_shown_at_the_console() {
     assert!(!is_done && text.contains("it"), "{text}");
     let (is_done, text) = console("reload");
     assert!(!is_done || text.is_empty(), "{text}");
+}
+
+#[test]
+fn other_settings_are_those_of_the_next_capture() {
+    let Some(server) = howdah_lab::or_say_why_not("reloaded", Cluster::builder().start()) else {
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("howdah.toml");
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    let write = |path: &Path, more: &str| {
+        let path = path.display();
+        let text = format!(
+            "[pool]\nmode = 'transaction'\nworkers = 2\n\
+             [pool.listen]\naddresses = ['127.0.0.1']\nport = 0\nunix-directories = []\n\
+             [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+             [pool.capture]\npath = '{path}'\n{more}\n\
+             [pool.databases.postgres]\nhosts = ['127.0.0.1']\nport = {}\n",
+            server.port()
+        );
+        fs::write(&file, text).unwrap();
+    };
+    fs::create_dir(&first).unwrap();
+    fs::create_dir(&second).unwrap();
+    write(&first, "");
+    let config = Config::read(&file).unwrap().config;
+    let origin = Origin { path: file.clone(), workers: None };
+    let pooler = Pooler::start_from(config, Some(origin)).unwrap();
+    let (control, mut raw) = (pooler.control(), Raw::log_in(pooler.addresses()[0]));
+    let mut ask = |sql: &str| {
+        raw.query(sql);
+        raw.until(b'Z');
+    };
+    control.start_capture(Some("it")).unwrap();
+    ask("select 'secret one'");
+    write(&second, "redact = true");
+    control.reload().unwrap();
+    // What is under way goes on as it began.
+    ask("select 'secret two'");
+    control.stop_capture().unwrap();
+    let captured = statements(&events(&first.join("it")));
+    assert_eq!(captured, ["simple select 'secret one' = 1", "simple select 'secret two' = 1"]);
+    control.start_capture(Some("it")).unwrap();
+    ask("select 'secret three'");
+    control.stop_capture().unwrap();
+    let captured = statements(&events(&second.join("it")));
+    assert!(captured.len() == 1 && !captured[0].contains("secret"), "{captured:?}");
+    // Settings that are wrong change nothing.
+    write(&first, "file-bytes = 1");
+    assert!(control.reload().unwrap_err().to_string().contains("capture.file-bytes"));
+    assert!(control.start_capture(Some("more")).unwrap().starts_with(&second));
+    control.stop_capture().unwrap();
+    // Without a folder there is no next one.
+    let text = fs::read_to_string(&file).unwrap();
+    let begin = text.find("[pool.capture]").unwrap();
+    let end = text.find("[pool.databases").unwrap();
+    fs::write(&file, [&text[..begin], &text[end..]].concat()).unwrap();
+    control.reload().unwrap();
+    let refused = control.start_capture(None).unwrap_err().to_string();
+    assert!(refused.contains("capture.path"), "{refused}");
 }
 
 #[test]
