@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, mpsc},
 };
 
 use howdah_record::{BeginError, CopyRows, Recorder, Settings, Status};
@@ -83,7 +83,7 @@ impl Captures {
 
 impl Control {
     /// Begins a capture of clients' traffic, in a folder of this name below `capture.path`, or of one
-    /// that tells the time. Gives where it is.
+    /// that tells the time. Gives where it is, once every worker records.
     ///
     /// # Errors
     ///
@@ -109,9 +109,12 @@ impl Control {
         };
         let (recorder, tapes) = Recorder::begin(settings, Box::new(who_is))?;
         current.recorder = Some(Arc::new(recorder));
+        let (to, done) = mpsc::channel();
         for (mailbox, tape) in self.mailboxes.iter().zip(tapes) {
-            mailbox.send(Mail::Record(Box::new(tape)));
+            mailbox.send(Mail::Record { tape: Box::new(tape), done: to.clone() });
         }
+        drop((current, to));
+        self.wait_for_all(&done);
         tracing::info!(path = %path.display(), "capturing traffic");
         Ok(path)
     }

@@ -205,6 +205,17 @@ impl Control {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
     }
 
+    /// Returns when every worker that is there has said that it is done.
+    pub(super) fn wait_for_all(&self, done: &mpsc::Receiver<()>) {
+        let deadline = Instant::now() + PATIENCE;
+        for _ in 0..self.mailboxes.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if done.recv_timeout(left).is_err() {
+                return; // One that has ended drops its letters, or leaves them.
+            }
+        }
+    }
+
     /// The gates that are meant, by the names of their databases.
     fn gates(&self, databases: &Databases) -> Result<Vec<(String, Arc<Gate>)>, NoDatabase> {
         match databases {

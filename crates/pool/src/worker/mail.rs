@@ -41,8 +41,8 @@ pub(super) enum Mail {
     GatesTurned,
     /// Read from nobody, and say when all is sent that was to be; who has not taken it by then is closed.
     Suspend { until: Option<Instant>, done: Sender<()> },
-    /// Record clients on this tape.
-    Record(Box<Tape>),
+    /// Record clients on this tape, and say when it runs.
+    Record { tape: Box<Tape>, done: Sender<()> },
     /// End the tape.
     StopRecording,
     /// Go on as before.

@@ -4,16 +4,9 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{Arc, PoisonError, mpsc},
-    time::Instant,
 };
 
-use super::{
-    StartError,
-    control::{Control, PATIENCE},
-    directory::ServerTls,
-    mail::Mail,
-    tls,
-};
+use super::{StartError, control::Control, directory::ServerTls, mail::Mail, tls};
 use crate::config::{Change, Config, ReadError, Remark, SetError};
 
 /// Where settings came from, so that they can be read again.
@@ -120,13 +113,7 @@ impl Control {
         let (to, done) = mpsc::channel();
         self.tell(|| Mail::Settings(to.clone()));
         drop(to);
-        let deadline = Instant::now() + PATIENCE;
-        for _ in 0..self.mailboxes.len() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if done.recv_timeout(left).is_err() {
-                return; // One that has ended drops its letters, or leaves them.
-            }
-        }
+        self.wait_for_all(&done);
     }
 }
 

@@ -611,7 +611,10 @@ impl Worker {
                     // Who does not wait for it any more needs none.
                     let _ = to.send(self.report(with_peers));
                 }
-                Mail::Record(tape) => self.core.record(*tape),
+                Mail::Record { tape, done } => {
+                    self.core.record(*tape);
+                    let _ = done.send(());
+                }
                 Mail::StopRecording => self.core.stop_recording(),
                 Mail::Suspend { until, done } => self.stand_still(until, done),
                 Mail::GoOn => self.go_on(),
