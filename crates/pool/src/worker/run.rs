@@ -6,30 +6,32 @@
 //! an `epoll_wait` that all who are ready have in common. Nothing is registered anew while clients
 //! wait, and no read is made to learn that a socket is empty.
 
+mod entrances;
+mod letters;
+
 use std::{
     sync::{Arc, atomic::Ordering, mpsc::Sender},
     time::{Duration, Instant},
 };
 
-use howdah_net::{Listener, Poller, Readiness, Received, Stream, Timers, Token};
+use howdah_net::{Listener, Poller, Readiness, Received, Timers, Token};
 use howdah_wire::startup::CancelKey;
 
 use super::{
-    control::{Control, WorkerReport},
-    desk,
+    control::Control,
     directory::PoolEntry,
-    entrance::{Arrival, CancelEntrance, Entrance, Progress, ServerEntrance},
+    entrance::{CancelEntrance, Entrance, ServerEntrance},
     front::Front,
-    helpers::{Errand, Helpers, Job},
+    helpers::Helpers,
     hub::Request,
-    mail::{Mail, Mailbox, Settler},
-    seats::{Before, Seat},
+    mail::{Mail, Mailbox},
+    seats::Seat,
     sockets::{Order, Sockets},
     stillness::Stillness,
     takeover::Leaver,
     watch,
 };
-use crate::{Backlog, Core, Io as _, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
+use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
 
 /// Bytes of one read; shared by all connections of the worker.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -37,16 +39,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 /// Reads of one connection before others have their turn.
 const READS_MAX: usize = 8;
 
-/// Most connections taken from one listener before others have their turn. It begins with one, since
-/// asking for a second that is not there is a call for nothing, and doubles for as long as the listener
-/// is ready again at once.
-const ACCEPTS_MAX: usize = 32;
-
 /// How long what was sent last may take to go out.
 const LINGER: Duration = Duration::from_secs(5);
-
-/// After the process ran out of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// One event loop.
 #[derive(Debug)]
@@ -291,54 +285,6 @@ impl Worker {
         }
     }
 
-    fn accept(&mut self, number: usize) {
-        if self.turn > self.accepted_in + 1 {
-            self.accepts = 1;
-        }
-        for _ in 0..self.accepts {
-            match self.listeners.get(number).map(Listener::accept) {
-                Some(Ok(Some(stream))) => {
-                    // What it begins with has mostly come with it.
-                    let has_spoken = !stream.is_unix();
-                    let Some(entrance) = Entrance::client(stream, &self.front) else { continue };
-                    let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
-                    self.limit(seat, self.front.directory.config().timeouts.client_login);
-                    if has_spoken {
-                        self.advance(seat);
-                    } else {
-                        self.register(seat);
-                    }
-                }
-                Some(Ok(None)) | None => {
-                    self.accepts = 1;
-                    return;
-                }
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "cannot accept a client; will try again");
-                    return self.pause_accepting();
-                }
-            }
-        }
-        self.accepts = ACCEPTS_MAX.min(self.accepts * 2);
-        self.accepted_in = self.turn;
-    }
-
-    /// A listener is reported for as long as somebody knocks, so it is not watched for a while.
-    fn pause_accepting(&mut self) {
-        self.forget_listeners();
-        self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
-    }
-
-    fn forget_listeners(&mut self) {
-        for seat in self.sockets.seats.indexes() {
-            if let Some(Seat::Listener(number)) = self.sockets.seats.at(seat) {
-                let listener = &self.listeners[*number];
-                let _ = self.sockets.poller.remove(listener);
-                self.sockets.seats.remove(seat);
-            }
-        }
-    }
-
     /// Gives an entrance its time.
     fn limit(&mut self, seat: usize, limit: Option<Duration>) {
         if let Some(limit) = limit {
@@ -362,111 +308,6 @@ impl Worker {
                 let over = entrance.timed_out();
                 self.arrived(seat, over);
             }
-        }
-    }
-
-    /// Goes on with an entrance.
-    fn advance(&mut self, seat: usize) {
-        let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
-        let progress = entrance.advance(&self.front, false);
-        self.arrived(seat, progress);
-    }
-
-    /// Deals with what came of going on with an entrance.
-    fn arrived(&mut self, seat: usize, progress: Progress) {
-        match progress {
-            Progress::Waiting => self.register(seat),
-            Progress::Heavy => self.send_away(seat, Errand::Heavy),
-            Progress::LookUp => self.send_away(seat, Errand::LookUp),
-            Progress::Close => drop(self.sockets.seats.remove(seat)),
-            Progress::CancelRequest(key) => {
-                self.sockets.seats.remove(seat);
-                self.cancel(key);
-            }
-            Progress::Client(arrival) => {
-                if let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) {
-                    self.take_in(seat, *arrival, stream, before);
-                }
-            }
-            Progress::Visitor(visitor) => {
-                if let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) {
-                    if before.watched.is_some() {
-                        // Failing, its readiness would be nobody's.
-                        let _ = self.sockets.poller.remove(&stream);
-                    }
-                    self.sockets.seats.remove(seat);
-                    let mailboxes = Arc::clone(&self.sockets.mailboxes);
-                    let control = Control { mailboxes, front: Arc::clone(&self.front) };
-                    desk::welcome(*visitor, stream, control);
-                }
-            }
-            Progress::Server(id, ready, route) => {
-                let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) else {
-                    return;
-                };
-                let peer = Peer::Server(id);
-                self.sockets.seat(peer, seat, Some(route), None);
-                self.sockets.sit(seat, stream, peer, before);
-                self.core.server_ready(id, ready.login, self.now, &mut self.sockets);
-                if !ready.received.is_empty() {
-                    self.core.server_bytes(id, &ready.received, self.now, &mut self.sockets);
-                }
-            }
-            Progress::NoServer(id, failure) => {
-                self.sockets.seats.remove(seat);
-                self.sockets.unseat(Peer::Server(id));
-                tracing::warn!(error = failure.message, "cannot log in to a server");
-                self.core.server_failed(id, failure, self.now, &mut self.sockets);
-            }
-            Progress::Cancelled(server) => {
-                self.sockets.seats.remove(seat);
-                self.core.cancel_finished(server, self.now, &mut self.sockets);
-            }
-        }
-    }
-
-    /// Seats a client that is in.
-    fn take_in(&mut self, seat: usize, arrival: Arrival, stream: Stream, before: Before) {
-        let Arrival { login, permits, owed, received, is_told } = arrival;
-        let pool = login.pool;
-        self.know(pool);
-        let may_stay = matches!(self.stage, Stage::Open | Stage::Moving);
-        let added = if may_stay { self.core.add_client(login) } else { None };
-        let Some(id) = added else {
-            return drop(self.sockets.seats.remove(seat));
-        };
-        let peer = Peer::Client(id);
-        self.sockets.seat(peer, seat, None, Some(permits));
-        self.sockets.sit(seat, stream, peer, before);
-        if is_told && let Some(entry) = self.front.directory.by_id(pool) {
-            self.sockets.announce(peer, &entry);
-        }
-        self.core.greet_client(id, &owed, self.now, &mut self.sockets);
-        if !received.is_empty() {
-            self.core.client_bytes(id, &received, self.now, &mut self.sockets);
-        }
-    }
-
-    fn send_away(&mut self, seat: usize, errand: Errand) {
-        let generation = self.sockets.seats.generation(seat);
-        let Some(place) = self.sockets.seats.at(seat) else { return };
-        let away = Seat::Away { ready: false, hung_up: false };
-        if let Seat::Entrance(entrance) = std::mem::replace(place, away) {
-            let back = Arc::clone(&self.mailbox);
-            self.helpers.submit(errand, Job { entrance, seat, generation, back });
-        }
-    }
-
-    fn come_back(&mut self, mut entrance: Box<Entrance>, progress: Progress, seat: usize) {
-        let Some(place) = self.sockets.seats.at(seat) else { return };
-        let Seat::Away { ready, hung_up } = *place else { return };
-        entrance.hung_up |= hung_up;
-        // What became ready meanwhile is not told again.
-        entrance.drained &= !ready;
-        *place = Seat::Entrance(entrance);
-        match progress {
-            Progress::Waiting if ready => self.advance(seat),
-            progress => self.arrived(seat, progress),
         }
     }
 
@@ -574,190 +415,6 @@ impl Worker {
         let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
         self.limit(seat, limit);
         self.advance(seat);
-    }
-
-    fn read_mail(&mut self) {
-        for mail in self.mailbox.take() {
-            match mail {
-                Mail::Helped { entrance, progress, seat, generation } => {
-                    if self.sockets.seats.generation(seat) == generation {
-                        self.come_back(entrance, progress, seat);
-                    }
-                }
-                Mail::Wanted { pool, by } => {
-                    if self.core.has_pool(pool) {
-                        self.core.server_wanted(pool, by, self.now, &mut self.sockets);
-                    }
-                }
-                Mail::HandOver(transfer, stream, route) => {
-                    let pool = transfer.pool();
-                    self.know(pool);
-                    let Some(id) = self.core.adopt_server(transfer, self.now) else { continue };
-                    let peer = Peer::Server(id);
-                    // Any seat will do: it becomes a link at once.
-                    let seat =
-                        self.sockets.seats.insert(Seat::Away { ready: false, hung_up: false });
-                    self.sockets.seat(peer, seat, Some(route), None);
-                    self.sockets.sit(seat, stream, peer, Before::default());
-                    self.core.serve_waiting(pool, self.now, &mut self.sockets);
-                }
-                Mail::Guest(arrival, stream) => {
-                    let away = Seat::Away { ready: false, hung_up: false };
-                    let seat = self.sockets.seats.insert(away);
-                    self.take_in(seat, *arrival, stream, Before::default());
-                }
-                Mail::Cancel(key) => self.core.cancel(&key, self.now, &mut self.sockets),
-                Mail::Report { with_peers, to } => {
-                    // Who does not wait for it any more needs none.
-                    let _ = to.send(self.report(with_peers));
-                }
-                Mail::Record { tape, done } => {
-                    self.core.record(*tape);
-                    let _ = done.send(());
-                }
-                Mail::StopRecording => self.core.stop_recording(),
-                Mail::Suspend { until, done } => self.stand_still(until, done),
-                Mail::GoOn => self.go_on(),
-                Mail::Forget { pools, to } => {
-                    let _ = to.send(self.core.forget_pools(&pools));
-                }
-                Mail::Heard { client, result } => {
-                    self.core.heard(client, result, self.now, &mut self.sockets);
-                }
-                Mail::Notified(flight) => {
-                    for (found, clients) in &flight.notifications {
-                        let (channel, message) = (&found.channel, &found.message);
-                        let io = &mut self.sockets;
-                        self.core.notified(channel, message, clients, self.now, io);
-                    }
-                }
-                Mail::Missed(clients) => {
-                    self.core.missed(&clients, self.now, &mut self.sockets);
-                }
-                Mail::ClustersTurned => self.core.clusters_turned(self.now, &mut self.sockets),
-                Mail::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
-                Mail::Settings(done) => {
-                    self.follow_settings();
-                    // Who does not wait for it any more need not know.
-                    let _ = done.send(());
-                }
-                Mail::Move(exit) => {
-                    self.go_on_for_good();
-                    if self.stage == Stage::Open {
-                        self.forget_listeners();
-                        self.accept_again = None;
-                        self.stage = Stage::Moving;
-                        self.core.keep_no_servers(true, self.now, &mut self.sockets);
-                        self.exit = Some(exit);
-                    }
-                }
-                Mail::Stay => {
-                    if self.stage == Stage::Moving {
-                        self.stage = Stage::Open;
-                        self.core.keep_no_servers(false, self.now, &mut self.sockets);
-                        if let Err(error) = self.watch_listeners() {
-                            tracing::error!(%error, "cannot accept clients any more");
-                        }
-                    }
-                    self.exit = None;
-                }
-                Mail::Settle(settler) => self.settle(*settler),
-                Mail::Evict => {
-                    for entry in self.front.directory.pools() {
-                        self.core.kill_pool(entry.id, self.now, &mut self.sockets);
-                    }
-                }
-                Mail::CancelForeign(key) => {
-                    self.core.cancel_foreign(&key, self.now, &mut self.sockets);
-                }
-                Mail::CancelAnywhere(key) => self.cancel(key),
-                Mail::Kill(pools) => {
-                    for pool in pools.iter() {
-                        self.core.kill_pool(*pool, self.now, &mut self.sockets);
-                    }
-                }
-                Mail::KillClient { client, to } => {
-                    let _ = to.send(self.core.kill_client(client, self.now, &mut self.sockets));
-                }
-                Mail::Leave => self.close_doors(Stage::Leaving),
-                Mail::Drain => self.close_doors(Stage::Draining),
-                Mail::Stop => self.stage = Stage::Over,
-            }
-        }
-    }
-
-    /// Hands over clients that can go now, if another process takes them.
-    fn let_clients_go(&mut self) {
-        let Some(exit) = &self.exit else { return };
-        for client in self.core.migrants() {
-            if !self.sockets.may_leave(client) {
-                continue;
-            }
-            let Some((pool, migrant)) = self.core.emigrate(client, self.now) else { continue };
-            let Some((stream, permits)) = self.sockets.take_client(client) else { continue };
-            if !migrant.channels.is_empty() {
-                self.sockets.unlisten(client, pool, None);
-            }
-            let worker = self.number;
-            // Who listens takes back what it cannot pass on, and goes last.
-            let _ = exit.send(Leaver { worker, pool, migrant, stream, permits });
-        }
-    }
-
-    /// Takes in a client with its state.
-    fn settle(&mut self, settler: Settler) {
-        let Settler { pool, migrant, stream, permits } = settler;
-        self.know(pool);
-        let Some(id) = self.core.immigrate(pool, migrant, self.now) else { return };
-        let peer = Peer::Client(id);
-        let seat = self.sockets.seats.insert(Seat::Away { ready: false, hung_up: false });
-        self.sockets.seat(peer, seat, None, Some(permits));
-        self.sockets.sit(seat, stream, peer, Before::default());
-        if let Some(entry) = self.front.directory.by_id(pool) {
-            self.sockets.announce(peer, &entry);
-        }
-        self.core.listen_again(id, &mut self.sockets);
-    }
-
-    /// Has the core follow the directory's settings.
-    fn follow_settings(&mut self) {
-        self.bound_messages();
-        self.sockets.log = self.front.directory.config().log;
-        for entry in self.front.directory.pools() {
-            if self.core.has_pool(entry.id) {
-                self.follow(&entry);
-            }
-        }
-        self.core.pools_changed(self.now, &mut self.sockets);
-    }
-
-    fn bound_messages(&mut self) {
-        let longest = self.front.directory.config().limits.message_bytes;
-        // The longest there can be is no limit.
-        let longest = if longest < i32::MAX.cast_unsigned() { longest } else { u32::MAX };
-        self.core.bound_messages(longest);
-    }
-
-    /// Takes no new clients from now on.
-    fn close_doors(&mut self, stage: Stage) {
-        self.go_on_for_good();
-        self.forget_listeners();
-        self.listeners.clear();
-        self.accept_again = None;
-        self.exit = None;
-        if matches!(self.stage, Stage::Open | Stage::Moving | Stage::Leaving) {
-            self.stage = stage;
-        }
-    }
-
-    /// Tells about this worker.
-    fn report(&mut self, with_peers: bool) -> WorkerReport {
-        let report = self.core.report(with_peers, self.now);
-        let clients = report.clients.iter().map(|client| Peer::Client(client.id));
-        let servers = report.servers.iter().map(|server| Peer::Server(server.id));
-        let places =
-            clients.chain(servers).filter_map(|peer| Some((peer, self.sockets.where_is(peer)?)));
-        WorkerReport { worker: self.number, places: places.collect(), report }
     }
 
     fn on_time(&mut self) {

@@ -1,0 +1,194 @@
+//! Whom a worker lets in: sockets accepted, and logins on their way to being clients and servers.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use howdah_net::{Listener, Stream};
+
+use super::{Stage, Worker};
+use crate::{
+    Peer,
+    worker::{
+        control::Control,
+        desk,
+        entrance::{Arrival, Entrance, Progress},
+        helpers::{Errand, Job},
+        seats::{Before, Seat},
+    },
+};
+
+/// Most connections taken from one listener before others have their turn. It begins with one, since
+/// asking for a second that is not there is a call for nothing, and doubles for as long as the listener
+/// is ready again at once.
+const ACCEPTS_MAX: usize = 32;
+
+/// After the process ran out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Worker {
+    pub(super) fn accept(&mut self, number: usize) {
+        if self.turn > self.accepted_in + 1 {
+            self.accepts = 1;
+        }
+        for _ in 0..self.accepts {
+            match self.listeners.get(number).map(Listener::accept) {
+                Some(Ok(Some(stream))) => {
+                    // What it begins with has mostly come with it.
+                    let has_spoken = !stream.is_unix();
+                    let Some(entrance) = Entrance::client(stream, &self.front) else { continue };
+                    let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
+                    self.limit(seat, self.front.directory.config().timeouts.client_login);
+                    if has_spoken {
+                        self.advance(seat);
+                    } else {
+                        self.register(seat);
+                    }
+                }
+                Some(Ok(None)) | None => {
+                    self.accepts = 1;
+                    return;
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "cannot accept a client; will try again");
+                    return self.pause_accepting();
+                }
+            }
+        }
+        self.accepts = ACCEPTS_MAX.min(self.accepts * 2);
+        self.accepted_in = self.turn;
+    }
+
+    /// A listener is reported for as long as somebody knocks, so it is not watched for a while.
+    pub(super) fn pause_accepting(&mut self) {
+        self.forget_listeners();
+        self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+
+    pub(super) fn forget_listeners(&mut self) {
+        for seat in self.sockets.seats.indexes() {
+            if let Some(Seat::Listener(number)) = self.sockets.seats.at(seat) {
+                let listener = &self.listeners[*number];
+                let _ = self.sockets.poller.remove(listener);
+                self.sockets.seats.remove(seat);
+            }
+        }
+    }
+
+    /// Goes on with an entrance.
+    pub(super) fn advance(&mut self, seat: usize) {
+        let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
+        let progress = entrance.advance(&self.front, false);
+        self.arrived(seat, progress);
+    }
+
+    /// Deals with what came of going on with an entrance.
+    pub(super) fn arrived(&mut self, seat: usize, progress: Progress) {
+        match progress {
+            Progress::Waiting => self.register(seat),
+            Progress::Heavy => self.send_away(seat, Errand::Heavy),
+            Progress::LookUp => self.send_away(seat, Errand::LookUp),
+            Progress::Close => drop(self.sockets.seats.remove(seat)),
+            Progress::CancelRequest(key) => {
+                self.sockets.seats.remove(seat);
+                self.cancel(key);
+            }
+            Progress::Client(arrival) => {
+                if let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) {
+                    self.take_in(seat, *arrival, stream, before);
+                }
+            }
+            Progress::Visitor(visitor) => {
+                if let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) {
+                    if before.watched.is_some() {
+                        // Failing, its readiness would be nobody's.
+                        let _ = self.sockets.poller.remove(&stream);
+                    }
+                    self.sockets.seats.remove(seat);
+                    let mailboxes = Arc::clone(&self.sockets.mailboxes);
+                    let control = Control { mailboxes, front: Arc::clone(&self.front) };
+                    desk::welcome(*visitor, stream, control);
+                }
+            }
+            Progress::Server(id, ready, route) => {
+                let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) else {
+                    return;
+                };
+                let peer = Peer::Server(id);
+                self.sockets.seat(peer, seat, Some(route), None);
+                self.sockets.sit(seat, stream, peer, before);
+                self.core.server_ready(id, ready.login, self.now, &mut self.sockets);
+                if !ready.received.is_empty() {
+                    self.core.server_bytes(id, &ready.received, self.now, &mut self.sockets);
+                }
+            }
+            Progress::NoServer(id, failure) => {
+                self.sockets.seats.remove(seat);
+                self.sockets.unseat(Peer::Server(id));
+                tracing::warn!(error = failure.message, "cannot log in to a server");
+                self.core.server_failed(id, failure, self.now, &mut self.sockets);
+            }
+            Progress::Cancelled(server) => {
+                self.sockets.seats.remove(seat);
+                self.core.cancel_finished(server, self.now, &mut self.sockets);
+            }
+        }
+    }
+
+    /// Seats a client that is in.
+    pub(super) fn take_in(
+        &mut self,
+        seat: usize,
+        arrival: Arrival,
+        stream: Stream,
+        before: Before,
+    ) {
+        let Arrival { login, permits, owed, received, is_told } = arrival;
+        let pool = login.pool;
+        self.know(pool);
+        let may_stay = matches!(self.stage, Stage::Open | Stage::Moving);
+        let added = if may_stay { self.core.add_client(login) } else { None };
+        let Some(id) = added else {
+            return drop(self.sockets.seats.remove(seat));
+        };
+        let peer = Peer::Client(id);
+        self.sockets.seat(peer, seat, None, Some(permits));
+        self.sockets.sit(seat, stream, peer, before);
+        if is_told && let Some(entry) = self.front.directory.by_id(pool) {
+            self.sockets.announce(peer, &entry);
+        }
+        self.core.greet_client(id, &owed, self.now, &mut self.sockets);
+        if !received.is_empty() {
+            self.core.client_bytes(id, &received, self.now, &mut self.sockets);
+        }
+    }
+
+    pub(super) fn send_away(&mut self, seat: usize, errand: Errand) {
+        let generation = self.sockets.seats.generation(seat);
+        let Some(place) = self.sockets.seats.at(seat) else { return };
+        let away = Seat::Away { ready: false, hung_up: false };
+        if let Seat::Entrance(entrance) = std::mem::replace(place, away) {
+            let back = Arc::clone(&self.mailbox);
+            self.helpers.submit(errand, Job { entrance, seat, generation, back });
+        }
+    }
+
+    pub(super) fn come_back(
+        &mut self,
+        mut entrance: Box<Entrance>,
+        progress: Progress,
+        seat: usize,
+    ) {
+        let Some(place) = self.sockets.seats.at(seat) else { return };
+        let Seat::Away { ready, hung_up } = *place else { return };
+        entrance.hung_up |= hung_up;
+        // What became ready meanwhile is not told again.
+        entrance.drained &= !ready;
+        *place = Seat::Entrance(entrance);
+        match progress {
+            Progress::Waiting if ready => self.advance(seat),
+            progress => self.arrived(seat, progress),
+        }
+    }
+}
