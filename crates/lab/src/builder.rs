@@ -27,6 +27,7 @@ pub struct Builder {
     keep: bool,
     port: Option<u16>,
     password: Option<String>,
+    own_system: bool,
     upstream: Option<Upstream>,
     also_remove: Vec<PathBuf>,
 }
@@ -41,6 +42,7 @@ impl Default for Builder {
             keep: false,
             port: None,
             password: None,
+            own_system: false,
             upstream: None,
             also_remove: Vec::new(),
         }
@@ -120,6 +122,14 @@ impl Builder {
         self
     }
 
+    /// Whether it has a system identifier of its own. Without that (and without a password) it is a
+    /// copy of what initdb made once, and shares that of other clusters of the machine. Such a
+    /// cluster takes a second longer to make.
+    pub fn own_system(mut self, own_system: bool) -> Self {
+        self.own_system = own_system;
+        self
+    }
+
     /// Makes it a physical standby of a running cluster: same binaries, a copy of its data and
     /// settings, then a stream of its WAL.
     pub fn standby_of(mut self, primary: &Cluster) -> Self {
@@ -187,6 +197,8 @@ impl Builder {
                 let file = &places.socket.join("password");
                 let password = Some(Password { secret, file });
                 template::initdb(data, &binaries, &account, password, &mut janitor)?;
+            } else if self.own_system {
+                template::initdb(data, &binaries, &account, None, &mut janitor)?;
             } else {
                 let cache = self.search.cache();
                 template::make_data_dir(data, &binaries, &account, cache, &mut janitor)?;

@@ -2,7 +2,7 @@
 //!
 //! initdb takes a second or more, a copy of its result a few hundredths. So the result of each
 //! PostgreSQL build is kept in the cache. All copies share a system identifier, as physical copies
-//! do; nothing here depends on its being unique.
+//! do; whoever depends on its being unique asks for one that is (`Builder::own_system`).
 
 use std::{
     ffi::OsStr,

@@ -12,6 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Court {
     state: Arc<ClusterState>,
+    same_system: bool,
     roles: Box<[EntryRole]>,
     lag_max: Option<Duration>,
     lag_max_bytes: Option<NonZeroU64>,
@@ -23,12 +24,14 @@ pub(crate) struct Court {
 impl Court {
     pub(crate) fn new(cluster: &ClusterPool, state: Arc<ClusterState>) -> Self {
         let settings = &cluster.settings;
+        let roles = cluster.servers.iter().map(|server| server.role);
         Self {
             state,
+            same_system: settings.same_system,
             roles: cluster.servers.iter().map(|server| server.role).collect(),
             lag_max: settings.lag_max,
             lag_max_bytes: settings.lag_max_bytes,
-            judge: Judge::new(cluster.servers.len(), settings.primary_return),
+            judge: Judge::new(roles, settings.primary_return, settings.same_system),
             track: Track::default(),
             marks: Marks::default(),
         }
@@ -52,11 +55,13 @@ impl Court {
                 self.marks.note(of, question, inserted, &self.state.tide);
             }
         }
-        let replayed = match seen.is_in_recovery {
+        // Places in the WAL of another system say nothing, whether it may be here or not.
+        let is_of_ours = !self.judge.is_foreign(server);
+        let replayed = match seen.is_in_recovery && is_of_ours {
             true => self.marks.replayed(seen.timeline, seen.lsn),
             false => Question::default(),
         };
-        let behind = self.track.behind(seen.lsn, now).filter(|_| seen.is_in_recovery);
+        let behind = self.track.behind(seen.lsn, now).filter(|_| seen.is_in_recovery && is_of_ours);
         let lags = behind.is_some_and(|(bytes, time)| {
             self.lag_max_bytes.is_some_and(|most| bytes > most.get())
                 || self.lag_max.is_some_and(|most| time > most)
@@ -67,6 +72,8 @@ impl Court {
             lag_bytes: behind.map(|(bytes, _)| bytes),
             lag: behind.map(|(_, time)| time),
             lags,
+            system: seen.system,
+            is_foreign: self.must_not_be(server),
             replayed,
         };
         // The others first: there are never two to write to.
@@ -81,15 +88,30 @@ impl Court {
         let standings = self.standings(now);
         self.tell_others(server, &standings);
         let member = &self.state.members[server];
-        member.stands(standings[server]);
+        member.stands(standings[server], self.must_not_be(server));
         member.check_failed(now, reason)
     }
 
     fn tell_others(&self, server: usize, standings: &[Standing]) {
         let members = self.state.members.iter().zip(standings).enumerate();
-        for (_, (member, standing)) in members.filter(|(at, _)| *at != server) {
-            member.stands(*standing);
+        for (at, (member, standing)) in members.filter(|(at, _)| *at != server) {
+            member.stands(*standing, self.must_not_be(at));
         }
+    }
+
+    /// Whether a server is of another system than the primary, and must not be.
+    fn must_not_be(&self, server: usize) -> bool {
+        self.same_system && self.judge.is_foreign(server)
+    }
+
+    /// The identifier of the primary's system, as far as it is known.
+    pub(crate) fn system(&self) -> Option<i64> {
+        self.judge.system()
+    }
+
+    /// Whether servers say that they are primaries of several systems, of which none can be preferred.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.judge.is_torn()
     }
 
     fn standings(&mut self, now: Time) -> Vec<Standing> {

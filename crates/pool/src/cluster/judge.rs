@@ -7,10 +7,14 @@
 //! may be about to be promoted, and what is written in between is lost. It is believed when a standby has
 //! begun to stream from somebody since it came back, which none does that is being promoted, or after
 //! a while. And nobody is the primary before everybody has been asked: the newest timeline is not known.
+//!
+//! All of this is so among servers of one *system*, by the identifier that initdb gave it: a timeline says nothing
+//! beside that of another system. So somebody else's primary is never ours, however new its timeline is, while
+//! any server was last heard to be of our primary's system; unless the settings let servers be of several.
 
 use std::time::Duration;
 
-use crate::time::Time;
+use crate::{config::EntryRole, time::Time};
 
 /// What a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub(crate) enum Standing {
     Returning,
     /// It is a primary, and another is of a newer timeline.
     Stale,
+    /// It is the primary of another system.
+    Foreign,
 }
 
 impl Standing {
@@ -35,6 +41,7 @@ impl Standing {
             Self::Replica => "replica",
             Self::Returning => "returning",
             Self::Stale => "stale",
+            Self::Foreign => "foreign",
         }
     }
 }
@@ -53,18 +60,35 @@ pub(crate) struct Seen {
     pub(crate) started: String,
     /// Whether it streams WAL from somebody.
     pub(crate) streams: bool,
+    /// The identifier that initdb gave its system; `None` if it does not say.
+    pub(crate) system: Option<i64>,
 }
 
 /// Judges servers by what was last heard of each.
 #[derive(Debug)]
 pub(crate) struct Judge {
     servers: Vec<Memory>,
+    /// What they are said to be.
+    roles: Box<[EntryRole]>,
     /// The newest timeline of a primary that anybody ever spoke of.
     timeline: u32,
-    /// The one that was the primary last, and when it was started.
-    trusted: Option<(usize, String)>,
+    trusted: Option<Trusted>,
+    /// That of the primary, as far as it is known.
+    system: Option<i64>,
     /// For how long one that is back is not believed.
     primary_return: Duration,
+    /// Whether a server of another system cannot be the primary.
+    same_system: bool,
+    is_torn: bool,
+}
+
+/// The one that was the primary last.
+#[derive(Clone, Debug)]
+struct Trusted {
+    server: usize,
+    /// When it was started.
+    started: String,
+    system: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -77,9 +101,23 @@ struct Memory {
 }
 
 impl Judge {
-    pub(crate) fn new(servers: usize, primary_return: Duration) -> Self {
-        let servers = vec![Memory::default(); servers];
-        Self { servers, timeline: 0, trusted: None, primary_return }
+    pub(crate) fn new(
+        roles: impl IntoIterator<Item = EntryRole>,
+        primary_return: Duration,
+        same_system: bool,
+    ) -> Self {
+        let roles: Box<[_]> = roles.into_iter().collect();
+        let servers = vec![Memory::default(); roles.len()];
+        Self {
+            servers,
+            roles,
+            timeline: 0,
+            trusted: None,
+            system: None,
+            primary_return,
+            same_system,
+            is_torn: false,
+        }
     }
 
     /// Takes what a server said, or that it did not answer.
@@ -96,26 +134,49 @@ impl Judge {
             memory.back_since = None;
         }
         if !seen.is_in_recovery {
-            self.timeline = self.timeline.max(seen.timeline);
+            if self.roles[server] != EntryRole::Replica && self.may_be_ours(&seen) {
+                self.timeline = self.timeline.max(seen.timeline);
+            }
+            let memory = &mut self.servers[server];
             memory.back_since.get_or_insert(now);
         }
-        memory.said = Some((seen, now));
+        self.servers[server].said = Some((seen, now));
+    }
+
+    /// Whether a server is known to be of another system than the primary.
+    pub(crate) fn is_foreign(&self, server: usize) -> bool {
+        self.said(server).is_some_and(|seen| differ(seen.system, self.system))
+    }
+
+    /// Whether there are primaries of several systems, of which none can be preferred.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.is_torn
+    }
+
+    /// That of the primary, as far as it is known.
+    pub(crate) fn system(&self) -> Option<i64> {
+        self.system
     }
 
     /// What each server is.
     pub(crate) fn standings(&mut self, now: Time) -> Vec<Standing> {
         let all_asked = self.servers.iter().all(|server| server.was_asked);
-        let primary = if all_asked { self.primary(now) } else { None };
-        if let Some(index) = primary
-            && let Some((seen, _)) = &self.servers[index].said
+        self.is_torn = all_asked && !self.settle_system();
+        let is_known = all_asked && !self.is_torn;
+        let primary = if is_known { self.primary(now) } else { None };
+        if let Some(server) = primary
+            && let Some(seen) = self.said(server)
         {
-            self.trusted = Some((index, seen.started.clone()));
+            let (started, system) = (seen.started.clone(), seen.system.or(self.system));
+            self.system = system;
+            self.trusted = Some(Trusted { server, started, system });
         }
         let standing = |(index, server): (usize, &Memory)| match &server.said {
             None => Standing::Unknown,
             Some((seen, _)) if seen.is_in_recovery => Standing::Replica,
             Some(_) if primary == Some(index) => Standing::Primary,
-            Some(_) if !all_asked => Standing::Returning,
+            Some((seen, _)) if !self.may_be_ours(seen) => Standing::Foreign,
+            Some(_) if !is_known => Standing::Returning,
             Some((seen, _)) if primary.is_some() || seen.timeline < self.timeline => {
                 Standing::Stale
             }
@@ -124,15 +185,62 @@ impl Judge {
         self.servers.iter().enumerate().map(standing).collect()
     }
 
+    fn said(&self, server: usize) -> Option<&Seen> {
+        self.servers.get(server)?.said.as_ref().map(|(seen, _)| seen)
+    }
+
+    /// Those that say that they are primaries, and may be.
+    fn claims(&self) -> impl Iterator<Item = (usize, &Seen)> {
+        let all = (0..self.servers.len()).zip(&self.roles);
+        let all = all.filter(|(_, role)| **role != EntryRole::Replica);
+        let said = all.filter_map(|(at, _)| Some((at, self.said(at)?)));
+        said.filter(|(_, seen)| !seen.is_in_recovery)
+    }
+
+    fn may_be_ours(&self, seen: &Seen) -> bool {
+        !self.same_system || !differ(seen.system, self.system)
+    }
+
+    /// Finds out of which system the primary has to be: while any server is of that of the last, of that. Gives
+    /// whether it is clear: of several systems none can be preferred, unless one has a standby.
+    fn settle_system(&mut self) -> bool {
+        let named = self.roles.iter().position(|role| *role == EntryRole::Primary);
+        if let Some(seen) = named.and_then(|at| self.said(at)) {
+            self.system = seen.system.or(self.system);
+            return true;
+        }
+        let says = |system, seen: &Seen| seen.system == Some(system);
+        let any_says = |system| {
+            (0..self.servers.len()).any(|at| self.said(at).is_some_and(|seen| says(system, seen)))
+        };
+        if !self.same_system || self.system.is_some_and(any_says) {
+            return true;
+        }
+        let mut systems: Vec<_> = self.claims().filter_map(|(_, seen)| seen.system).collect();
+        systems.sort_unstable();
+        systems.dedup();
+        let are_several = systems.len() > 1;
+        if are_several {
+            systems.retain(|system| {
+                let standby = |seen: &Seen| seen.is_in_recovery && says(*system, seen);
+                (0..self.servers.len()).any(|at| self.said(at).is_some_and(standby))
+            });
+        }
+        let [system] = systems[..] else { return !are_several };
+        if are_several || self.system.is_some() {
+            let timelines = self.claims().filter(|(_, seen)| !differ(seen.system, Some(system)));
+            self.timeline = timelines.map(|(_, seen)| seen.timeline).max().unwrap_or(0);
+        }
+        self.system = Some(system);
+        true
+    }
+
     /// The primary, if one is to be believed.
     fn primary(&self, now: Time) -> Option<usize> {
-        let newest = |server: &Memory| {
-            let said = server.said.as_ref();
-            said.is_some_and(|(it, _)| !it.is_in_recovery && it.timeline == self.timeline)
-        };
+        let newest = |seen: &Seen| seen.timeline == self.timeline && self.may_be_ours(seen);
         let claims: Vec<_> =
-            (0..self.servers.len()).filter(|at| newest(&self.servers[*at])).collect();
-        let Some((trusted, started)) = &self.trusted else {
+            self.claims().filter(|(_, seen)| newest(seen)).map(|(at, _)| at).collect();
+        let Some(Trusted { server: trusted, started, system }) = &self.trusted else {
             // Nobody was it before: two of one timeline are not servers of one cluster.
             return if let [only] = claims[..] { Some(only) } else { None };
         };
@@ -141,7 +249,9 @@ impl Judge {
         }
         let promoted = |at: &usize| {
             // It was a standby of ours a moment ago, and began the timeline.
-            at != trusted && !claims.contains(trusted)
+            at != trusted
+                && !claims.contains(trusted)
+                && (!self.same_system || !differ(*system, self.system))
         };
         if let Some(at) = claims.iter().copied().find(promoted) {
             return Some(at);
@@ -150,20 +260,29 @@ impl Judge {
     }
 
     fn said_by(&self, server: usize, started: &str) -> bool {
-        self.servers[server].said.as_ref().is_some_and(|(seen, _)| seen.started == started)
+        self.said(server).is_some_and(|seen| seen.started == started)
     }
 
     /// Whether a primary that was away is believed again.
     fn is_back(&self, server: usize, now: Time) -> bool {
         let Some(since) = self.servers[server].back_since else { return false };
+        let its = self.said(server).and_then(|seen| seen.system);
         let streams = |(at, other): (usize, &Memory)| {
             at != server
                 && other.said.as_ref().is_some_and(|(seen, heard)| {
-                    seen.is_in_recovery && seen.streams && *heard > since
+                    seen.is_in_recovery
+                        && seen.streams
+                        && *heard > since
+                        && !differ(seen.system, its)
                 })
         };
         self.servers.iter().enumerate().any(streams) || now.since(since) >= self.primary_return
     }
+}
+
+/// Whether two systems are known not to be one.
+fn differ(one: Option<i64>, other: Option<i64>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if one != other)
 }
 
 #[cfg(test)]
@@ -175,13 +294,24 @@ mod tests {
     }
 
     fn primary(timeline: u32, started: &str) -> Option<Seen> {
-        let (lsn, started) = (0, started.to_owned());
-        Some(Seen { is_in_recovery: false, timeline, lsn, inserted: None, started, streams: false })
+        let (lsn, started, system) = (0, started.to_owned(), None);
+        let (is_in_recovery, inserted, streams) = (false, None, false);
+        Some(Seen { is_in_recovery, timeline, lsn, inserted, started, streams, system })
     }
 
     fn standby(streams: bool) -> Option<Seen> {
-        let (timeline, lsn, started) = (0, 0, "s".to_owned());
-        Some(Seen { is_in_recovery: true, timeline, lsn, inserted: None, started, streams })
+        let (timeline, lsn, started, system) = (0, 0, "s".to_owned(), None);
+        let (is_in_recovery, inserted) = (true, None);
+        Some(Seen { is_in_recovery, timeline, lsn, inserted, started, streams, system })
+    }
+
+    fn of(system: i64, seen: Option<Seen>) -> Option<Seen> {
+        seen.map(|seen| Seen { system: Some(system), ..seen })
+    }
+
+    fn judging(servers: usize) -> Judge {
+        let roles = vec![EntryRole::Auto; servers];
+        Judge::new(roles, Duration::from_secs(10), true)
     }
 
     fn words(judge: &mut Judge, now: u64) -> String {
@@ -190,7 +320,7 @@ mod tests {
     }
 
     fn settled() -> Judge {
-        let mut judge = Judge::new(2, Duration::from_secs(10));
+        let mut judge = judging(2);
         judge.hear(0, primary(1, "a"), at(1));
         assert_eq!(words(&mut judge, 1), "returning unknown", "the other may be newer");
         judge.hear(1, standby(true), at(1));
@@ -227,8 +357,12 @@ mod tests {
         assert_eq!(words(&mut judge, 3), "returning replica", "that it streamed is old news");
         judge.hear(1, standby(false), at(4));
         assert_eq!(words(&mut judge, 4), "returning replica");
-        let mut streams =
-            Judge { servers: judge.servers.clone(), trusted: judge.trusted.clone(), ..judge };
+        let mut streams = Judge {
+            servers: judge.servers.clone(),
+            roles: judge.roles.clone(),
+            trusted: judge.trusted.clone(),
+            ..judge
+        };
         streams.hear(1, standby(true), at(5));
         assert_eq!(words(&mut streams, 5), "primary replica");
         // Nobody saw it go: that it was started anew says as much.
@@ -248,11 +382,11 @@ mod tests {
 
     #[test]
     fn of_two_primaries_at_the_start_the_newer_timeline_wins_and_a_tie_is_nobodys() {
-        let mut judge = Judge::new(2, Duration::from_secs(10));
+        let mut judge = judging(2);
         judge.hear(0, primary(1, "a"), at(1));
         judge.hear(1, primary(2, "b"), at(1));
         assert_eq!(words(&mut judge, 1), "stale primary");
-        let mut judge = Judge::new(2, Duration::from_secs(10));
+        let mut judge = judging(2);
         judge.hear(0, primary(1, "a"), at(1));
         judge.hear(1, primary(1, "b"), at(1));
         assert_eq!(words(&mut judge, 1), "returning returning");
@@ -260,5 +394,71 @@ mod tests {
         let mut judge = settled();
         judge.hear(1, primary(1, "x"), at(2));
         assert_eq!(words(&mut judge, 2), "primary stale");
+    }
+
+    #[test]
+    fn somebody_elses_primary_is_never_ours_while_a_server_is() {
+        let mut judge = settled();
+        judge.hear(0, of(1, primary(1, "a")), at(2));
+        judge.hear(1, of(1, standby(true)), at(2));
+        assert_eq!((words(&mut judge, 2).as_str(), judge.system()), ("primary replica", Some(1)));
+        // However new its timeline is, and whether ours is there or not.
+        judge.hear(1, of(2, primary(9, "x")), at(3));
+        assert_eq!(words(&mut judge, 3), "primary foreign");
+        assert!(judge.is_foreign(1) && !judge.is_foreign(0));
+        judge.hear(0, None, at(4));
+        assert_eq!(words(&mut judge, 60), "primary foreign");
+        judge.hear(0, of(1, primary(1, "b")), at(61));
+        assert_eq!(words(&mut judge, 61), "returning foreign");
+        assert_eq!(
+            words(&mut judge, 71),
+            "primary foreign",
+            "timelines of others count for nothing"
+        );
+        // All are of another system: as a primary that is back, it is believed after a while.
+        judge.hear(0, of(2, standby(false)), at(80));
+        judge.hear(1, of(2, primary(9, "y")), at(80));
+        assert_eq!(words(&mut judge, 80), "replica returning");
+        assert_eq!(words(&mut judge, 90), "replica primary");
+        assert_eq!(judge.system(), Some(2));
+    }
+
+    #[test]
+    fn of_primaries_of_several_systems_one_with_a_standby_is_preferred() {
+        let mut judge = judging(3);
+        judge.hear(0, of(1, primary(1, "a")), at(1));
+        judge.hear(1, of(2, primary(3, "b")), at(1));
+        judge.hear(2, None, at(1));
+        assert_eq!(words(&mut judge, 1), "returning returning unknown");
+        assert!(judge.is_torn());
+        judge.hear(2, of(1, standby(true)), at(2));
+        assert_eq!(words(&mut judge, 2), "primary foreign replica");
+        assert!(!judge.is_torn());
+        judge.hear(2, of(1, primary(2, "c")), at(3));
+        assert_eq!(words(&mut judge, 3), "stale foreign primary");
+        // It does not say any more of which system it is.
+        judge.hear(2, primary(2, "c"), at(4));
+        assert_eq!(words(&mut judge, 4), "stale foreign primary");
+    }
+
+    #[test]
+    fn a_named_primary_says_which_system_it_is_and_servers_may_be_of_several_if_they_are_to() {
+        let roles = [EntryRole::Replica, EntryRole::Primary];
+        let mut judge = Judge::new(roles, Duration::from_secs(10), true);
+        judge.hear(0, of(2, primary(1, "a")), at(1));
+        judge.standings(at(1));
+        assert!(!judge.is_foreign(0), "nobody knows");
+        judge.hear(1, of(1, primary(1, "b")), at(1));
+        judge.standings(at(1));
+        assert!(judge.is_foreign(0));
+        judge.hear(1, of(2, primary(1, "c")), at(2));
+        judge.standings(at(2));
+        assert!(!judge.is_foreign(0));
+
+        let mut judge = Judge::new([EntryRole::Auto; 2], Duration::from_secs(10), false);
+        judge.hear(0, of(1, primary(1, "a")), at(1));
+        judge.hear(1, of(2, primary(2, "b")), at(1));
+        assert_eq!(words(&mut judge, 1), "stale primary", "by timelines alone");
+        assert!(judge.is_foreign(0), "which is known all the same");
     }
 }

@@ -18,7 +18,7 @@ use crate::{config::EntryRole, time::Time};
 pub(super) const PRIMARY: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
 pub(super) const ANY: u8 = 4;
-/// It is a primary of an older timeline: nobody may go on there.
+/// It is a primary of an older timeline, or of another system: nobody may go on there.
 const FENCED: u8 = 8;
 
 /// What is known of one server.
@@ -76,6 +76,10 @@ pub struct MemberState {
     pub lag: Option<Duration>,
     /// Whether that is more than may be.
     pub lags: bool,
+    /// The identifier that initdb gave its system, if it says.
+    pub system: Option<i64>,
+    /// Whether that is another than the primary's, and must not be.
+    pub is_foreign: bool,
     /// Of a standby: it has replayed what the primary had at this question.
     pub(crate) replayed: Question,
 }
@@ -83,9 +87,9 @@ pub struct MemberState {
 /// What is told of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberReport {
-    /// `primary`, `replica`, `returning`, `stale` or `unknown`.
+    /// `primary`, `replica`, `returning`, `stale`, `foreign` or `unknown`.
     pub role: &'static str,
-    /// `up`, `down`, `banned` or `lagging`.
+    /// `up`, `down`, `banned`, `foreign` or `lagging`.
     pub state: &'static str,
     /// What the last check that succeeded has found.
     pub found: MemberState,
@@ -243,9 +247,9 @@ impl Member {
     }
 
     /// Takes what it is by what another has said.
-    pub(crate) fn stands(&self, standing: Standing) {
+    pub(crate) fn stands(&self, standing: Standing, is_foreign: bool) {
         let mut inner = self.inner();
-        let state = inner.state.clone();
+        let state = MemberState { is_foreign, ..inner.state.clone() };
         self.set(&mut inner, standing, state);
         self.publish(&inner);
     }
@@ -294,6 +298,7 @@ impl Member {
         let state = match () {
             () if inner.ban.is_some() => "banned",
             () if inner.is_down => "down",
+            () if inner.state.is_foreign => "foreign",
             () if inner.state.lags => "lagging",
             () => "up",
         };
@@ -318,14 +323,15 @@ impl Inner {
         let is_primary = self.standing == Standing::Primary;
         let writes =
             is_primary && (said == EntryRole::Primary || !self.is_doubted && !self.is_down);
-        let serves = self.ban.is_none() && !self.is_down && !self.state.lags;
+        let is_held_back = self.state.lags || self.state.is_foreign;
+        let serves = self.ban.is_none() && !self.is_down && !is_held_back;
         let reads = serves && self.standing == Standing::Replica;
         let any = serves && (is_primary || reads || self.standing == Standing::Unknown);
         let bits = [
             (writes, PRIMARY),
             (reads, REPLICA),
             (any, ANY),
-            (self.standing == Standing::Stale, FENCED),
+            (matches!(self.standing, Standing::Stale | Standing::Foreign), FENCED),
         ];
         bits.into_iter().filter(|(is_so, _)| *is_so).map(|(_, bit)| bit).sum()
     }
@@ -378,7 +384,7 @@ mod tests {
 
         let (found, _) = member(EntryRole::Auto);
         assert_eq!(found.fit(), ANY);
-        found.stands(Standing::Primary);
+        found.stands(Standing::Primary, false);
         assert_eq!(found.fit(), PRIMARY | ANY);
         let asked = found.doubts();
         found.doubt();
@@ -389,7 +395,17 @@ mod tests {
         assert!(!answers(asked), "it was asked before");
         assert!(answers(found.doubts()));
         assert_eq!(found.fit(), PRIMARY | ANY);
-        found.stands(Standing::Stale);
+        found.stands(Standing::Stale, false);
         assert!(found.is_fenced() && found.fit() & ANY == 0 && found.epoch() == 1);
+    }
+
+    #[test]
+    fn a_member_of_another_system_gets_no_reads() {
+        let (member, version) = member(EntryRole::Replica);
+        member.stands(Standing::Replica, true);
+        assert_eq!((member.fit(), member.report().state), (0, "foreign"));
+        assert_eq!(version.load(Ordering::Relaxed), 2);
+        member.stands(Standing::Replica, false);
+        assert_eq!((member.fit(), member.report().state), (REPLICA | ANY, "up"));
     }
 }

@@ -166,7 +166,7 @@ by_fields! {
     Sharding => Sharding { key, tables, default, text_order }
     ClusterSettings => ClusterSettings {
         strategy, role, ban, slow_start, check_every, check_timeout, check_user, lag_max,
-        lag_max_bytes, primary_return, failover_wait,
+        lag_max_bytes, same_system, primary_return, failover_wait,
     }
     User => User {
         secret, mode, pool_size, reserve_size, max_servers, max_clients, query_timeout,

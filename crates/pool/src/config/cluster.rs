@@ -100,6 +100,9 @@ pub struct ClusterSettings {
     /// The same in bytes of WAL; `None`, written 0, is without limit.
     #[serde(with = "toml::limit_bytes")]
     pub lag_max_bytes: Option<NonZeroU64>,
+    /// Whether a server whose system identifier is another than the primary's gets nobody: it holds
+    /// somebody else's data.
+    pub same_system: bool,
     /// For how long a primary that was away is not written to, unless a standby streams from it.
     #[serde(with = "durations::whole")]
     pub primary_return: Duration,
@@ -120,6 +123,7 @@ impl Default for ClusterSettings {
             check_user: None,
             lag_max: None,
             lag_max_bytes: None,
+            same_system: true,
             primary_return: Duration::from_secs(10),
             failover_wait: Some(Duration::from_secs(30)),
         }

@@ -54,6 +54,13 @@ const ROUNDS_MAX: u32 = 3000;
 /// Between two looks at whether the pooler is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// What was told of a server in the log.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    role: &'static str,
+    is_foreign: bool,
+}
+
 /// A cluster whose servers are watched.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -67,7 +74,8 @@ pub(super) struct Watched {
     /// Locked before what was told.
     court: Mutex<Court>,
     /// What was told of each server in the log.
-    told_log: Mutex<Vec<&'static str>>,
+    told_log: Mutex<Vec<Told>>,
+    was_torn: AtomicBool,
     /// Whether a server was last seen to be another than the settings say.
     contradicts: Box<[AtomicBool]>,
     /// How often somebody wished for a check.
@@ -99,7 +107,8 @@ impl Watched {
             wakers: Mutex::new((0..servers).map(|_| None).collect()),
             has_begun: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            told_log: Mutex::new(vec![""; servers]),
+            told_log: Mutex::new(vec![Told::default(); servers]),
+            was_torn: AtomicBool::new(false),
             told: AtomicU32::new(0),
         }
     }
@@ -162,7 +171,7 @@ impl Watched {
         self.court.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn told(&self) -> MutexGuard<'_, Vec<&'static str>> {
+    fn told(&self) -> MutexGuard<'_, Vec<Told>> {
         self.told_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,7 +179,7 @@ impl Watched {
     fn heard(&self, server: usize, asked: (Question, u32), seen: &Seen, now: Time) -> bool {
         let (mut court, mut told) = (self.court(), self.told());
         let holds = court.heard(server, asked, seen, now);
-        self.tell_log(&mut told);
+        self.tell_log(&court, &mut told);
         if self.cluster.servers[server].role != EntryRole::Auto {
             self.contradict(server, seen);
         }
@@ -184,19 +193,30 @@ impl Watched {
             let (database, server) = (&self.name, &self.cluster.servers[server].endpoint);
             tracing::warn!(database, shard = self.shown_shard(), %server, reason, "a server does not answer");
         }
-        self.tell_log(&mut told);
+        self.tell_log(&court, &mut told);
     }
 
     /// Tells what servers have become. That there are two primaries is an alarm.
-    fn tell_log(&self, told: &mut [&'static str]) {
+    fn tell_log(&self, court: &Court, told: &mut [Told]) {
+        let database = &self.name;
         for (at, told) in told.iter_mut().enumerate() {
             let report = self.state.members[at].report();
             let standing = self.state.members[at].standing();
-            if std::mem::replace(told, report.role) == report.role {
+            let server = &self.cluster.servers[at].endpoint;
+            let (role, timeline) = (report.role, report.found.timeline);
+            let is_foreign = report.found.is_foreign;
+            let before = std::mem::replace(told, Told { role, is_foreign });
+            if is_foreign && !before.is_foreign {
+                let (system, primarys) = (report.found.system, court.system());
+                tracing::warn!(
+                    database, shard = self.shown_shard(), %server, system, primarys_system = primarys,
+                    "a server is of another system than the primary: nobody is let to it; \
+                     cluster.same-system = false would let them"
+                );
+            }
+            if before.role == role {
                 continue;
             }
-            let (database, server) = (&self.name, &self.cluster.servers[at].endpoint);
-            let (role, timeline) = (report.role, report.found.timeline);
             if standing == Standing::Stale {
                 tracing::error!(
                     database, shard = self.shown_shard(), %server, timeline,
@@ -205,6 +225,14 @@ impl Watched {
             } else {
                 tracing::info!(database, shard = self.shown_shard(), %server, role, "a server's role");
             }
+        }
+        let is_torn = court.is_torn();
+        if !self.was_torn.swap(is_torn, Ordering::Relaxed) && is_torn {
+            tracing::error!(
+                database,
+                shard = self.shown_shard(),
+                "primaries of several systems: SHOW MEMBERS has their identifiers, and nobody is written to"
+            );
         }
     }
 
@@ -288,6 +316,13 @@ fn watch(
             Some(entry) => probe.ask(entry, front, deadline, tide.is_used()),
             None => Err(ProbeError::NoUser),
         };
+        if let Some(why) = probe.take_lack() {
+            let (database, shard) = (&watched.name, watched.shown_shard());
+            tracing::warn!(
+                database, shard, server = %endpoint, why,
+                "read-your-writes: not all that is asked may be known; reads may stay at the primary"
+            );
+        }
         let now = front.now();
         let mut pause = settings.check_every;
         match result {

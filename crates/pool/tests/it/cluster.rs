@@ -1,6 +1,7 @@
 //! Several servers behind one database: a primary with standbys, and a pooler before them.
 
 mod failover;
+mod systems;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    cluster::{AUTO, Stage, settings, until},
+    cluster::{AUTO, NAMED, Stage, settings, until},
     route::{asked, client_at, run},
     support::{Raw, pooler_of},
 };
@@ -310,4 +310,79 @@ fn thousands_of_own_writes_are_found_with_it_and_missed_without() {
         assert!(at_standbys > 0, "nobody read at a standby");
         println!("read your writes {is_on}: {missed} missed, {at_standbys} reads at standbys");
     }
+}
+
+/// The right to read the control file can be taken away, and that to know where WAL is inserted.
+#[test]
+fn who_may_not_ask_how_far_servers_are_reads_at_the_primary() {
+    let more = "cluster = { role = \"auto\", check-every = \"100ms\", check-user = \"plain\", \
+                failover-wait = \"60s\" }\nrouting = { read-your-writes = true }\n\
+                [pool.users.plain]";
+    let Some(stage) = Stage::set("own writes without rights", &AUTO, more) else { return };
+    let mut stage = stage.with_table();
+    let ports = stage.ports();
+    let revoke = "create role plain login; \
+                  revoke execute on function pg_control_checkpoint(), pg_control_recovery() \
+                  from public";
+    stage.direct(0, revoke);
+    for standby in [1, 2] {
+        let is_there = "select count(*) from pg_roles where rolname = 'plain' \
+                        and not has_function_privilege(oid, 'pg_control_recovery()', 'execute')";
+        until("the role", || stage.direct(standby, is_there) == "1");
+    }
+    let (mut writer, mut other) = (client_at(stage.address()), client_at(stage.address()));
+    until_read_at(&mut other, 1, 0, &ports);
+    for rows in 1..=20 {
+        write(&mut writer, 1, rows % 2 == 0);
+        for round in 0..5 {
+            assert_eq!(read(&mut writer, 1, round % 2 == 0), (ports[0].clone(), rows));
+        }
+    }
+    until_read_at(&mut other, 2, 0, &ports);
+    // All else is known as ever: by whose timeline a standby goes, it says to who may see statistics.
+    stage.direct(0, "grant pg_read_all_stats to plain");
+    until_read_at(&mut writer, 1, 20, &ports);
+    stage.direct(0, "revoke pg_read_all_stats from plain");
+    pause(&stage);
+    write(&mut writer, 1, false);
+    for round in 0..20 {
+        assert_eq!(read(&mut writer, 1, round % 2 == 0), (ports[0].clone(), 21));
+    }
+    for standby in [1, 2] {
+        stage.direct(standby, "select pg_wal_replay_resume()");
+        until("it has replayed", || stage.direct(standby, "select count(*) from kept") == "21");
+    }
+    // A failover is seen by a question that is refused in part, too.
+    stage.servers[0].kill().unwrap();
+    stage.direct(1, "select pg_promote(false)");
+    until("a new primary", || stage.direct(1, "select pg_is_in_recovery()") == "f");
+    write(&mut writer, 1, false);
+    for round in 0..20 {
+        assert_eq!(read(&mut writer, 1, round % 2 == 0), (ports[1].clone(), 22));
+    }
+}
+
+/// Nothing at all may be asked: then who is what stands in the settings.
+#[test]
+fn where_no_question_is_answered_own_writes_are_read_at_the_primary() {
+    let more = "cluster = { role = \"auto\", check-every = \"50ms\", check-user = \"plain\" }\n\
+                routing = { read-your-writes = true }\n[pool.users.plain]";
+    let Some(stage) = Stage::set("own writes without answers", &NAMED, more) else { return };
+    let stage = stage.with_table();
+    let ports = stage.ports();
+    let mut first = client_at(stage.address());
+    until_read_at(&mut first, 0, 0, &ports);
+    stage.direct(0, "create role plain login");
+    stage.direct(0, "revoke execute on function pg_current_wal_insert_lsn() from public");
+    let asks = "select count(*) from pg_stat_activity where usename = 'plain'";
+    until("it is asked", || stage.direct(0, asks) == "1");
+    pause(&stage);
+    let mut writer = client_at(stage.address());
+    for rows in 1..=10 {
+        write(&mut writer, 1, rows % 2 == 0);
+        for round in 0..5 {
+            assert_eq!(read(&mut writer, 1, round % 2 == 0), (ports[0].clone(), rows));
+        }
+    }
+    until_read_at(&mut client_at(stage.address()), 2, 0, &ports);
 }

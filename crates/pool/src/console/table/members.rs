@@ -28,6 +28,7 @@ pub(super) const MEMBERS: &[(&str, Kind)] = &[
     ("lag_us", Int8),
     ("shard", Int4),
     ("reads_kept", Int8),
+    ("system", Int8),
 ];
 
 pub(super) const BANS: &[(&str, Kind)] = &[
@@ -64,6 +65,7 @@ pub(super) fn members(view: &View) -> Vec<Vec<Value>> {
             found.lag.map(micros).into(),
             member.shard.into(),
             member.reads_kept.into(),
+            found.system.map_or(Value::Null, Value::Int),
         ]
     };
     view.members.iter().map(row).collect()

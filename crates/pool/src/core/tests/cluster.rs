@@ -123,7 +123,7 @@ fn writes_wait_for_a_primary_for_a_while() {
     let told = stage.client_gets(gives_up);
     let said = memchr::memmem::find(&told, b"no server of the database is fit");
     assert!(said.is_some(), "{}", told.escape_ascii());
-    state.members[1].stands(Standing::Primary);
+    state.members[1].stands(Standing::Primary, false);
     stage.core.clusters_turned(stage.now, &mut stage.io);
     let (server, pool) = match stage.io.opened.is_empty() {
         // It was opened before, for a greeting.
@@ -138,12 +138,12 @@ fn writes_wait_for_a_primary_for_a_while() {
 #[test]
 fn nobody_goes_on_at_a_primary_that_was_replaced() {
     let (mut stage, state) = stage(&[EntryRole::Auto]);
-    state.members[0].stands(Standing::Primary);
+    state.members[0].stands(Standing::Primary, false);
     let client = stage.client_in(HOME, Vec::new());
     let (server, _) = stage.logs_in();
     stage.client_says(client, &message(b'Q', b"begin\0"));
     stage.server_says(server, &[message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat());
-    state.members[0].stands(Standing::Stale);
+    state.members[0].stands(Standing::Stale, false);
     stage.core.clusters_turned(stage.now, &mut stage.io);
     assert!(stage.io.closed.contains(&Peer::Client(client)));
     assert!(stage.io.closed.contains(&Peer::Server(server)));

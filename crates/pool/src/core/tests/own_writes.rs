@@ -263,7 +263,7 @@ fn a_promoted_standby_has_all_there_is() {
     own.stage.client_says(client, &message(b'Q', b"select 1\0"));
     assert!(own.stage.core.is_waiting(client));
     own.hears(1, Standing::Primary, Question::default());
-    own.state.members[0].stands(Standing::Stale);
+    own.state.members[0].stands(Standing::Stale, false);
     own.stage.core.clusters_turned(own.stage.now, &mut own.stage.io);
     let (server, pool) = own.serving(client).expect("it has one");
     assert_eq!(pool, STANDBYS[0]);

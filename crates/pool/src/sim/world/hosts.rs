@@ -155,6 +155,7 @@ impl World {
             inserted: None,
             started: host.starts.to_string(),
             streams: host.streams,
+            system: Some(1),
         });
         self.soon(Event::Heard(number, doubts, seen));
         let at = self.now + 10 * MS + self.random.below(40 * MS);

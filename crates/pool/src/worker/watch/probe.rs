@@ -30,21 +30,38 @@ macro_rules! question {
     };
 }
 
-const QUESTION: &str = question!();
-
 /// The same where clients read what they wrote. Behind it: where the next record would be, and how long pages
-/// of WAL are; of a standby the timeline of what it receives, which only members of `pg_read_all_stats` see, or
-/// else that of the last it has made sure of, which is a while behind after a promotion.
-const QUESTION_OF_MARKS: &str = concat!(
+/// of WAL are; of a standby the timeline of what it receives, which only members of `pg_read_all_stats` see.
+macro_rules! question_of_marks {
+    ($otherwise:literal) => {
+        concat!(
+            question!(),
+            ", CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+             pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0') END, \
+             pg_catalog.current_setting('wal_block_size'), \
+             CASE WHEN pg_catalog.pg_is_in_recovery() THEN COALESCE(\
+             (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver)",
+            $otherwise,
+            ") END"
+        )
+    };
+}
+
+/// From what says most to what says least: where one is refused, the next is asked. The first knows the timeline of
+/// a standby also by the control file, which says the last that it has made sure of, a while behind after a
+/// promotion. The right to read that can be taken away, which is seen before any of the statement is run: a CASE
+/// would not help. A standby whose timeline is not known has replayed nothing, as far as anybody knows.
+const QUESTIONS: [&str; 3] = [
+    question_of_marks!(
+        ", (SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
+         FROM pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery())"
+    ),
+    question_of_marks!(""),
     question!(),
-    ", CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
-     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0') END, \
-     pg_catalog.current_setting('wal_block_size'), \
-     CASE WHEN pg_catalog.pg_is_in_recovery() THEN COALESCE(\
-     (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver), \
-     (SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
-     FROM pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery())) END"
-);
+];
+
+/// Asked once on each connection, for it stays what it is while the postmaster lives.
+const QUESTION_OF_SYSTEM: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
 /// Longest message of an answer.
 const MESSAGE_BYTES_MAX: u32 = 64 << 10;
@@ -73,6 +90,9 @@ impl From<io::Error> for ProbeError {
 pub(super) struct Probe {
     poller: Poller,
     line: Option<Line>,
+    /// What was refused, if it was not told yet, and whether anything was.
+    lack: Option<String>,
+    lacks: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +101,25 @@ struct Line {
     read: Vec<u8>,
     /// By whose login it was made, so that other settings make another.
     entry: Arc<PoolEntry>,
+    /// `None` until it was asked for, `Some(None)` if it is not told.
+    system: Option<Option<i64>>,
+    /// Which of the questions are not asked any more: as many, from the front.
+    forbidden: usize,
+}
+
+/// What came in answer to a question.
+#[derive(Debug, Default)]
+struct Answer {
+    row: Vec<String>,
+    refused: Option<Refused>,
+}
+
+/// Why a question was not answered: by a server that goes on.
+#[derive(Debug)]
+struct Refused {
+    /// It would be, whenever it is asked.
+    for_good: bool,
+    text: String,
 }
 
 impl Probe {
@@ -88,12 +127,17 @@ impl Probe {
     ///
     /// The process is out of descriptors.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { poller: Poller::new()?, line: None })
+        Ok(Self { poller: Poller::new()?, line: None, lack: None, lacks: false })
     }
 
     /// Has the next question go over another connection.
     pub(super) fn forget(&mut self) {
         self.line = None;
+    }
+
+    /// What a server does not let us know that clients need who read what they wrote; told once.
+    pub(super) fn take_lack(&mut self) -> Option<String> {
+        self.lack.take()
     }
 
     /// Ends [`Probe::rest`] early.
@@ -114,7 +158,8 @@ impl Probe {
                 Ok(Received::Drained(0)) => return false,
                 Ok(Received::Bytes(some) | Received::Drained(some)) => {
                     line.read.extend_from_slice(&buffer[..some]);
-                    if line.take(&mut Vec::new()).is_err() {
+                    let mut answer = Answer::default();
+                    if line.take(&mut answer).is_err() || answer.refused.is_some() {
                         break; // It says goodbye.
                     }
                 }
@@ -137,19 +182,52 @@ impl Probe {
         deadline: Instant,
         for_marks: bool,
     ) -> Result<Seen, ProbeError> {
-        let question = if for_marks { QUESTION_OF_MARKS } else { QUESTION };
         let kept = self.line.take().filter(|line| Arc::ptr_eq(&line.entry, entry));
         if let Some(mut line) = kept {
             // A connection that is gone says only that the one it led to is.
-            if let Ok(seen) = line.ask(&mut self.poller, question, deadline) {
+            if let Ok(seen) = self.ask_over(&mut line, for_marks, deadline) {
                 self.line = Some(line);
                 return Ok(seen);
             }
         }
         let mut line = log_in(&mut self.poller, entry, front, deadline)?;
-        let seen = line.ask(&mut self.poller, question, deadline)?;
+        let seen = self.ask_over(&mut line, for_marks, deadline)?;
         self.line = Some(line);
         Ok(seen)
+    }
+
+    fn ask_over(
+        &mut self,
+        line: &mut Line,
+        for_marks: bool,
+        deadline: Instant,
+    ) -> Result<Seen, ProbeError> {
+        let system = match line.system {
+            Some(system) => system,
+            None => {
+                let answer = line.ask(&mut self.poller, QUESTION_OF_SYSTEM, deadline)?;
+                let told = answer.row.first().and_then(|cell| cell.parse().ok());
+                *line.system.insert(told)
+            }
+        };
+        let plain = QUESTIONS.len() - 1;
+        let mut at = if for_marks { line.forbidden } else { plain };
+        loop {
+            let answer = line.ask(&mut self.poller, QUESTIONS[at], deadline)?;
+            match answer.refused {
+                None => return seen(&answer.row, system),
+                Some(refused) if at == plain => return Err(ProbeError::Refused(refused.text)),
+                Some(refused) => {
+                    at += 1;
+                    if refused.for_good {
+                        line.forbidden = at;
+                    }
+                    if !std::mem::replace(&mut self.lacks, true) {
+                        self.lack = Some(refused.text);
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -172,7 +250,7 @@ fn log_in(
                     poller.add_for(&stream, Token(0), Interest::Both)?;
                 }
                 let (read, entry) = (ready.received, Arc::clone(entry));
-                return Ok(Line { stream, read, entry });
+                return Ok(Line { stream, read, entry, system: None, forbidden: 0 });
             }
             Progress::NoServer(_, failure) => {
                 let is_refusal =
@@ -209,7 +287,7 @@ impl Line {
         poller: &mut Poller,
         text: &str,
         deadline: Instant,
-    ) -> Result<Seen, ProbeError> {
+    ) -> Result<Answer, ProbeError> {
         let mut question = Vec::new();
         let no_question = |_| ProbeError::Refused("the question cannot be asked".to_owned());
         encode::query(&mut question, text.as_bytes()).map_err(no_question)?;
@@ -221,15 +299,18 @@ impl Line {
                 wait(poller, deadline)?;
             }
         }
-        let mut row = Vec::new();
+        let mut answer = Answer::default();
         loop {
-            if self.take(&mut row)? {
-                return seen(&row);
+            if self.take(&mut answer)? {
+                return Ok(answer);
             }
             let mut buffer = [0; 4096];
             match self.stream.receive(&mut buffer)? {
                 Received::Closed => {
-                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                    return Err(match answer.refused {
+                        Some(refused) => ProbeError::Refused(refused.text),
+                        None => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+                    });
                 }
                 Received::Drained(0) => wait(poller, deadline)?,
                 Received::Bytes(some) | Received::Drained(some) => {
@@ -240,7 +321,7 @@ impl Line {
     }
 
     /// Takes the messages that are there. Gives whether the answer is whole.
-    fn take(&mut self, row: &mut Vec<String>) -> Result<bool, ProbeError> {
+    fn take(&mut self, answer: &mut Answer) -> Result<bool, ProbeError> {
         let malformed = || ProbeError::Unreachable("what it says is no message".to_owned());
         let read = std::mem::take(&mut self.read);
         let mut rest = &read[..];
@@ -253,14 +334,16 @@ impl Line {
                     let text = |cell: Option<&[u8]>| {
                         String::from_utf8_lossy(cell.unwrap_or_default()).into_owned()
                     };
-                    *row = cells.map(text).collect();
+                    answer.row = cells.map(text).collect();
                 }
                 Message::ErrorResponse(error) => {
                     let text = String::from_utf8_lossy(error.message()).into_owned();
-                    return Err(match error.sqlstate().starts_with(b"57P") {
-                        true => ProbeError::Unreachable(text),
-                        false => ProbeError::Refused(text),
-                    });
+                    if error.sqlstate().starts_with(b"57P") {
+                        return Err(ProbeError::Unreachable(text));
+                    }
+                    // It may not be asked, or there is no such thing there.
+                    let for_good = error.sqlstate().starts_with(b"42");
+                    answer.refused = Some(Refused { for_good, text });
                 }
                 Message::ReadyForQuery(_) => {
                     self.read = rest.to_vec();
@@ -274,7 +357,7 @@ impl Line {
     }
 }
 
-fn seen(row: &[String]) -> Result<Seen, ProbeError> {
+fn seen(row: &[String], system: Option<i64>) -> Result<Seen, ProbeError> {
     let read = || {
         let ([recovery, timeline, lsn, started, receivers], marks) = row.split_first_chunk()?;
         let is_in_recovery = recovery == "t";
@@ -286,6 +369,7 @@ fn seen(row: &[String]) -> Result<Seen, ProbeError> {
             inserted: None,
             started: started.clone(),
             streams: receivers != "0",
+            system,
         };
         match marks {
             [] => {}
@@ -303,6 +387,7 @@ fn seen(row: &[String]) -> Result<Seen, ProbeError> {
 #[test]
 fn an_answer_is_read() {
     let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
+    let seen = |row: &[String]| seen(row, Some(7));
     let primary = ["f", "0000000A", "50331968", "2026-01-01 00:00:00+00", "0"];
     let read = seen(&row(&primary)).unwrap();
     assert_eq!((read.timeline, read.lsn, read.inserted), (10, 50_331_968, None));
