@@ -2,6 +2,7 @@
 //! partitions: a row on the wrong shard is an error.
 
 mod changes;
+mod own_writes;
 
 use std::{collections::BTreeMap, io::Write as _, net::SocketAddr, process::Command};
 

@@ -8,15 +8,20 @@ use howdah_lab::{Cluster, or_say_why_not};
 use crate::support::{Raw, Stage, pooler_of, said};
 
 /// What `SHOW` has tables of.
-pub(crate) const TABLES: [&str; 20] = [
+pub(crate) const TABLES: [&str; 25] = [
     "active_sockets",
+    "bans",
+    "capture",
     "clients",
     "config",
     "databases",
     "dns_hosts",
     "dns_zones",
+    "listeners",
     "lists",
     "mem",
+    "members",
+    "mirrors",
     "peer_pools",
     "peers",
     "pools",
@@ -119,11 +124,15 @@ const EXACT: &[&str] = &[
     "cl_active_cancel_req",
     "cl_waiting",
     "cl_waiting_cancel_req",
+    "channels",
     "client_login_count",
+    "clients",
     "client_parse_count",
     "close_needed",
     "database",
+    "dbname",
     "default",
+    "delivered",
     "disabled",
     "force_user",
     "host",
@@ -141,9 +150,14 @@ const EXACT: &[&str] = &[
     "pool_mode",
     "pool_size",
     "prepared_statements",
+    "reads_kept",
+    "reason",
+    "received",
     "query_count",
     "replication",
     "reserve_pool_size",
+    "role",
+    "share",
     "server_lifetime",
     "state",
     "sv_active",
@@ -163,6 +177,7 @@ const EXACT: &[&str] = &[
     "type",
     "user",
     "value",
+    "weight",
     "xact_count",
 ];
 
@@ -216,18 +231,32 @@ fn masked(name: &str, table: &Table) -> String {
 
 #[test]
 fn every_table_under_load() {
-    let server = Cluster::builder().setting("max_connections", "60").start();
+    let server = Cluster::builder()
+        .setting("max_connections", "80")
+        .setting("wal_level", "replica")
+        .setting("hot_standby", "on")
+        .start();
     let Some(server) = or_say_why_not("tables", server) else { return };
+    let standby = Cluster::builder().name("standby").standby_of(&server).start().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let pooler = pooler_of(&format!(
         "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
          sizes = {{ pool = 4 }}\n[pool.listen]\nport = 0\nunix-directories = []\n\
          [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
          [pool.databases.still]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
          pool-size = 2\n\
-         [pool.databases.work]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n",
-        port = server.port()
+         [pool.databases.work]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
+         [[pool.databases.work.mirrors]]\nhost = '127.0.0.1:{port}'\ndbname = 'mirror'\n\
+         [pool.databases.kin]\ndbname = 'postgres'\n\
+         servers = [{{ host = '127.0.0.1', port = {port}, role = 'primary' }},\n\
+         {{ host = '127.0.0.1', port = {standby}, role = 'replica', weight = 2 }}]\n\
+         [pool.capture]\npath = '{capture}'\nstart = true\n",
+        port = server.port(),
+        standby = standby.port(),
+        capture = folder.path().join("capture").display()
     ));
     let stage = Stage { server, pooler };
+    stage.direct("create database mirror");
     said(stage.run("pgbench", &["-i", "-q", "-s", "1", "work"]));
     let mut load = stage.command("pgbench");
     load.args(["-n", "-c", "4", "-M", "prepared", "-T", "600", "work"]);
@@ -235,12 +264,13 @@ fn every_table_under_load() {
     for _ in 0..3 {
         said(stage.run("psql", &["-XAtq", "-d", "still", "-c", "select 1"]));
     }
-    let enter = |database: &str| {
+    let enter_with = |database: &str, more: &str| {
         let mut raw = Raw::connect(stage.address());
-        raw.start_in(database, "");
+        raw.start_in(database, more);
         raw.until(b'Z');
         raw
     };
+    let enter = |database: &str| enter_with(database, "");
     let mut clients = [enter("still"), enter("still"), enter("still")];
     for client in &mut clients[..2] {
         client.query("begin");
@@ -248,13 +278,28 @@ fn every_table_under_load() {
     }
     clients[2].query("select 'waits'");
     let mut console = enter("howdah");
+    let mut kin = enter_with("kin", "target_session_attrs\0read-write\0");
+    console.query(&format!("ban 127.0.0.1:{} 3600", standby.port()));
+    console.until(b'Z');
+    kin.query("listen news; notify news");
+    kin.until(b'A');
+    let are_asked = |table: &Table| {
+        let lag = |row: &Vec<Option<String>>| row[13].is_some();
+        table.rows.iter().all(|row| row[12].is_some()) && lag(&table.rows[1])
+    };
+    while !are_asked(&simple(&mut console, "members")) {
+        thread::yield_now();
+    }
     let is_there = |table: &Table| {
         let row = |name: &str| {
             let row = table.rows.iter().find(|row| row[0].as_deref() == Some(name))?;
             let number = |at: usize| row[at].as_deref()?.parse::<u32>().ok();
             Some((number(2)?, number(3)?, number(6)?))
         };
+        let is_idle = |row: &Vec<Option<String>>| row[9].as_deref() == Some("1");
+        let of_kin = |row: &&Vec<Option<String>>| row[0].as_deref() == Some("kin");
         row("still") == Some((2, 1, 2))
+            && table.rows.iter().find(of_kin).is_some_and(is_idle)
             && row("work").is_some_and(|(active, waiting, _)| active + waiting == 4)
     };
     while !is_there(&simple(&mut console, "pools")) {
