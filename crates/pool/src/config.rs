@@ -58,7 +58,9 @@ pub use self::{
     mirror::{MIRRORS_MAX, MirrorEntry, MirrorPool},
     notifications::Notifications,
     pool::{PoolSettings, ServerIdentity},
-    routing::{Hints, KeyedTables, Place, Routing, ShardEntry, Sharding, TextOrder, Value},
+    routing::{
+        Hints, KeyedTables, Place, Routing, ShardEntry, ShardHash, Sharding, TextOrder, Value,
+    },
     secret::StoredSecret,
     tcp::Tcp,
     timeouts::Timeouts,

@@ -2,6 +2,10 @@
 //! (lookup3, "final" and "mix"), under the seed that partitioning uses (`HASH_PARTITION_SEED` in
 //! `catalog/partition.h`). It is the same on every platform and in every version since 11: `pg_dump` of a
 //! partitioned table relies on it.
+//!
+//! And [`sha1_of`], a hash that another pooler has spread rows by.
+
+use sha1::{Digest as _, Sha1};
 
 /// `HASH_PARTITION_SEED`.
 const SEED: u64 = 0x7a5b_2236_7996_dcfd;
@@ -31,6 +35,12 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> u64 {
     // The lowest byte of the last word is kept for the length.
     state.add(part(0, 4), part(4, 8), part(8, 12) << 8);
     state.finish()
+}
+
+/// The last four bytes, most significant first, of the SHA-1 of a number's decimal digits: PgCat's `sha1`.
+pub(crate) fn sha1_of(value: i64) -> u32 {
+    let [.., a, b, c, d] = Sha1::digest(value.to_string()).0;
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// Takes another column's hash in: `hash_combine64`.

@@ -21,6 +21,7 @@ pub struct ShardMap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     Hash,
+    Sha1,
     List {
         places: BTreeMap<Option<Key>, u32>,
         otherwise: Option<u32>,
@@ -119,6 +120,16 @@ impl ShardMap {
         Self { shards, columns, rule: Rule::Hash }.checked()
     }
 
+    /// By the last four bytes of the SHA-1 of an integer's decimal digits, as PgCat's function `sha1`: for
+    /// rows that were spread by it. NULL is nowhere.
+    ///
+    /// # Errors
+    ///
+    /// No shards, or too many.
+    pub fn sha1(shards: u32) -> Result<Self, MapError> {
+        Self { shards, columns: vec![KeyType::Int], rule: Rule::Sha1 }.checked()
+    }
+
     /// Key by key; `None` as a key is NULL, and `otherwise` takes what is not listed.
     ///
     /// # Errors
@@ -174,6 +185,10 @@ impl ShardMap {
         }
         match &self.rule {
             Rule::Hash => Ok((hash_of(values) % u64::from(self.shards)) as u32),
+            Rule::Sha1 => match &values[0] {
+                Some(Key::Int(value)) => Ok(hash::sha1_of(*value) % self.shards),
+                other => Err(NoShard::Nowhere(other.clone())),
+            },
             Rule::List { places, otherwise } => {
                 let place = places.get(&values[0]).copied().or(*otherwise);
                 place.ok_or_else(|| NoShard::Nowhere(values[0].clone()))
@@ -199,7 +214,7 @@ impl ShardMap {
             _ => Ok(()),
         };
         match &self.rule {
-            Rule::Hash => {}
+            Rule::Hash | Rule::Sha1 => {}
             Rule::List { places, otherwise } => {
                 otherwise.map_or(Ok(()), there)?;
                 for (key, shard) in places {
@@ -273,6 +288,17 @@ mod tests {
             }
         }
         assert_eq!(map.shard(&[None]), Ok(0), "NULL");
+    }
+
+    /// As such a pooler has had those that it shards by their SHA-1.
+    #[test]
+    fn keys_that_were_spread_by_sha1_are_found() {
+        let map = ShardMap::sha1(12).expect("twelve shards");
+        let shards = [4, 7, 8, 3, 6, 0, 0, 10, 3, 11, 1, 7, 4, 4, 11, 2, 5, 0, 8, 3];
+        for (key, shard) in (0..).zip(shards) {
+            assert_eq!(map.shard(&[int(key)]), Ok(shard), "{key}");
+        }
+        assert_eq!(map.shard(&[None]), Err(NoShard::Nowhere(None)));
     }
 
     #[test]

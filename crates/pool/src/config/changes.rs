@@ -18,8 +18,8 @@ use howdah_route::RoleWish;
 use super::{
     ApplicationName, Auth, AuthMethod, Capture, ClusterSettings, Config, CopyKept, Database, Hints,
     HostOrder, KeyedTables, Limits, Listen, Log, MirrorEntry, Notifications, Place, PoolMode,
-    ProxySource, Routing, ServerEntry, ShardEntry, Sharding, Sizes, StoredSecret, Tcp, TextOrder,
-    Timeouts, Tls, TlsLeg, User, Value,
+    ProxySource, Routing, ServerEntry, ShardEntry, ShardHash, Sharding, Sizes, StoredSecret, Tcp,
+    TextOrder, Timeouts, Tls, TlsLeg, User, Value,
 };
 use crate::{cluster::Strategy, hba::Hba};
 
@@ -163,7 +163,7 @@ by_fields! {
         primary_reads, read_your_writes, hints, hint_names, reading_functions, writing_functions,
     }
     Hints => Hints { shard, key, role }
-    Sharding => Sharding { key, tables, default, text_order }
+    Sharding => Sharding { key, hash, tables, default, text_order }
     ClusterSettings => ClusterSettings {
         strategy, role, ban, slow_start, check_every, check_timeout, check_user, lag_max,
         lag_max_bytes, same_system, primary_return, failover_wait,
@@ -225,6 +225,10 @@ shown! {
     NonZeroU64: it => it.to_string(),
     Strategy: it => it.as_str().to_owned(),
     RoleWish: it => it.as_str().to_owned(),
+    ShardHash: it => match it {
+        ShardHash::Postgresql => "postgresql".to_owned(),
+        ShardHash::Sha1 => "sha1".to_owned(),
+    },
     TextOrder: it => match it {
         TextOrder::Unknown => "unknown".to_owned(),
         TextOrder::Bytes => "bytes".to_owned(),

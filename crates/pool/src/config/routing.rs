@@ -64,12 +64,25 @@ impl Default for Hints {
 pub struct Sharding {
     /// The types of the sharding key's columns.
     pub key: Vec<String>,
+    /// Which hash says where a key is, where no lists and no ranges do.
+    pub hash: ShardHash,
     /// The tables that are spread.
     pub tables: KeyedTables,
     /// Where requests go that nothing sends somewhere.
     pub default: Place,
     /// In which order text is on every shard.
     pub text_order: TextOrder,
+}
+
+/// Which hash says where a key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShardHash {
+    /// That of `PARTITION BY HASH`.
+    #[default]
+    Postgresql,
+    /// PgCat's `sha1`, of one integer.
+    Sha1,
 }
 
 /// In which order text is on every shard.
@@ -220,6 +233,8 @@ impl Database {
     /// Which key is where: by lists or ranges if the shards have such, else by hash.
     fn map(&self, shards: u32) -> Result<Option<ShardMap>, (String, String)> {
         let at_key = |why: &str| ("sharding.key".to_owned(), why.to_owned());
+        let at_hash = |why: &str| Err(("sharding.hash".to_owned(), why.to_owned()));
+        let is_other = self.sharding.hash != ShardHash::default();
         let mut columns = Vec::new();
         for name in &self.sharding.key {
             let why = format!("{name:?} is none of bigint, text, uuid and bytea");
@@ -229,12 +244,20 @@ impl Database {
         let ranges = self.shards.iter().any(|shard| shard.from.is_some() || shard.to.is_some());
         let at = |number: usize, key: &str, why: String| (format!("shards[{number}].{key}"), why);
         if columns.is_empty() {
-            return match lists || ranges {
+            return match lists || ranges || is_other {
+                true if is_other => at_hash("it needs a key: sharding.key = [\"bigint\"]"),
                 true => Err(at_key("shards have keys, and nothing says of which type they are")),
                 false => Ok(None),
             };
         }
         let map = match (lists, ranges, &columns[..]) {
+            (false, false, [KeyType::Int]) if is_other => ShardMap::sha1(shards),
+            (false, false, _) if is_other => {
+                return at_hash("sha1 is of keys with one column, a bigint");
+            }
+            (..) if is_other => {
+                return at_hash("shards that have lists or ranges are not found by a hash");
+            }
             (false, false, _) => ShardMap::hash(shards, columns),
             (true, true, _) => {
                 return Err((
@@ -349,6 +372,26 @@ mod tests {
         assert!(routes.hints.is_some() && routes.map.is_some() && !routes.tables.is_empty());
         let again = Config::read_str(&config.to_toml(), Path::new("h.toml")).unwrap().config;
         assert_eq!(again, config, "{}", config.to_toml());
+    }
+
+    #[test]
+    fn the_other_hash_is_of_one_integer() {
+        let of = |sharding: &str, more: &str| {
+            read(&format!(
+                "sharding = {{ {sharding} hash = 'sha1' }}
+                [[pool.databases.app.shards]]\nservers = [{{ host = 'a' }}]\n{more}"
+            ))
+        };
+        assert!(of("key = ['integer'],", "").is_ok());
+        for (sharding, more, why) in [
+            ("", "", "app.sharding.hash: it needs a key"),
+            ("key = ['text'],", "", "app.sharding.hash: sha1 is of keys with one column"),
+            ("key = ['bigint', 'bigint'],", "", "app.sharding.hash: sha1 is of keys with one"),
+            ("key = ['bigint'],", "values = [1]", "app.sharding.hash: shards that have lists"),
+        ] {
+            let said = of(sharding, more).unwrap_err();
+            assert!(said.contains(why), "{said}");
+        }
     }
 
     #[test]

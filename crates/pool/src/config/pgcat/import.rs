@@ -138,10 +138,10 @@ fn database(pool: &Pool, general: &super::General) -> Database {
         to: None,
     };
     database.shards = shards.iter().map(entry).collect();
-    let maps = !pool.other_hash;
-    let tables = pool.key.iter().filter(|_| maps);
+    let tables = pool.key.iter();
     database.sharding = Sharding {
-        key: if maps { vec!["bigint".to_owned()] } else { Vec::new() },
+        key: vec!["bigint".to_owned()],
+        hash: pool.hash,
         tables: KeyedTables(
             tables.map(|(table, column)| (table.clone(), vec![column.clone()])).collect(),
         ),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 use howdah_route::RoleWish;
 
 use super::{
-    super::{EntryRole, MirrorEntry, PoolMode, ServerEntry, StoredSecret},
+    super::{EntryRole, MirrorEntry, PoolMode, ServerEntry, ShardHash, StoredSecret},
     general::lookup,
     keys::{Row, nothing, nothing_if_on, sets},
     some_millis,
@@ -23,8 +23,7 @@ pub(super) struct Pool {
     pub(super) primary_reads: bool,
     pub(super) query_wait: Option<Option<Duration>>,
     pub(super) server_lifetime: Option<Duration>,
-    /// Whether keys are hashed by another function than PostgreSQL's.
-    pub(super) other_hash: bool,
+    pub(super) hash: ShardHash,
     pub(super) key: Option<(String, String)>,
     pub(super) key_hint: Option<String>,
     pub(super) shard_hint: Option<String>,
@@ -228,12 +227,11 @@ pub(super) const KEYS: &[Row<Pool>] = &[
     sets(
         "sharding_function",
         "sharding.key",
-        "`[\"bigint\"]`; `sha1` is not there: such pools have no map, and requests say their shard",
+        "`[\"bigint\"]`; and `sharding.hash`, if it is `sha1`",
         |it, value| {
-            it.other_hash = word(value, &[("pg_bigint_hash", false), ("sha1", true)])?;
-            let why = "sha1 is not there: no key leads to a shard, a request has to say its shard \
-                       (SET SHARD, or a hint)";
-            Ok(it.other_hash.then(|| why.to_owned()))
+            let functions = [("pg_bigint_hash", ShardHash::Postgresql), ("sha1", ShardHash::Sha1)];
+            it.hash = word(value, &functions)?;
+            Ok(None)
         },
     ),
     sets(

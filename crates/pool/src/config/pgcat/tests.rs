@@ -162,11 +162,16 @@ fn what_says_nothing_is_what_pgcat_does() {
 }
 
 #[test]
-fn a_hash_that_is_not_there_leads_nowhere() {
+fn the_other_hash_is_carried_over() {
     let (config, written) = settings(&SHARDED.replace("pg_bigint_hash", "sha1"));
-    let sharding = &config.databases["sharded_db"].sharding;
-    assert!(sharding.key.is_empty() && sharding.tables.0.is_empty());
-    assert!(written.contains("sharded_db.sharding_function: sha1 is not there"), "{written}");
+    let database = &config.databases["sharded_db"];
+    assert_eq!(database.sharding.key, ["bigint"]);
+    assert!(written.contains("hash = \"sha1\""), "{written}");
+    let key = howdah_shard::Key::Int(3);
+    let map = database.routes().expect("routes").map;
+    let shards = database.shards.len() as u32;
+    let sha1 = howdah_shard::ShardMap::sha1(shards).expect("shards");
+    assert_eq!(map.expect("a map").shard(&[Some(key.clone())]), sha1.shard(&[Some(key)]));
 }
 
 #[test]
