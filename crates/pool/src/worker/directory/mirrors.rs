@@ -3,7 +3,10 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::{Directory, Inner, Key, LimitOf, MEMBER_RETRY_MAX, Part, entry_name};
+use super::{
+    Directory, Inner, Key, LimitOf, Part,
+    spec::{self, MEMBER_RETRY_MAX, entry_name},
+};
 use crate::{
     Limit, Mirror, MirrorTarget, PoolSpec, Timeouts,
     config::{Config, MirrorPool, PoolMode, PoolSettings},
@@ -63,8 +66,8 @@ pub(super) fn spec(
         // Nobody is to hear what is notified there.
         listen_bytes: None,
         statements_per_server: config.max_prepared_statements,
-        reset: super::reset(config),
-        check: super::check(config, times),
+        reset: spec::reset(config),
+        check: spec::check(config, times),
         servers_once: times.server_lifetime.is_zero(),
         timeouts: Timeouts {
             query_wait: times.query_wait,
