@@ -205,7 +205,7 @@ impl Core {
     }
 
     /// The same of what a server said, which is on the tape already.
-    pub(super) fn relay_to_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) {
+    pub(super) fn relay_to_client(&mut self, mut id: ClientId, input: &[u8], io: &mut dyn Io) {
         match self.clients.get(id).map(|client| &client.part) {
             Some(Part::Leg(leg)) => {
                 let leg = *leg;
@@ -213,7 +213,10 @@ impl Core {
             }
             Some(Part::Shadow(shadow)) => {
                 let stream = shadow.stream;
-                return self.shadow_hears(stream);
+                match self.client_of(stream).filter(|_| self.makes(Mutant::MirrorAnswers)) {
+                    Some(client) => id = client,
+                    None => return self.shadow_hears(stream),
+                }
             }
             Some(Part::Whole | Part::Mirrored(_)) | None => {}
         }

@@ -128,6 +128,28 @@ impl Core {
         self.overhears = self.tape.is_some() || self.mirrored > 0;
     }
 
+    /// The client whose transactions a stream has, while it is there: for mistakes that are planted.
+    #[cold]
+    pub(super) fn client_of(&self, stream: StreamId) -> Option<ClientId> {
+        let is_its = |client: &Client| match &client.part {
+            Part::Mirrored(mirrored) => mirrored.streams.contains(&stream),
+            _ => false,
+        };
+        let all = (0..self.clients.slots()).filter_map(|index| self.clients.at(index));
+        all.into_iter().find(|(_, client)| is_its(client)).map(|(id, _)| id)
+    }
+
+    /// Whether something that a client sent is still to be run on a mirror: for mistakes that are planted.
+    #[cold]
+    pub(super) fn is_ahead_of_mirrors(&self, id: ClientId) -> bool {
+        let Some(Part::Mirrored(mirrored)) = self.clients.get(id).map(|client| &client.part) else {
+            return false;
+        };
+        let streams = mirrored.streams.iter().filter_map(|stream| self.streams.get(*stream));
+        let is_behind = |stream: &Stream| stream.running.is_some() || !stream.waiting.is_empty();
+        streams.into_iter().any(is_behind)
+    }
+
     /// A client is gone, or a shadow: what was kept of it goes where it belongs.
     pub(super) fn end_mirroring(&mut self, client: &mut Client) {
         match &mut client.part {

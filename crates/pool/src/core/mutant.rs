@@ -17,11 +17,17 @@ pub(crate) enum Mutant {
     WriteAstray,
     /// A server of a primary that was replaced is used as before.
     Unfenced,
+    /// What a mirror answers is told to the client.
+    MirrorAnswers,
+    /// A client that rests has to go when its mirror fails.
+    MirrorFails,
+    /// A client waits until its mirror has caught up.
+    MirrorHoldsUp,
 }
 
 #[cfg(test)]
 impl Mutant {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -29,5 +35,8 @@ impl Mutant {
         Self::LimitBreach,
         Self::WriteAstray,
         Self::Unfenced,
+        Self::MirrorAnswers,
+        Self::MirrorFails,
+        Self::MirrorHoldsUp,
     ];
 }

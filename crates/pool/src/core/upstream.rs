@@ -9,7 +9,7 @@ use howdah_wire::{
 };
 
 use super::{
-    Core,
+    Core, Mutant,
     own::Own,
     request::{Upstream, deallocate, deallocated_name},
     rewrite::{Message, Rewriter, Rewritten},
@@ -58,8 +58,9 @@ impl Core {
         {
             pool.tally.client_bytes += bytes.len() as u64;
         }
+        let holds_up = self.makes(Mutant::MirrorHoldsUp) && self.is_ahead_of_mirrors(id);
         while let Some(client) = self.clients.get_mut(id) {
-            if client.must_wait() {
+            if client.must_wait() || holds_up {
                 client.inlet.hold(bytes);
                 if client.spread.is_some() {
                     self.update_pause(Peer::Client(id), io);

@@ -24,6 +24,8 @@ pub(super) struct SimClient {
     greeted: bool,
     /// It was told that its connection ends.
     pub(super) dismissed: bool,
+    /// And that was not for what it did.
+    pub(super) is_wronged: bool,
     pub(super) steps_left: u32,
     tokens: u32,
     in_block: bool,
@@ -56,6 +58,7 @@ impl SimClient {
             received: Vec::new(),
             greeted: false,
             dismissed: false,
+            is_wronged: false,
             steps_left: steps,
             tokens: 0,
             in_block: false,
@@ -96,6 +99,8 @@ impl SimClient {
     fn message(&mut self, message: &[u8]) -> Result<(), String> {
         let fatal = message[0] == b'E' && memchr::memmem::find(message, b"VFATAL\0").is_some();
         if self.dismissed || fatal {
+            // A transaction block where there may be none.
+            self.is_wronged |= fatal && memchr::memmem::find(message, b"C08P01\0").is_none();
             self.dismissed = true;
             return Ok(());
         }

@@ -15,7 +15,12 @@ use std::{
     time::Duration,
 };
 
-use self::{hosts::Hosts, mirror::MirrorWorld, network::Link, wire::Wire};
+use self::{
+    hosts::Hosts,
+    mirror::{Fate, MirrorWorld},
+    network::Link,
+    wire::Wire,
+};
 use super::{backend::Backend, random::Random, script::SimClient};
 use crate::{
     Check, ClientId, Core, Limit, MirrorReport, Mode, Peer, PoolId, PoolSpec, Reserve, Reset,
@@ -225,6 +230,10 @@ impl World {
             if !link.closed && !client.dismissed && client.waits() {
                 return Err(format!("{} for ever", client.owed()));
             }
+            let ends_well = client.terminated || client.dismissed || client.gives_up;
+            if !self.faults && (client.is_wronged || link.closed && !ends_well) {
+                return Err(format!("c{} was sent away, and nothing has failed", client.number));
+            }
         }
         Ok(mirrored)
     }
@@ -297,7 +306,8 @@ impl World {
             }
             Event::ClientCut(client) => self.clients[client].1.closed = true,
             Event::ToBackend(backend, bytes) => {
-                if !self.backends[backend].1.closed {
+                let link = &self.backends[backend].1;
+                if !link.closed && self.fate(link.pool) != Some(Fate::Hangs) {
                     self.trace(&format_args!("s{backend} hears"), &bytes);
                     self.backends[backend].0.feed(&bytes);
                     self.check_place(backend)?;

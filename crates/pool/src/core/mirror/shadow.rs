@@ -8,7 +8,7 @@ use super::{super::Core, commands::behind_zero, is_at_rest};
 use crate::{
     Io,
     client::{Client, ClientState, Part, Syncing},
-    core::Unsettled,
+    core::{Mutant, Unsettled},
     deallocate,
     ids::{ClientId, PoolId},
     login::{CancelSecret, ClientLogin},
@@ -44,13 +44,26 @@ impl Core {
                     return;
                 }
                 if !self.begin_shadow(id, io) {
+                    if self.makes(Mutant::MirrorHoldsUp)
+                        && let Some(client) = self.client_of(id)
+                    {
+                        self.replay_held(client, io);
+                    }
                     return;
                 }
                 continue;
             };
             let shadow = running.shadow;
             match self.clients.get(shadow) {
-                None => self.shadow_lost(id),
+                None => {
+                    self.shadow_lost(id);
+                    if self.makes(Mutant::MirrorFails)
+                        && let Some(client) = self.client_of(id)
+                        && self.clients.get(client).is_some_and(is_at_rest)
+                    {
+                        self.refuse(client, &Refusal::ServerLost, io);
+                    }
+                }
                 Some(client) if is_at_rest(client) => self.shadow_done(id, shadow),
                 Some(client) if self.is_left_over(client) => {
                     self.shadow_done(id, shadow);

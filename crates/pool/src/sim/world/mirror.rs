@@ -9,9 +9,21 @@ use crate::{
     Limit, Mirror, MirrorReport, MirrorTarget, Mode, PoolId, PoolSpec, sim::random::Random,
 };
 
+/// What becomes of a mirror.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// What becomes of any server.
+    Common,
+    /// Its servers fail, whether others do or not.
+    Fails,
+    /// It says nothing, and nobody minds that before the world ends: who waits for it does so for ever.
+    Hangs,
+}
+
 /// A mirror.
 pub(super) struct MirrorWorld {
     pub(super) pool: PoolId,
+    pub(super) fate: Fate,
     mirror: Arc<Mirror>,
     buffer_bytes: usize,
 }
@@ -30,7 +42,13 @@ impl MirrorWorld {
         spec.server_limits = [Limit::new(1 + u32::try_from(random.below(2)).unwrap())].into();
         (spec.clusters, spec.member, spec.routing) = (Arc::default(), None, None);
         (spec.gate, spec.greeting) = (Arc::default(), Arc::default());
-        let timeout = Duration::from_millis(*random.pick(&[20, 200, 2000]));
+        let mut timeout = Duration::from_millis(*random.pick(&[20, 200, 2000]));
+        let share = *random.pick(&[0.5, 1.0]);
+        let client_bytes = *random.pick(&[1024, 8192]);
+        let fate = *random.pick(&[Fate::Common, Fate::Common, Fate::Fails, Fate::Hangs]);
+        if fate == Fate::Hangs {
+            timeout = Duration::from_secs(3600);
+        }
         let times = &mut spec.timeouts;
         (times.query_wait, times.query) = (Some(timeout), Some(timeout));
         (times.transaction, times.client_idle) = (Some(timeout), Some(timeout));
@@ -38,14 +56,14 @@ impl MirrorWorld {
         let target = MirrorTarget {
             pool,
             mirror: Arc::clone(&mirror),
-            share: *random.pick(&[0.5, 1.0]),
-            client_bytes: *random.pick(&[1024, 8192]),
+            share,
+            client_bytes,
             buffer_bytes,
             timeout,
         };
         specs[0].mirrors = [target].into();
         specs.push(spec);
-        Some(Self { pool, mirror, buffer_bytes })
+        Some(Self { pool, fate, mirror, buffer_bytes })
     }
 }
 
@@ -53,6 +71,11 @@ impl World {
     /// Whether a pool is of a mirror.
     pub(super) fn is_mirror(&self, pool: PoolId) -> bool {
         self.mirror.as_ref().is_some_and(|mirror| mirror.pool == pool)
+    }
+
+    /// What becomes of a mirror, if a pool is of one.
+    pub(super) fn fate(&self, pool: PoolId) -> Option<Fate> {
+        self.mirror.as_ref().filter(|mirror| mirror.pool == pool).map(|mirror| mirror.fate)
     }
 
     /// What is kept for a mirror has its bound. Gives what was counted.

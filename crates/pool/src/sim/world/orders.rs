@@ -1,6 +1,6 @@
 //! Calls of cores, and what they order.
 
-use super::{AT_LOGIN, End, Event, MS, Worker, World, network::Link, wire::Order};
+use super::{AT_LOGIN, End, Event, MS, Worker, World, mirror::Fate, network::Link, wire::Order};
 use crate::{Core, Io, Peer, Time, WorkerId, sim::backend::Backend};
 
 impl World {
@@ -58,14 +58,20 @@ impl World {
                 let link = Link { pool, ..Link::default() };
                 self.backends.push((Backend::new(&AT_LOGIN), link));
                 self.attach(End::Backend(backend), worker, Peer::Server(server));
-                let succeeds = !(self.faults && self.random.percent(10));
+                let fate = self.fate(pool);
+                let fails = fate == Some(Fate::Fails);
+                let (refuses, kills) = if fails { (50, 60) } else { (10, 20) };
+                let succeeds = !((self.faults || fails) && self.random.percent(refuses));
                 let at = self.now + self.random.below(20 * MS);
-                self.at(at, Event::LoggedIn(backend, succeeds));
+                // Of those that hang, every second takes nobody.
+                if fate != Some(Fate::Hangs) || self.random.percent(50) {
+                    self.at(at, Event::LoggedIn(backend, succeeds));
+                }
                 if self.outdates {
                     let at = self.now + self.random.below(100 * MS);
                     self.at(at, Event::Outdate(backend));
                 }
-                if self.faults && self.random.percent(20) {
+                if (self.faults || fails) && self.random.percent(kills) {
                     let at = self.now + self.random.below(300 * MS);
                     self.at(at, Event::Kill(backend));
                 }
