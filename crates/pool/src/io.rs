@@ -48,6 +48,11 @@ pub trait Io {
         let _ = (client, refusal);
     }
 
+    /// `client` is told this for a request on several shards, and goes on: for the log. It is a remark, too.
+    fn told(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
+        let _ = (client, error);
+    }
+
     /// A server of `pool`, a member of a cluster, ended by itself or could not be reached: it is to be
     /// asked how it is, soon. It is a remark; nothing has to be done.
     fn doubted(&mut self, pool: PoolId) {

@@ -11,7 +11,7 @@ use howdah_wire::{
 use super::{Core, Mutant, settle};
 use crate::{
     Backlog, Io,
-    client::{ClientState, Part, Syncing},
+    client::{Client, ClientState, Part, Syncing},
     dirt::{Dirt, SetKind},
     gather::Gather,
     ids::{ClientId, Peer, ServerId},
@@ -156,6 +156,11 @@ impl Core {
 
     /// Tells a client why, and closes it.
     pub(super) fn refuse(&mut self, id: ClientId, refusal: &Refusal, io: &mut dyn Io) {
+        // A client is told the first error of its legs, and only that.
+        let leg = self.clients.get(id).and_then(Client::leg);
+        if let Some(leg) = leg.filter(|leg| !self.has_failed(leg.parent)) {
+            io.told(leg.parent, refusal);
+        }
         let Some(client) = self.clients.get(id) else { return };
         let server = client.server().and_then(|server| self.servers.get(server));
         if !client.cut_off && !server.is_some_and(|server| server.inlet.is_inside_forwarded()) {

@@ -270,6 +270,12 @@ impl Core {
         self.clients.get(id).and_then(Client::leg).map_or(id, |leg| leg.parent)
     }
 
+    /// Whether what a client asked of several shards is known to come to nothing.
+    pub(super) fn has_failed(&self, id: ClientId) -> bool {
+        let spread = self.clients.get(id).and_then(|client| client.spread.as_ref());
+        spread.is_some_and(|spread| spread.merger.has_failed())
+    }
+
     /// How far the COPY of a client is.
     fn copy_phase(&self, id: ClientId) -> Option<CopyPhase> {
         let spread = self.clients.get(id)?.spread.as_ref()?;

@@ -23,7 +23,7 @@ use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
     Backlog, CancelSecret, Channel, ClientId, ClientLogin, Core, Io, Peer, PoolId, PoolSpec,
-    ServerId, ServerLogin, Setting, Time, Transfer, WorkerId,
+    Refusal, ServerId, ServerLogin, Setting, Time, Transfer, WorkerId,
 };
 
 /// What the core ordered.
@@ -43,6 +43,8 @@ struct Recorder {
     /// Channels that clients want to hear of, and do not any more.
     listens: Vec<(ClientId, Vec<Channel>)>,
     unlistens: Vec<(ClientId, Option<Vec<Channel>>)>,
+    /// What clients were told that is for the log, and whether they go on.
+    told: Vec<(ClientId, String, bool)>,
     /// Where somebody wrote, each time that the primary has to be asked for it.
     wrote: Vec<PoolId>,
 }
@@ -85,6 +87,14 @@ impl Io for Recorder {
 
     fn unlisten(&mut self, client: ClientId, _: PoolId, channels: Option<Vec<Channel>>) {
         self.unlistens.push((client, channels));
+    }
+
+    fn refused(&mut self, client: ClientId, refusal: &Refusal) {
+        self.told.push((client, refusal.to_string(), false));
+    }
+
+    fn told(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
+        self.told.push((client, error.to_string(), true));
     }
 
     fn wrote(&mut self, pool: PoolId) {

@@ -11,7 +11,11 @@ use howdah_net::{Interest, Stream};
 use howdah_wire::startup::CancelKey;
 
 pub(super) use self::{client::ClientEntrance, dial::CancelEntrance, server::ServerEntrance};
-use super::{desk::Visitor, directory::Route, front::Front};
+use super::{
+    desk::Visitor,
+    directory::{PoolEntry, Route},
+    front::Front,
+};
 use crate::{
     ClientLogin, Permits, ServerFailure, ServerId,
     auth::{Known, Rejection, ServerReady},
@@ -140,6 +144,14 @@ impl Entrance {
     /// login is short, and fits into an empty socket.
     pub(super) fn interest(&self) -> Interest {
         if matches!(self.kind, Kind::Client(_)) { Interest::Read } else { Interest::Both }
+    }
+
+    /// Of a server, what it is to be one of, and its place as far as one was tried.
+    pub(super) fn aim(&self) -> Option<(&PoolEntry, String)> {
+        match &self.kind {
+            Kind::Server(server) => Some(server.aim()),
+            Kind::Client(_) | Kind::Cancel(_) => None,
+        }
     }
 
     /// What becomes of it when its time is over.

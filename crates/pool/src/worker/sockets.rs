@@ -92,6 +92,10 @@ impl Sockets {
         }
     }
 
+    fn guest(&mut self, client: ClientId) -> Option<&mut Guest> {
+        self.place(Peer::Client(client)).as_mut()?.guest.as_deref_mut()
+    }
+
     fn place(&mut self, peer: Peer) -> &mut Option<Seating> {
         let (places, index) = match peer {
             Peer::Client(id) => (&mut self.clients, id.index()),
@@ -267,15 +271,19 @@ impl Guest {
 
 impl Io for Sockets {
     fn refused(&mut self, client: ClientId, refusal: &Refusal) {
+        self.told(client, refusal);
+        if let Some(guest) = self.guest(client) {
+            guest.why = Some(refusal.to_string());
+        }
+    }
+
+    fn told(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
         let is_told = self.log.pooler_errors;
-        let seating = self.place(Peer::Client(client)).as_mut();
-        let Some(guest) = seating.and_then(|seating| seating.guest.as_deref_mut()) else { return };
-        if is_told {
+        if let Some(guest) = self.guest(client).filter(|_| is_told) {
             let (database, user) = guest.names();
             let from = &guest.from;
-            tracing::warn!(database, user, from, error = %refusal, "a client is told an error");
+            tracing::warn!(database, user, from, %error, "a client is told an error");
         }
-        guest.why = Some(refusal.to_string());
     }
 
     fn send(&mut self, to: Peer, slices: &[IoSlice<'_>]) -> Backlog {

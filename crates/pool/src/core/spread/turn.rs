@@ -47,6 +47,7 @@ impl Core {
                     encode::essentials(Severity::Error, TOO_MANY_CONNECTIONS, text.as_bytes());
                 encode::error_response(&mut error, fields).expect("it holds no zero byte");
                 spread.merger.refuse(&error, &mut out);
+                io.told(id, &text);
                 self.tell(id, &out, io);
             }
         }

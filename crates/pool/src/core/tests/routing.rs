@@ -8,8 +8,8 @@ use howdah_shard::{KeyType, ShardMap};
 
 use super::{Stage, message};
 use crate::{
-    ClientId, Cluster, ClusterMember, ClusterState, Limit, MemberPlace, PoolId, PoolSpec, ServerId,
-    Strategy, config::EntryRole,
+    ClientId, Cluster, ClusterMember, ClusterState, Limit, MemberPlace, PoolId, PoolSpec, Refusal,
+    ServerFailure, ServerId, Strategy, config::EntryRole,
 };
 
 const HOME: PoolId = PoolId(1);
@@ -296,6 +296,40 @@ fn shards_that_share_a_limit_are_asked_in_turn() {
     stage.client_says(behind, &query(ALL));
     let told = stage.client_gets(behind);
     assert!(told.windows(7).any(|it| it == b"C53300\0") && told.ends_with(b"\x05I"));
+}
+
+#[test]
+fn what_a_shards_server_does_to_a_request_is_for_the_log_once() {
+    const ALL: &str = "select * from orders";
+    let mut stage = stage(sharded(RoleWish::Primary));
+    let client = stage.client_in(HOME, Vec::new());
+    let greeting = stage.server();
+    stage.core.server_closed(greeting, stage.now, &mut stage.io);
+    stage.io.opened.clear();
+    stage.client_gets(client);
+    // The second shard takes nobody.
+    stage.client_says(client, &query(ALL));
+    let first = stage.server();
+    let second = stage.io.opened.pop().unwrap();
+    let message = "no pg_hba.conf entry".to_owned();
+    let failure = ServerFailure { sqlstate: *b"28000", message: message.clone() };
+    stage.core.server_failed(second, failure, stage.now, &mut stage.io);
+    let told = stage.client_gets(client);
+    assert!(told.windows(7).any(|it| it == b"C28000\0"), "{}", told.escape_ascii());
+    assert_eq!(stage.io.told, [(client, message, true)]);
+    // The first one's end says nothing new.
+    stage.core.server_closed(first, stage.now, &mut stage.io);
+    assert!(stage.client_gets(client).ends_with(b"Z\0\0\0\x05I"));
+    assert_eq!(stage.io.told.len(), 1);
+    // A server that is lost in the middle, and the client goes on.
+    stage.io.told.clear();
+    stage.io.opened.clear();
+    stage.client_says(client, &query(ALL));
+    let first = stage.server();
+    stage.core.server_closed(first, stage.now, &mut stage.io);
+    let lost = Refusal::ServerLost.to_string();
+    assert_eq!(stage.io.told, [(client, lost, true)]);
+    assert!(!stage.io.closed.contains(&crate::Peer::Client(client)));
 }
 
 #[test]

@@ -71,6 +71,10 @@ impl ServerEntrance {
         Progress::NoServer(self.id, failure)
     }
 
+    pub(super) fn aim(&self) -> (&PoolEntry, String) {
+        (&self.entry, self.place())
+    }
+
     fn place(&self) -> String {
         self.way.as_ref().map_or_else(String::new, |way| way.route.place())
     }

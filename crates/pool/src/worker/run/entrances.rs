@@ -124,9 +124,17 @@ impl Worker {
                 }
             }
             Progress::NoServer(id, failure) => {
-                self.sockets.seats.remove(seat);
+                let left = self.sockets.seats.remove(seat);
                 self.sockets.unseat(Peer::Server(id));
-                tracing::warn!(error = failure.message, "cannot log in to a server");
+                let error = &failure.message;
+                if let Some(Seat::Entrance(entrance)) = &left
+                    && let Some((entry, server)) = entrance.aim()
+                {
+                    let (database, user) = (&entry.key.database, &entry.key.user);
+                    tracing::warn!(database, user, server, error, "cannot log in to a server");
+                } else {
+                    tracing::warn!(error, "cannot log in to a server");
+                }
                 self.core.server_failed(id, failure, self.now, &mut self.sockets);
             }
             Progress::Cancelled(server) => {
