@@ -47,8 +47,10 @@ fn problem(loaded: &Loaded, name: &str) -> Problem {
 /// of a session that drops its temporary tables, or where autovacuum looks at the table.
 fn cut_off(client: &mut Client, table: &str) {
     let pages = format!("SELECT pg_relation_size('{table}')");
-    let size =
-        |client: &mut Client| client.query(&pages).unwrap()[0].rows[0].text(0).unwrap().to_owned();
+    let size = |client: &mut Client| {
+        let answer = client.query(&pages).unwrap();
+        answer[0].rows[0].text(0).unwrap().into_owned()
+    };
     let before = size(client);
     let deadline = Instant::now() + Duration::from_secs(60);
     while size(client) == before {
@@ -99,8 +101,7 @@ fn a_locked_table_is_skipped_and_the_rest_is_loaded() {
     let mut holder = session(&here);
     holder.query("BEGIN").unwrap();
     holder.query("LOCK TABLE two IN ACCESS EXCLUSIVE MODE").unwrap();
-    let options =
-        Options { lock_timeout: std::time::Duration::from_millis(50), ..Options::default() };
+    let options = Options { lock_timeout: Duration::from_millis(50), ..Options::default() };
     let loaded = load(&image, &here, &options);
     check_sums(&loaded);
     assert!(matches!(problem(&loaded, "public.two"), Problem::Locked));
