@@ -2,12 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{ROW_BYTES_MAX, error::WriteError, table::Record};
+use crate::{ROW_BYTES_MAX, error::WriteError, table::Encode};
 
 /// Rows held in memory until there are enough for a file.
 #[derive(Debug)]
 pub(crate) struct Buffer<R> {
     rows: Vec<R>,
+    fill: Fill,
+}
+
+/// How full a buffer is, and since when.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    rows: usize,
     bytes: usize,
     limits: Limits,
     /// When the rows on disk were last all there were.
@@ -49,14 +56,14 @@ impl Default for Limits {
     }
 }
 
-impl<R: Record> Buffer<R> {
+impl<R: Encode> Buffer<R> {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { rows: Vec::new(), bytes: 0, limits, saved: Instant::now(), saved_rows: 0 }
+        Self { rows: Vec::new(), fill: Fill::new(limits) }
     }
 
     /// Whether the rows make a file.
     pub(crate) fn is_full(&self) -> bool {
-        self.rows.len() >= self.limits.file_rows || self.bytes >= self.limits.file_bytes
+        self.fill.is_full()
     }
 
     /// Whether there are no rows.
@@ -70,24 +77,12 @@ impl<R: Record> Buffer<R> {
     ///
     /// The row is larger than [`ROW_BYTES_MAX`]; the buffer is as it was.
     pub(crate) fn push(&mut self, row: R) -> Result<(), WriteError> {
-        let bytes = row.text_bytes();
-        if bytes > ROW_BYTES_MAX {
-            return Err(WriteError::RowTooLarge { bytes });
-        }
-        if self.rows.is_empty() {
-            self.saved = Instant::now(); // Until now there was nothing to be lost.
-        }
-        self.bytes += bytes;
+        self.fill.add(row.text_bytes())?;
         self.rows.push(row);
         Ok(())
     }
 
-    /// The rows, to be sorted in place.
-    pub(crate) fn rows_mut(&mut self) -> &mut [R] {
-        &mut self.rows
-    }
-
-    /// The rows, oldest first unless sorted otherwise.
+    /// The rows.
     pub(crate) fn rows(&self) -> &[R] {
         &self.rows
     }
@@ -95,19 +90,71 @@ impl<R: Record> Buffer<R> {
     /// Forgets the rows once they are in a file.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
-        self.bytes = 0;
-        (self.saved, self.saved_rows) = (Instant::now(), 0);
+        self.fill.clear();
     }
 
     /// Whether rows have waited for so long that a crash should not cost them.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.rows.len() > self.saved_rows && self.saved.elapsed() >= self.limits.unsaved_max
+        self.fill.is_overdue()
+    }
+
+    /// Takes note that all rows are on disk, though not in a finished file.
+    pub(crate) fn set_saved(&mut self) {
+        self.fill.set_saved();
+    }
+
+    /// Cuts `rows` into row groups.
+    pub(crate) fn groups<'a>(&self, rows: &'a [R]) -> impl Iterator<Item = &'a [R]> + use<'a, R> {
+        self.fill.limits.groups(rows, R::text_bytes)
+    }
+}
+
+impl Fill {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { rows: 0, bytes: 0, limits, saved: Instant::now(), saved_rows: 0 }
+    }
+
+    /// Whether the rows make a file.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rows >= self.limits.file_rows || self.bytes >= self.limits.file_bytes
+    }
+
+    /// How many rows there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Counts a row with so many bytes of text.
+    ///
+    /// # Errors
+    ///
+    /// It is larger than [`ROW_BYTES_MAX`] and was not counted.
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), WriteError> {
+        if bytes > ROW_BYTES_MAX {
+            return Err(WriteError::RowTooLarge { bytes });
+        }
+        if self.rows == 0 {
+            self.saved = Instant::now(); // Until now there was nothing to be lost.
+        }
+        self.bytes += bytes;
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// Begins anew, once all is in a file.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.limits);
+    }
+
+    /// Whether rows have waited for so long that a crash should not cost them.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.rows > self.saved_rows && self.saved.elapsed() >= self.limits.unsaved_max
     }
 
     /// Whether it is worth asking the clock between two rows: where many come, that takes as long as a few
     /// of them.
     pub(crate) fn may_ask_clock(&self) -> bool {
-        self.rows.len() < ROWS_EACH_LOOKED_AT || self.rows.len().is_multiple_of(ROWS_PER_LOOK)
+        self.rows < ROWS_EACH_LOOKED_AT || self.rows.is_multiple_of(ROWS_PER_LOOK)
     }
 
     /// How long rows have been here alone.
@@ -117,7 +164,7 @@ impl<R: Record> Buffer<R> {
 
     /// Takes note that all rows are on disk, though not in a finished file.
     pub(crate) fn set_saved(&mut self) {
-        (self.saved, self.saved_rows) = (Instant::now(), self.rows.len());
+        (self.saved, self.saved_rows) = (Instant::now(), self.rows);
     }
 
     /// Changes how many bytes make a file.
@@ -125,18 +172,28 @@ impl<R: Record> Buffer<R> {
         self.limits.file_bytes = self.limits.file_bytes.min(bytes);
     }
 
-    /// Cuts `rows` into row groups.
-    pub(crate) fn groups<'a>(&self, rows: &'a [R]) -> impl Iterator<Item = &'a [R]> + use<'a, R> {
-        let limits = self.limits;
+    /// See [`Limits::groups`].
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+}
+
+impl Limits {
+    /// Cuts rows into row groups.
+    pub(crate) fn groups<T>(
+        self,
+        rows: &[T],
+        text_bytes: impl Fn(&T) -> usize,
+    ) -> impl Iterator<Item = &[T]> {
         let mut rest = rows;
         std::iter::from_fn(move || {
             let mut bytes = 0;
             let rows = rest
                 .iter()
-                .take(limits.group_rows)
+                .take(self.group_rows)
                 .take_while(|row| {
-                    let fits = bytes < limits.group_bytes;
-                    bytes += row.text_bytes();
+                    let fits = bytes < self.group_bytes;
+                    bytes += text_bytes(row);
                     fits
                 })
                 .count();

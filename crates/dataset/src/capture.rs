@@ -3,6 +3,7 @@
 mod merge;
 mod reader;
 mod record;
+mod rows;
 mod writer;
 
 pub use merge::Events;

@@ -18,7 +18,7 @@ pub(crate) use encode::{
     amounts, known, numbers, parameter_bytes, parameters, ref_parameter_bytes, strings, texts,
     times,
 };
-pub(crate) use wire::{WireColumns, wires};
+pub(crate) use wire::{WireColumns, copy_end_word};
 
 /// One column of a table: the row of the format's own description.
 #[derive(Clone, Copy, Debug)]

@@ -43,12 +43,14 @@
 
 mod buffer;
 mod capture;
+mod chunk;
 mod columns;
 mod error;
 mod folder;
 mod manifest;
 mod run;
 mod table;
+mod words;
 
 pub use capture::{Capture, CaptureSettings, CaptureWriter, Events};
 pub use error::{Damage, ReadError, WriteError};

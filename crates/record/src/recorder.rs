@@ -344,13 +344,12 @@ impl Sink {
             && event.wire.as_ref().is_none_or(|wire| wire.arguments.is_none());
         self.calls += u64::from(is_bare);
         let shown = EventRef::with_digest(&event, self.digests.of(&event));
-        if !CaptureWriter::takes(&shown) {
-            self.too_long += 1;
-            return;
-        }
-        self.hash.add_ref(&shown);
-        match self.writer.write(event) {
-            Ok(()) => self.events += 1,
+        match self.writer.write_ref(&shown) {
+            Ok(()) => {
+                self.hash.add_ref(&shown);
+                self.events += 1;
+            }
+            Err(WriteError::RowTooLarge { .. }) => self.too_long += 1,
             Err(error) => self.error = Some(error),
         }
     }

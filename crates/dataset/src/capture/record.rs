@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::RecordBatch;
 use howdah_traffic::{
-    Action, ActionRef, Bound, CopyDirection, Event, EventRef, Kind, Outcome, SessionId, Source,
-    SqlState, Text, Timestamp, Wire,
+    Action, Bound, CopyDirection, Event, Kind, Outcome, SessionId, Source, SqlState, Text,
+    Timestamp,
 };
 
 use crate::{
-    columns::{
-        Column, Numbers, ParameterLists, Shape, Strings, Texts, Times, WireColumns, amounts, known,
-        numbers, parameter_bytes, parameters, ref_parameter_bytes, strings, texts, times, wires,
-    },
+    columns::{Column, Numbers, ParameterLists, Shape, Strings, Texts, Times, WireColumns},
     error::Damage,
     table::Record,
 };
@@ -24,16 +21,9 @@ pub(crate) struct StoredEvent {
     pub(crate) sequence: i64,
     /// On its own, so that what is sorted and handed on is small.
     pub(crate) event: Box<Event>,
-    /// Bytes of its texts, which are asked for again and again.
-    text_bytes: usize,
 }
 
 impl StoredEvent {
-    pub(crate) fn new(sequence: i64, event: Box<Event>) -> Self {
-        let text_bytes = text_bytes(&event);
-        Self { sequence, event, text_bytes }
-    }
-
     /// What events are ordered by: unique in a capture.
     pub(crate) fn key(&self) -> (Timestamp, i64) {
         (self.event.time, self.sequence)
@@ -84,126 +74,13 @@ impl Record for StoredEvent {
         Column::optional("messages", Shape::Bytes).since(4),
     ];
 
-    fn encode(rows: &[Self]) -> Vec<ArrayRef> {
-        let events = || rows.iter().map(|row| &*row.event);
-        let [statement, statement_bytes] = texts(events().map(|e| statement(&e.action)));
-        let [portal, portal_bytes] =
-            texts(events().map(|e| bound(&e.action).map(|bound| &bound.portal)));
-        let [sql, sql_bytes] = texts(events().map(|e| e.action.sql()));
-        let [values, values_bytes, values_truncated] =
-            parameters(events().map(|e| bound(&e.action)?.parameters.as_deref()));
-        let [function, function_bytes] = texts(events().map(|e| function(&e.action)));
-        let [error, error_bytes] = texts(events().map(|e| e.outcome.error.as_ref()));
-        let sqlstate = |e: &'_ Event| e.outcome.sqlstate;
-        let codes: Vec<Option<SqlState>> = events().map(sqlstate).collect();
-        let mut columns = vec![
-            numbers(rows.iter().map(|row| Some(row.sequence))),
-            times(events().map(|e| e.time)),
-            strings(events().map(|e| Some(&*e.session))),
-            strings(events().map(|e| Some(e.action.kind().as_str()))),
-            strings(events().map(|e| known(&e.user))),
-            strings(events().map(|e| known(&e.database))),
-            strings(events().map(|e| known(&e.application))),
-            statement,
-            statement_bytes,
-            portal,
-            portal_bytes,
-            sql,
-            sql_bytes,
-            values,
-            values_bytes,
-            values_truncated,
-            strings(events().map(|e| direction(&e.action).map(direction_word))),
-            function,
-            function_bytes,
-            amounts(events().map(|e| e.outcome.duration_us)),
-            strings(codes.iter().map(|code| code.as_ref().map(SqlState::as_str))),
-            error,
-            error_bytes,
-            strings(events().map(|e| Some(e.source.as_str()))),
-            strings(events().map(|e| e.vxid.as_deref())),
-            numbers(events().map(|e| e.query_id)),
-            numbers(events().map(|e| e.pipeline.map(i64::from))),
-        ];
-        columns.extend(wires(&events().map(|e| e.wire.as_deref())));
-        columns
-    }
-
     fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Damage> {
         let mut columns = Columns::of(batch);
         (0..batch.num_rows()).map(|row| columns.at(row)).collect()
     }
-
-    fn text_bytes(&self) -> usize {
-        self.text_bytes
-    }
 }
 
-/// [`text_bytes`] of an event that lies elsewhere.
-pub(super) fn ref_text_bytes(event: &EventRef<'_>) -> usize {
-    let EventRef { identity, action, outcome, .. } = event;
-    let names = [identity.session(), identity.user(), identity.database(), identity.application()];
-    let bound = action.bound();
-    let function = match action {
-        ActionRef::Call { function } => Some(*function),
-        _ => None,
-    };
-    let sql = action.sql().map(|sql| sql.as_bytes());
-    let portal = bound.map(|bound| bound.portal);
-    let texts = [action.statement(), portal, sql, function, outcome.error];
-    names.iter().map(|name| name.len()).sum::<usize>()
-        + texts.iter().map(|text| text.map_or(0, <[u8]>::len)).sum::<usize>()
-        + event.vxid.map_or(0, str::len)
-        + bound.and_then(|bound| bound.parameters).map_or(0, ref_parameter_bytes)
-        + event.wire.map_or(0, Wire::bytes)
-}
-
-/// Bytes of all texts of an event.
-pub(super) fn text_bytes(event: &Event) -> usize {
-    let names = [&event.session, &event.user, &event.database, &event.application];
-    let texts = [
-        statement(&event.action),
-        bound(&event.action).map(|bound| &bound.portal),
-        event.action.sql(),
-        function(&event.action),
-        event.outcome.error.as_ref(),
-    ];
-    names.iter().map(|name| name.len()).sum::<usize>()
-        + texts.iter().map(|text| text.map_or(0, Text::len)).sum::<usize>()
-        + event.vxid.as_ref().map_or(0, |vxid| vxid.len())
-        + parameter_bytes(bound(&event.action).and_then(|bound| bound.parameters.as_ref()))
-        + event.wire.as_deref().map_or(0, Wire::bytes)
-}
-
-fn bound(action: &Action) -> Option<&Bound> {
-    match action {
-        Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => Some(bound),
-        _ => None,
-    }
-}
-
-fn statement(action: &Action) -> Option<&Text> {
-    match action {
-        Action::Parse { statement, .. } => Some(statement),
-        other => bound(other).map(|bound| &bound.statement),
-    }
-}
-
-fn function(action: &Action) -> Option<&Text> {
-    match action {
-        Action::Call { function } => Some(function),
-        _ => None,
-    }
-}
-
-fn direction(action: &Action) -> Option<CopyDirection> {
-    match action {
-        Action::Copy { direction, .. } => Some(*direction),
-        _ => None,
-    }
-}
-
-fn direction_word(direction: CopyDirection) -> &'static str {
+pub(super) fn direction_word(direction: CopyDirection) -> &'static str {
     match direction {
         CopyDirection::In => "in",
         CopyDirection::Out => "out",
@@ -288,7 +165,7 @@ impl<'a> Columns<'a> {
             pipeline: self.pipeline.as_ref().map_or(Ok(None), |numbers| numbers.count(row))?,
             wire: self.wire.as_ref().map_or(Ok(None), |wire| wire.at(row))?.map(Box::new),
         };
-        Ok(StoredEvent::new(self.sequence.required(row), Box::new(event)))
+        Ok(StoredEvent { sequence: self.sequence.required(row), event: Box::new(event) })
     }
 
     fn action(&mut self, row: usize) -> Result<Action, Damage> {

@@ -1,12 +1,15 @@
 //! Writing a capture.
 
-use std::{path::Path, time::Duration};
+use std::{borrow::Borrow, path::Path, time::Duration};
 
 use howdah_traffic::{Event, EventRef, Timestamp};
 
-use super::record::{StoredEvent, ref_text_bytes};
+use super::{
+    record::StoredEvent,
+    rows::{Rows, text_bytes},
+};
 use crate::{
-    buffer::{Buffer, Limits},
+    buffer::{Fill, Limits},
     error::WriteError,
     folder::{DatasetKind, Folder},
     manifest::{CaptureManifest, Origin},
@@ -46,8 +49,8 @@ pub struct CaptureSettings {
 pub struct CaptureWriter {
     folder: Folder,
     table: TableWriter<StoredEvent>,
-    buffer: Buffer<StoredEvent>,
-    next_sequence: i64,
+    rows: Rows,
+    fill: Fill,
     /// Time of the latest event on disk.
     reached: Option<Timestamp>,
     manifest: CaptureManifest,
@@ -76,8 +79,8 @@ impl CaptureWriter {
         Ok(Self {
             folder,
             table: TableWriter::new(DatasetKind::Capture),
-            buffer: Buffer::new(limits),
-            next_sequence: 0,
+            rows: Rows::new(),
+            fill: Fill::new(limits),
             reached: None,
             manifest,
             file_time: None,
@@ -95,34 +98,44 @@ impl CaptureWriter {
     ///
     /// The event is too large, or the file of the events before it could not be written. In both
     /// cases `event` was not taken; the events before it are kept and the next call tries again.
-    pub fn write(&mut self, event: impl Into<Box<Event>>) -> Result<(), WriteError> {
-        if self.buffer.is_full() {
+    pub fn write(&mut self, event: impl Borrow<Event>) -> Result<(), WriteError> {
+        self.write_ref(&EventRef::of(event.borrow()))
+    }
+
+    /// Adds an event that lies elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::write`].
+    pub fn write_ref(&mut self, event: &EventRef<'_>) -> Result<(), WriteError> {
+        if self.fill.is_full() {
             self.flush()?;
         }
-        if self.file_time.is_none() && self.buffer.may_ask_clock() {
+        if self.file_time.is_none() && self.fill.may_ask_clock() {
             self.save_if_due()?;
         }
-        self.buffer.push(StoredEvent::new(self.next_sequence, event.into()))?;
-        self.next_sequence += 1;
+        let text_bytes = text_bytes(event);
+        self.fill.add(text_bytes)?;
+        self.rows.push(event, text_bytes);
         Ok(())
     }
 
     /// Whether an event can be written: [`Self::write`] refuses those over
     /// [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX).
     pub fn takes(event: &EventRef<'_>) -> bool {
-        ref_text_bytes(event) <= crate::ROW_BYTES_MAX
+        text_bytes(event) <= crate::ROW_BYTES_MAX
     }
 
     /// Writes files of at most about so many bytes of text, and holds no more. For those who write many
     /// captures at once.
     pub fn limit_memory(&mut self, bytes: usize) {
-        self.buffer.limit_bytes(bytes);
+        self.fill.limit_bytes(bytes);
     }
 
     /// Finishes a file after so many bytes of text, or when its first event has waited for so long. What
     /// is in no finished file is not safe from a crash then, and nothing is written twice.
     pub fn limit_files(&mut self, bytes: usize, time: Duration) {
-        self.buffer.limit_bytes(bytes);
+        self.fill.limit_bytes(bytes);
         self.file_time = Some(time);
     }
 
@@ -134,7 +147,7 @@ impl CaptureWriter {
     /// The file could not be written; the events are still held.
     pub fn finish_file_if_due(&mut self) -> Result<(), WriteError> {
         match self.file_time {
-            Some(time) if !self.buffer.is_empty() && self.buffer.age() >= time => self.flush(),
+            Some(time) if self.fill.rows() > 0 && self.fill.age() >= time => self.flush(),
             _ => Ok(()),
         }
     }
@@ -159,15 +172,14 @@ impl CaptureWriter {
     ///
     /// The file could not be written; the events are still held.
     pub fn save_if_due(&mut self) -> Result<(), WriteError> {
-        if !self.buffer.is_overdue() {
+        if !self.fill.is_overdue() {
             return Ok(());
         }
-        let late = self.sort();
-        let (late, in_time) = self.buffer.rows().split_at(late);
-        let groups = self.buffer.groups(late).chain(self.buffer.groups(in_time));
+        let sorted = self.rows.sorted();
+        let groups = self.groups(&sorted);
         // The manifest does not count it: readers of what a crash left look for such files.
-        self.table.write_open(&self.folder, groups, self.manifest.files)?;
-        self.buffer.set_saved();
+        self.table.write_columns(&self.folder, &self.rows, groups, self.manifest.files)?;
+        self.fill.set_saved();
         Ok(())
     }
 
@@ -196,7 +208,7 @@ impl CaptureWriter {
         report: serde_json::Value,
         finished: bool,
     ) -> Result<CaptureManifest, WriteError> {
-        if !self.buffer.is_empty() {
+        if self.fill.rows() > 0 {
             self.flush()?;
         }
         self.manifest.finished = finished;
@@ -206,25 +218,27 @@ impl CaptureWriter {
     }
 
     fn flush(&mut self) -> Result<(), WriteError> {
-        let late = self.sort();
-        let rows = self.buffer.rows();
-        let (late, in_time) = rows.split_at(late);
-        let groups = self.buffer.groups(late).chain(self.buffer.groups(in_time));
-        self.table.write(&self.folder, groups, self.manifest.files)?;
+        let sorted = self.rows.sorted();
+        let groups = self.groups(&sorted);
+        self.table.write_columns(&self.folder, &self.rows, groups, self.manifest.files)?;
+        self.table.end_file();
 
-        for row in rows {
-            self.manifest.count(row.event.time, row.event.action.kind());
+        for row in &sorted {
+            self.manifest.count(self.rows.time(*row), self.rows.kind(*row));
         }
-        self.reached = self.reached.max(rows.last().map(|row| row.event.time));
+        self.reached = self.reached.max(sorted.last().map(|row| self.rows.time(*row)));
         self.manifest.files = self.table.files();
-        self.buffer.clear();
+        self.rows.clear();
+        self.fill.clear();
         self.folder.write_manifest(&self.manifest, self.manifest.files)
     }
 
-    /// Sorts the events held; says how many are older than what earlier files have reached.
-    fn sort(&mut self) -> usize {
-        // Rows are large: their keys are sorted first, and each row is moved once.
-        self.buffer.rows_mut().sort_by_cached_key(StoredEvent::key);
-        self.buffer.rows().partition_point(|row| Some(row.event.time) < self.reached)
+    /// Cuts sorted rows into row groups. Those that are older than what earlier files have reached are in
+    /// groups of their own.
+    fn groups<'a>(&'a self, sorted: &'a [u32]) -> impl Iterator<Item = &'a [u32]> {
+        let late = sorted.partition_point(|row| Some(self.rows.time(*row)) < self.reached);
+        let (late, in_time) = sorted.split_at(late);
+        let cut = |rows| self.fill.limits().groups(rows, |row| self.rows.text_bytes(*row));
+        cut(late).chain(cut(in_time))
     }
 }

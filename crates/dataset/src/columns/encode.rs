@@ -32,7 +32,7 @@ pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>> + Clone) -> Arra
 }
 
 /// How many values there are, if all of them are null.
-pub(super) fn nothing<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize> {
+fn nothing<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize> {
     let mut rows = 0;
     for value in values {
         if value.is_some() {
@@ -140,19 +140,19 @@ pub(crate) fn parameters<'a>(
 }
 
 /// A column of lists of which few are not null. It is begun with the first of these.
-pub(super) struct Rare<B: ArrayBuilder, New> {
+struct Rare<B: ArrayBuilder, New> {
     new: New,
     lists: Option<ListBuilder<B>>,
     rows: usize,
 }
 
 impl<B: ArrayBuilder, New: Fn() -> ListBuilder<B>> Rare<B, New> {
-    pub(super) fn new(new: New) -> Self {
+    fn new(new: New) -> Self {
         Self { new, lists: None, rows: 0 }
     }
 
     /// Adds a list, which `fill` fills, or a null.
-    pub(super) fn append(&mut self, is_known: bool, fill: impl FnOnce(&mut B)) {
+    fn append(&mut self, is_known: bool, fill: impl FnOnce(&mut B)) {
         if is_known || self.lists.is_some() {
             let lists = self.lists.get_or_insert_with(|| {
                 let mut lists = (self.new)();
@@ -167,7 +167,7 @@ impl<B: ArrayBuilder, New: Fn() -> ListBuilder<B>> Rare<B, New> {
         self.rows += 1;
     }
 
-    pub(super) fn finish(self, shape: Shape) -> ArrayRef {
+    fn finish(self, shape: Shape) -> ArrayRef {
         match self.lists {
             Some(mut lists) => Arc::new(lists.finish()),
             None => new_null_array(&shape.stored(), self.rows),

@@ -1,91 +1,23 @@
-//! What only the wire tells of an event, as columns.
+//! What only the wire tells of an event, read from its columns.
 //!
 //! An event has it whole or not at all; that it has it, though nothing of it, is told by `rows_max`, which is
 //! null only where there is none.
 
-use std::sync::Arc;
-
 use arrow::{
-    array::{
-        Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int32Builder, ListArray, ListBuilder,
-        RecordBatch, new_null_array,
-    },
-    datatypes::{DataType, Int32Type},
+    array::{Array, ArrayRef, AsArray, BinaryArray, ListArray, RecordBatch},
+    datatypes::Int32Type,
 };
 use howdah_traffic::{CopyIn, Text, Wire};
 
-use super::{
-    Numbers, Shape, amounts,
-    encode::{Rare, nothing},
-    list_entry, number_entry, numbers, strings,
-};
+use super::Numbers;
 use crate::error::Damage;
-
-/// The columns, in the order in which the table has them.
-pub(crate) fn wires<'a, I>(events: &I) -> Vec<ArrayRef>
-where
-    I: Iterator<Item = Option<&'a Wire>> + Clone,
-{
-    let copies = || events.clone().map(|wire| wire?.copy_in.as_ref());
-    let end = |copy: &CopyIn| if copy.failed { FAILED } else { DONE };
-    vec![
-        amounts(events.clone().map(|wire| wire?.rows)),
-        numbers(events.clone().map(|wire| wire.map(|wire| i64::from(wire.rows_max)))),
-        lists(events.clone(), |wire| &wire.types, |oid| oid.cast_signed()),
-        lists(events.clone(), |wire| &wire.formats, |code| (*code).into()),
-        lists(events.clone(), |wire| &wire.result_formats, |code| (*code).into()),
-        bytes_lists(events.clone().map(|wire| {
-            let settings = &wire?.settings;
-            let each = settings.iter().flat_map(|(name, value)| [Some(name), Some(value)]);
-            (!settings.is_empty()).then(|| each.collect())
-        })),
-        amounts(copies().map(|copy| Some(copy?.bytes))),
-        bytes_lists(copies().map(|copy| Some(copy?.data.iter().map(Option::as_ref).collect()))),
-        strings(copies().map(|copy| copy.map(end))),
-        bytes_lists(events.clone().map(|wire| {
-            let arguments = wire?.arguments.as_ref()?;
-            Some(arguments.iter().map(Option::as_ref).collect())
-        })),
-        bytes(events.clone().map(|wire| wire?.messages.as_ref())),
-    ]
-}
 
 const DONE: &str = "done";
 const FAILED: &str = "failed";
 
-/// A column of lists of numbers; no entries are written as null, since most events have none.
-fn lists<'a, T: 'a>(
-    events: impl Iterator<Item = Option<&'a Wire>>,
-    entries: impl Fn(&'a Wire) -> &'a [T],
-    number: impl Fn(&T) -> i32,
-) -> ArrayRef {
-    let mut lists = Rare::new(|| ListBuilder::new(Int32Builder::new()).with_field(number_entry()));
-    for wire in events {
-        let entries = wire.map_or(&[][..], &entries);
-        lists.append(!entries.is_empty(), |to| {
-            entries.iter().for_each(|entry| to.append_value(number(entry)));
-        });
-    }
-    lists.finish(Shape::Int32List)
-}
-
-fn bytes<'a>(rows: impl Iterator<Item = Option<&'a Text>> + Clone) -> ArrayRef {
-    match nothing(rows.clone()) {
-        Some(rows) => new_null_array(&DataType::Binary, rows),
-        None => Arc::new(rows.map(|text| text.map(Text::as_bytes)).collect::<BinaryArray>()),
-    }
-}
-
-fn bytes_lists<'a>(rows: impl Iterator<Item = Option<Vec<Option<&'a Text>>>>) -> ArrayRef {
-    let mut lists =
-        Rare::new(|| ListBuilder::new(BinaryBuilder::new()).with_field(list_entry(Shape::Bytes)));
-    for row in rows {
-        lists.append(row.is_some(), |to| {
-            let texts = row.into_iter().flatten();
-            texts.for_each(|text| to.append_option(text.map(Text::as_bytes)));
-        });
-    }
-    lists.finish(Shape::BytesList)
+/// How a COPY ended.
+pub(crate) fn copy_end_word(copy: &CopyIn) -> &'static str {
+    if copy.failed { FAILED } else { DONE }
 }
 
 /// The columns of one batch.

@@ -12,7 +12,7 @@ use crate::{
         times,
     },
     error::Damage,
-    table::Record,
+    table::{Encode, Record},
 };
 
 impl Record for ReplayOutcome {
@@ -38,33 +38,6 @@ impl Record for ReplayOutcome {
         Column::optional("captured_us", Shape::Int64),
         Column::optional("input_late_us", Shape::Int64).since(2),
     ];
-
-    fn encode(rows: &[Self]) -> Vec<ArrayRef> {
-        let fingerprints: Vec<Option<String>> =
-            rows.iter().map(|row| row.fingerprint.map(fingerprint_text)).collect();
-        let [error, error_bytes] = texts(rows.iter().map(|row| message(&row.disposition)));
-        vec![
-            times(rows.iter().map(|row| row.time)),
-            strings(rows.iter().map(|row| Some(&*row.session))),
-            strings(rows.iter().map(|row| known(&row.user))),
-            strings(rows.iter().map(|row| known(&row.database))),
-            strings(rows.iter().map(|row| Some(row.kind.as_str()))),
-            strings(fingerprints.iter().map(Option::as_deref)),
-            numbers(rows.iter().map(|row| Some(row.due_us))),
-            numbers(rows.iter().map(|row| row.sent_us)),
-            amounts(rows.iter().map(|row| row.service_us)),
-            amounts(rows.iter().map(|row| row.schedule_error_us)),
-            amounts(rows.iter().map(|row| row.dependency_lag_us)),
-            amounts(rows.iter().map(|row| row.rows)),
-            strings(rows.iter().map(|row| Some(Word::of(&row.disposition).as_str()))),
-            strings(rows.iter().map(|row| sqlstate(&row.disposition).map(SqlState::as_str))),
-            error,
-            error_bytes,
-            strings(rows.iter().map(|row| reason(&row.disposition))),
-            amounts(rows.iter().map(|row| row.captured_us)),
-            amounts(rows.iter().map(|row| row.input_late_us)),
-        ]
-    }
 
     fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Damage> {
         let time = Times::of(batch, "time");
@@ -104,6 +77,35 @@ impl Record for ReplayOutcome {
             })
         };
         (0..batch.num_rows()).map(outcome).collect()
+    }
+}
+
+impl Encode for ReplayOutcome {
+    fn encode(rows: &[Self]) -> Vec<ArrayRef> {
+        let fingerprints: Vec<Option<String>> =
+            rows.iter().map(|row| row.fingerprint.map(fingerprint_text)).collect();
+        let [error, error_bytes] = texts(rows.iter().map(|row| message(&row.disposition)));
+        vec![
+            times(rows.iter().map(|row| row.time)),
+            strings(rows.iter().map(|row| Some(&*row.session))),
+            strings(rows.iter().map(|row| known(&row.user))),
+            strings(rows.iter().map(|row| known(&row.database))),
+            strings(rows.iter().map(|row| Some(row.kind.as_str()))),
+            strings(fingerprints.iter().map(Option::as_deref)),
+            numbers(rows.iter().map(|row| Some(row.due_us))),
+            numbers(rows.iter().map(|row| row.sent_us)),
+            amounts(rows.iter().map(|row| row.service_us)),
+            amounts(rows.iter().map(|row| row.schedule_error_us)),
+            amounts(rows.iter().map(|row| row.dependency_lag_us)),
+            amounts(rows.iter().map(|row| row.rows)),
+            strings(rows.iter().map(|row| Some(Word::of(&row.disposition).as_str()))),
+            strings(rows.iter().map(|row| sqlstate(&row.disposition).map(SqlState::as_str))),
+            error,
+            error_bytes,
+            strings(rows.iter().map(|row| reason(&row.disposition))),
+            amounts(rows.iter().map(|row| row.captured_us)),
+            amounts(rows.iter().map(|row| row.input_late_us)),
+        ]
     }
 
     fn text_bytes(&self) -> usize {

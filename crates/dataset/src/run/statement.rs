@@ -12,7 +12,7 @@ use crate::{
         texts,
     },
     error::Damage,
-    table::Record,
+    table::{Encode, Record},
 };
 
 impl Record for Statement {
@@ -28,25 +28,6 @@ impl Record for Statement {
         Column::optional("user", Shape::Text),
         Column::optional("database", Shape::Text),
     ];
-
-    fn encode(rows: &[Self]) -> Vec<ArrayRef> {
-        let fingerprints: Vec<String> =
-            rows.iter().map(|row| fingerprint_text(row.fingerprint)).collect();
-        let [sql, sql_bytes] = texts(rows.iter().map(|row| Some(&row.example_sql)));
-        let [values, values_bytes, values_truncated] =
-            parameters(rows.iter().map(|row| row.example_parameters.as_deref()));
-        vec![
-            strings(fingerprints.iter().map(|text| Some(text.as_str()))),
-            strings(rows.iter().map(|row| Some(row.query.as_str()))),
-            sql,
-            sql_bytes,
-            values,
-            values_bytes,
-            values_truncated,
-            strings(rows.iter().map(|row| known(&row.user))),
-            strings(rows.iter().map(|row| known(&row.database))),
-        ]
-    }
 
     fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Damage> {
         let fingerprint = Strings::<Text>::of(batch, "fingerprint");
@@ -69,6 +50,27 @@ impl Record for Statement {
             })
         };
         (0..batch.num_rows()).map(statement).collect()
+    }
+}
+
+impl Encode for Statement {
+    fn encode(rows: &[Self]) -> Vec<ArrayRef> {
+        let fingerprints: Vec<String> =
+            rows.iter().map(|row| fingerprint_text(row.fingerprint)).collect();
+        let [sql, sql_bytes] = texts(rows.iter().map(|row| Some(&row.example_sql)));
+        let [values, values_bytes, values_truncated] =
+            parameters(rows.iter().map(|row| row.example_parameters.as_deref()));
+        vec![
+            strings(fingerprints.iter().map(|text| Some(text.as_str()))),
+            strings(rows.iter().map(|row| Some(row.query.as_str()))),
+            sql,
+            sql_bytes,
+            values,
+            values_bytes,
+            values_truncated,
+            strings(rows.iter().map(|row| known(&row.user))),
+            strings(rows.iter().map(|row| known(&row.database))),
+        ]
     }
 
     fn text_bytes(&self) -> usize {

@@ -8,19 +8,22 @@ use std::{
 };
 
 use arrow::{array::RecordBatch, datatypes::SchemaRef};
+use bytes::Bytes;
 use parquet::{
-    arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
+    arrow::{ArrowSchemaConverter, ArrowWriter, arrow_writer::ArrowWriterOptions},
     basic::{Compression, Encoding, ZstdLevel},
     errors::ParquetError,
     file::{
         metadata::{KeyValue, SortingColumn},
         properties::{EnabledStatistics, WriterProperties},
+        writer::SerializedFileWriter,
     },
     schema::types::ColumnPath,
 };
 
-use super::{FORMAT_KEY, Record, VERSION_KEY};
+use super::{Columnar, Encode, FORMAT_KEY, Record, VERSION_KEY};
 use crate::{
+    chunk::{GroupWriter, Packer},
     columns::{Shape, stored_schema},
     error::WriteError,
     folder::{DatasetKind, Folder},
@@ -60,10 +63,10 @@ impl<R: Record> TableWriter<R> {
         files_kept: u32,
     ) -> Result<(), WriteError>
     where
-        R: 'a,
+        R: Encode + 'a,
     {
         self.write_open(folder, groups, files_kept)?;
-        self.files += 1;
+        self.end_file();
         Ok(())
     }
 
@@ -75,11 +78,36 @@ impl<R: Record> TableWriter<R> {
         files_kept: u32,
     ) -> Result<(), WriteError>
     where
-        R: 'a,
+        R: Encode + 'a,
     {
+        self.publish(folder, files_kept, |file| self.encode(file, groups))
+    }
+
+    /// [`Self::write_open`] for rows that are held by column; those of a group are named by number.
+    pub(crate) fn write_columns<'a>(
+        &self,
+        folder: &Folder,
+        rows: &impl Columnar,
+        groups: impl Iterator<Item = &'a [u32]>,
+        files_kept: u32,
+    ) -> Result<(), WriteError> {
+        self.publish(folder, files_kept, |file| self.encode_columns(file, rows, groups))
+    }
+
+    /// The file that was written last is finished.
+    pub(crate) fn end_file(&mut self) {
+        self.files += 1;
+    }
+
+    fn publish(
+        &self,
+        folder: &Folder,
+        files_kept: u32,
+        encode: impl FnOnce(&fs::File) -> Result<(), Failure>,
+    ) -> Result<(), WriteError> {
         let path = folder.file_path(R::STEM, self.files + 1);
         folder.publish(&path, files_kept, |file| {
-            self.encode(file, groups).map_err(|failure| match failure {
+            encode(file).map_err(|failure| match failure {
                 Failure::Io(source) => WriteError::from_io(path.clone(), files_kept, source),
                 Failure::Encode(source) => WriteError::Encode { path: path.clone(), source },
             })
@@ -92,7 +120,7 @@ impl<R: Record> TableWriter<R> {
         mut groups: impl Iterator<Item = &'a [R]>,
     ) -> Result<(), Failure>
     where
-        R: 'a,
+        R: Encode + 'a,
     {
         let options = ArrowWriterOptions::new()
             .with_properties(self.properties.clone())
@@ -110,11 +138,38 @@ impl<R: Record> TableWriter<R> {
                 writer.flush()
             })
             .and_then(|()| writer.finish());
-        match (written, writer.inner_mut().failure.take()) {
-            (Ok(_), _) => Ok(()),
-            (Err(_), Some(source)) => Err(Failure::Io(source)),
-            (Err(source), None) => Err(Failure::Encode(source)),
-        }
+        Failure::unless(written, writer.inner_mut().failure.take())
+    }
+
+    fn encode_columns<'a>(
+        &self,
+        file: &fs::File,
+        rows: &impl Columnar,
+        mut groups: impl Iterator<Item = &'a [u32]>,
+    ) -> Result<(), Failure> {
+        let sink = Sink { file, failure: None };
+        let properties = Arc::new(self.properties.clone());
+        let schema = ArrowSchemaConverter::new().convert(&self.schema).map_err(Failure::Encode)?;
+        let mut writer = SerializedFileWriter::new(sink, schema.root_schema_ptr(), properties)
+            .map_err(Failure::Encode)?;
+        let written = Packer::new().and_then(|mut packer| {
+            groups.try_for_each(|group| {
+                let mut to = writer.next_row_group()?;
+                let mut append =
+                    |bytes: Vec<u8>, close| to.append_column(&Bytes::from(bytes), close);
+                let mut columns = GroupWriter::new(
+                    R::COLUMNS,
+                    schema.columns(),
+                    group.len(),
+                    &mut packer,
+                    &mut append,
+                );
+                rows.encode(group, &mut columns)?;
+                to.close().map(drop)
+            })
+        });
+        let written = written.and_then(|()| writer.finish());
+        Failure::unless(written, writer.inner_mut().failure.take())
     }
 }
 
@@ -122,6 +177,16 @@ impl<R: Record> TableWriter<R> {
 enum Failure {
     Io(io::Error),
     Encode(ParquetError),
+}
+
+impl Failure {
+    fn unless<T>(written: Result<T, ParquetError>, of_file: Option<io::Error>) -> Result<(), Self> {
+        match (written, of_file) {
+            (Ok(_), _) => Ok(()),
+            (Err(_), Some(source)) => Err(Self::Io(source)),
+            (Err(source), None) => Err(Self::Encode(source)),
+        }
+    }
 }
 
 /// A file that remembers what the system said when it refused a write: the encoder's errors do not

@@ -1,0 +1,155 @@
+//! DELTA_BINARY_PACKED: numbers as their differences, each block with as many bits as its largest needs.
+//!
+//! ```text
+//! page      = varint(values per block), varint(miniblocks per block), varint(values), zigzag(first), block …
+//! block     = zigzag(least difference), width: u8 for each miniblock, miniblock …
+//! miniblock = differences above the least one, packed, least significant bit first
+//! ```
+
+use super::hybrid::put_varint;
+
+const BLOCK: usize = 128;
+const MINIBLOCKS: usize = 4;
+const MINIBLOCK: usize = BLOCK / MINIBLOCKS;
+
+/// Appends numbers.
+pub(super) fn put(out: &mut Vec<u8>, values: &[i64]) {
+    put_varint(out, BLOCK as u64);
+    put_varint(out, MINIBLOCKS as u64);
+    put_varint(out, values.len() as u64);
+    put_zigzag(out, values.first().copied().unwrap_or(0));
+    let mut deltas = [0; BLOCK];
+    let mut from = 0;
+    while values.len() - from > 1 {
+        let count = (values.len() - from - 1).min(BLOCK);
+        // The differences may overflow, and so do the sums of the reader: they meet again.
+        let pairs = values[from..].iter().zip(&values[from + 1..]);
+        for (delta, (before, after)) in deltas.iter_mut().zip(pairs) {
+            *delta = after.wrapping_sub(*before);
+        }
+        put_block(out, &deltas[..count]);
+        from += count;
+    }
+}
+
+fn put_block(out: &mut Vec<u8>, deltas: &[i64]) {
+    let least = deltas.iter().copied().min().unwrap_or(0);
+    put_zigzag(out, least);
+    let widths_at = out.len();
+    out.resize(widths_at + MINIBLOCKS, 0);
+    for (number, deltas) in deltas.chunks(MINIBLOCK).enumerate() {
+        let above = |delta: i64| delta.wrapping_sub(least).cast_unsigned();
+        let all = deltas.iter().fold(0, |all, delta| all | above(*delta));
+        let width = u64::BITS - all.leading_zeros();
+        out[widths_at + number] = width as u8;
+        let end = out.len() + MINIBLOCK * width as usize / 8;
+        pack(out, deltas.iter().map(|delta| above(*delta)), width);
+        out.resize(end, 0);
+    }
+}
+
+fn pack(out: &mut Vec<u8>, values: impl Iterator<Item = u64>, width: u32) {
+    if width == 0 {
+        return;
+    }
+    let (mut bits, mut held) = (0_u64, 0);
+    for value in values {
+        bits |= value << held;
+        held += width;
+        if held >= u64::BITS {
+            out.extend_from_slice(&bits.to_le_bytes());
+            held -= u64::BITS;
+            // What of the value found no room.
+            bits = value.checked_shr(width - held).unwrap_or(0);
+        }
+    }
+    out.extend_from_slice(&bits.to_le_bytes()[..held.div_ceil(8) as usize]);
+}
+
+fn put_zigzag(out: &mut Vec<u8>, number: i64) {
+    put_varint(out, (number << 1 ^ number >> 63).cast_unsigned());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let mut number = 0;
+        for shift in (0..).step_by(7) {
+            let byte = bytes[0];
+            *bytes = &bytes[1..];
+            number |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        number
+    }
+
+    fn zigzag(bytes: &mut &[u8]) -> i64 {
+        let number = varint(bytes);
+        (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
+    }
+
+    /// The reverse, by the specification.
+    fn read(mut bytes: &[u8]) -> Vec<i64> {
+        let (block, miniblocks) = (varint(&mut bytes), varint(&mut bytes));
+        let count = varint(&mut bytes) as usize;
+        let mut last = zigzag(&mut bytes);
+        let mut values = vec![last];
+        values.truncate(count);
+        while values.len() < count {
+            let least = zigzag(&mut bytes);
+            let (widths, rest) = bytes.split_at(miniblocks as usize);
+            bytes = rest;
+            for width in widths {
+                let (packed, rest) = match values.len() < count {
+                    true => bytes.split_at((block / miniblocks) as usize * *width as usize / 8),
+                    false => (&[][..], bytes),
+                };
+                bytes = rest;
+                for at in 0..(block / miniblocks) as usize {
+                    if values.len() == count {
+                        break;
+                    }
+                    let delta = (0..usize::from(*width)).fold(0_u64, |number, b| {
+                        let at = at * usize::from(*width) + b;
+                        number | u64::from(packed[at / 8] >> (at % 8) & 1) << b
+                    });
+                    last = last.wrapping_add(least).wrapping_add(delta.cast_signed());
+                    values.push(last);
+                }
+            }
+        }
+        assert!(bytes.is_empty());
+        values
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_read(
+            seeds in proptest::collection::vec(any::<i64>(), 0..400),
+            shift in 0_u32..64,
+        ) {
+            let values: Vec<i64> = seeds.iter().map(|seed| seed >> shift).collect();
+            let mut out = Vec::new();
+            put(&mut out, &values);
+            prop_assert_eq!(read(&out), values);
+        }
+    }
+
+    #[test]
+    fn the_widest_differences_meet_again() {
+        let values = [i64::MIN, i64::MAX, 0, i64::MAX, i64::MIN, -1];
+        let mut out = Vec::new();
+        put(&mut out, &values);
+        assert_eq!(read(&out), values);
+        out.clear();
+        put(&mut out, &[7; 1000]);
+        assert!(out.len() < 60, "{}", out.len());
+        assert_eq!(read(&out), [7; 1000]);
+    }
+}

@@ -1,0 +1,369 @@
+//! [`GroupWriter`]: the columns of a row group, one after another.
+
+use std::slice;
+
+use parquet::{
+    basic::{Encoding, Type},
+    column::writer::ColumnCloseResult,
+    data_type::ByteArray,
+    errors::ParquetError,
+    file::statistics::Statistics,
+    schema::types::ColumnDescPtr,
+};
+
+use super::{
+    delta,
+    hybrid::{self, width_of},
+    pages::{Packer, Pages},
+};
+use crate::{
+    columns::Column,
+    words::{Slot, Words},
+};
+
+/// A reader holds one page of each column of each row group that it merges.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// And one dictionary. Texts that make a larger one hardly repeat.
+const DICTIONARY_BYTES_MAX: usize = 1 << 20;
+
+/// Longer words are no use for finding rows.
+const STATISTIC_BYTES_MAX: usize = 64;
+
+/// Takes the columns of a row group, in their order.
+pub(crate) struct GroupWriter<'a> {
+    columns: slice::Iter<'a, Column>,
+    leaves: slice::Iter<'a, ColumnDescPtr>,
+    rows: usize,
+    packer: &'a mut Packer,
+    append: Append<'a>,
+}
+
+/// What takes column chunks: their bytes, and what the footer says of them.
+pub(crate) type Append<'a> =
+    &'a mut dyn FnMut(Vec<u8>, ColumnCloseResult) -> Result<(), ParquetError>;
+
+/// The levels of a column, one for each value and each null, and what they are to be at most.
+struct Levels {
+    repetition: Vec<u8>,
+    definition: Vec<u8>,
+    repetition_max: u32,
+    definition_max: u32,
+}
+
+/// Up to where a page goes.
+#[derive(Clone, Copy)]
+struct Cut {
+    levels: usize,
+    values: usize,
+}
+
+impl<'a> GroupWriter<'a> {
+    /// For so many rows of these columns, which are leaves of the file's schema.
+    pub(crate) fn new(
+        columns: &'a [Column],
+        leaves: &'a [ColumnDescPtr],
+        rows: usize,
+        packer: &'a mut Packer,
+        append: Append<'a>,
+    ) -> Self {
+        Self { columns: columns.iter(), leaves: leaves.iter(), rows, packer, append }
+    }
+
+    /// A column of which every row is null.
+    pub(crate) fn nothing(&mut self) -> Result<(), ParquetError> {
+        let (column, leaf) = self.next()?;
+        let mut body = Vec::new();
+        for max in [leaf.max_rep_level(), leaf.max_def_level()] {
+            put_level_run(&mut body, max as u32, 0, self.rows);
+        }
+        let mut pages = Pages::new(self.packer, leaf.clone());
+        pages.data(&body, self.rows, Encoding::PLAIN)?;
+        let nulls = Some(self.rows as u64);
+        let statistics = column.is_searched().then(|| match leaf.physical_type() {
+            Type::INT64 => Statistics::int64(None, None, None, nulls, false),
+            _ => Statistics::byte_array(None, None, None, nulls, false),
+        });
+        let chunk = pages.finish(self.rows, statistics)?;
+        self.end(chunk)
+    }
+
+    /// A column of numbers or times.
+    pub(crate) fn numbers(
+        &mut self,
+        values: impl Iterator<Item = Option<i64>>,
+    ) -> Result<(), ParquetError> {
+        let (column, leaf) = self.next()?;
+        let mut levels = Levels::of(leaf, self.rows);
+        let mut numbers = Vec::with_capacity(self.rows);
+        for value in values {
+            levels.definition.push(value.is_some().into());
+            numbers.extend(value);
+        }
+        let mut body = Vec::with_capacity(self.rows * 2);
+        levels.put(&mut body, Cut::START, levels.end(numbers.len()), numbers.len());
+        delta::put(&mut body, &numbers);
+        let mut pages = Pages::new(self.packer, leaf.clone());
+        pages.data(&body, self.rows, Encoding::DELTA_BINARY_PACKED)?;
+        let (min, max) = (numbers.iter().min().copied(), numbers.iter().max().copied());
+        let nulls = Some((self.rows - numbers.len()) as u64);
+        let statistics =
+            column.is_searched().then(|| Statistics::int64(min, max, None, nulls, false));
+        let chunk = pages.finish(self.rows, statistics)?;
+        self.end(chunk)
+    }
+
+    /// A column of words.
+    pub(crate) fn words(
+        &mut self,
+        words: &Words,
+        slots: impl Iterator<Item = Slot>,
+    ) -> Result<(), ParquetError> {
+        let (column, leaf) = self.next()?;
+        let mut levels = Levels::of(leaf, self.rows);
+        let mut present = Vec::with_capacity(self.rows);
+        for slot in slots {
+            levels.definition.push((slot != 0).into());
+            if slot != 0 {
+                present.push(slot);
+            }
+        }
+        self.put_words(column, leaf, words, &levels, present)
+    }
+
+    /// A column of lists of words.
+    pub(crate) fn word_lists<'l>(
+        &mut self,
+        words: &Words,
+        lists: impl Iterator<Item = Option<&'l [Slot]>>,
+    ) -> Result<(), ParquetError> {
+        let (column, leaf) = self.next()?;
+        let mut levels = Levels::of(leaf, self.rows);
+        let mut present = Vec::with_capacity(self.rows);
+        for list in lists {
+            // A list that is null, one that is empty, a null in it, a word in it.
+            levels.begin_row(list.map(<[Slot]>::len));
+            for slot in list.into_iter().flatten() {
+                levels.definition.push(if *slot == 0 { 2 } else { 3 });
+                if *slot != 0 {
+                    present.push(*slot);
+                }
+            }
+        }
+        self.put_words(column, leaf, words, &levels, present)
+    }
+
+    /// A column of lists of numbers.
+    pub(crate) fn number_lists<'l>(
+        &mut self,
+        lists: impl Iterator<Item = Option<&'l [i32]>>,
+    ) -> Result<(), ParquetError> {
+        let (_, leaf) = self.next()?;
+        let mut levels = Levels::of(leaf, self.rows);
+        let mut numbers = Vec::new();
+        for list in lists {
+            levels.begin_row(list.map(<[i32]>::len));
+            for number in list.into_iter().flatten() {
+                levels.definition.push(2);
+                numbers.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+        const BYTES: usize = size_of::<i32>();
+        let mut pages = Pages::new(self.packer, leaf.clone());
+        let mut from = Cut::START;
+        for to in levels.cuts(numbers.len() / BYTES, |_| BYTES) {
+            let mut body = Vec::new();
+            levels.put(&mut body, from, to, numbers.len() / BYTES);
+            body.extend_from_slice(&numbers[from.values * BYTES..to.values * BYTES]);
+            pages.data(&body, to.levels - from.levels, Encoding::PLAIN)?;
+            from = to;
+        }
+        let chunk = pages.finish(self.rows, None)?;
+        self.end(chunk)
+    }
+
+    /// Words with these slots, and nulls where the levels have them.
+    fn put_words(
+        &mut self,
+        column: &Column,
+        leaf: &ColumnDescPtr,
+        words: &Words,
+        levels: &Levels,
+        mut slots: Vec<Slot>,
+    ) -> Result<(), ParquetError> {
+        let (indices, distinct) = (&mut self.packer.indices, &mut self.packer.distinct);
+        distinct.clear();
+        if indices.len() <= words.len() {
+            indices.resize(words.len() + 1, 0);
+        }
+        // What stands in the dictionary, in the order of first use, and where each of the words is there.
+        for slot in &slots {
+            if let Some(index @ 0) = indices.get_mut(*slot as usize) {
+                distinct.push(*slot);
+                *index = distinct.len() as u32;
+            }
+        }
+        let bytes_of = |slot: Slot| size_of::<u32>() + words.word(slot).len();
+        let dictionary_bytes: usize = distinct.iter().map(|slot| bytes_of(*slot)).sum();
+        // A dictionary of words that hardly repeat is more than the words themselves.
+        let repeat = !distinct.is_empty() && distinct.len() * 4 <= slots.len() * 3;
+        let has_dictionary = repeat && dictionary_bytes <= DICTIONARY_BYTES_MAX;
+        if has_dictionary {
+            for slot in &mut slots {
+                *slot = indices.get(*slot as usize).map_or(0, |index| index - 1);
+            }
+        }
+        for slot in &*distinct {
+            indices[*slot as usize] = 0;
+        }
+        let statistics = column.is_searched().then(|| {
+            let within = |word: &[u8]| word.len() <= STATISTIC_BYTES_MAX;
+            let all = || distinct.iter().map(|slot| words.word(*slot));
+            let bound = |word: Option<&[u8]>| Some(ByteArray::from(word?.to_vec()));
+            let (min, max) = match all().all(within) {
+                true => (bound(all().min()), bound(all().max())),
+                false => (None, None),
+            };
+            let nulls = Some((levels.definition.len() - slots.len()) as u64);
+            Statistics::byte_array(min, max, None, nulls, false)
+        });
+        let distinct = std::mem::take(distinct);
+        let mut pages = Pages::new(self.packer, leaf.clone());
+        if has_dictionary {
+            let mut body = Vec::with_capacity(dictionary_bytes);
+            distinct.iter().for_each(|slot| put_word(&mut body, words.word(*slot)));
+            pages.dictionary(&body, distinct.len())?;
+        }
+        let width = width_of(distinct.len().saturating_sub(1) as u32);
+        let cuts = match has_dictionary {
+            true => levels.cuts(slots.len(), |_| width.div_ceil(8) as usize),
+            false => levels.cuts(slots.len(), |value| bytes_of(slots[value])),
+        };
+        let mut from = Cut::START;
+        for to in cuts {
+            let mut body = Vec::new();
+            levels.put(&mut body, from, to, slots.len());
+            let values = &slots[from.values..to.values];
+            let encoding = if has_dictionary {
+                body.push(width as u8);
+                hybrid::put(&mut body, values, width);
+                Encoding::RLE_DICTIONARY
+            } else {
+                values.iter().for_each(|slot| put_word(&mut body, words.word(*slot)));
+                Encoding::PLAIN
+            };
+            pages.data(&body, to.levels - from.levels, encoding)?;
+            from = to;
+        }
+        let chunk = pages.finish(self.rows, statistics)?;
+        self.packer.distinct = distinct;
+        self.end(chunk)
+    }
+
+    fn next(&mut self) -> Result<(&'a Column, &'a ColumnDescPtr), ParquetError> {
+        let next = self.columns.next().zip(self.leaves.next());
+        next.ok_or_else(|| ParquetError::General("a row group has no more columns".to_owned()))
+    }
+
+    fn end(&mut self, chunk: (Vec<u8>, ColumnCloseResult)) -> Result<(), ParquetError> {
+        (self.append)(chunk.0, chunk.1)
+    }
+}
+
+impl Cut {
+    const START: Self = Self { levels: 0, values: 0 };
+}
+
+impl Levels {
+    fn of(leaf: &ColumnDescPtr, rows: usize) -> Self {
+        let (repetition_max, definition_max) = (leaf.max_rep_level(), leaf.max_def_level());
+        Self {
+            repetition: Vec::with_capacity(if repetition_max > 0 { rows } else { 0 }),
+            definition: Vec::with_capacity(rows),
+            repetition_max: repetition_max as u32,
+            definition_max: definition_max as u32,
+        }
+    }
+
+    /// A row's list has so many entries; if it has any, their definition levels are to follow.
+    fn begin_row(&mut self, entries: Option<usize>) {
+        match entries {
+            None => self.definition.push(0),
+            Some(0) => self.definition.push(1),
+            Some(_) => {}
+        }
+        self.repetition.push(0);
+        let others = entries.unwrap_or(0).saturating_sub(1);
+        self.repetition.resize(self.repetition.len() + others, 1);
+    }
+
+    fn end(&self, values: usize) -> Cut {
+        Cut { levels: self.definition.len(), values }
+    }
+
+    /// Where pages end: before a row, and after values of so many bytes.
+    fn cuts(&self, values: usize, bytes_of: impl Fn(usize) -> usize) -> Vec<Cut> {
+        let end = self.end(values);
+        if (0..values).map(&bytes_of).sum::<usize>() <= PAGE_BYTES {
+            return vec![end];
+        }
+        let mut cuts = Vec::new();
+        let (mut at, mut bytes) = (Cut::START, 0);
+        while at.levels < end.levels {
+            let begins_row = self.repetition.get(at.levels).is_none_or(|level| *level == 0);
+            if bytes >= PAGE_BYTES && begins_row {
+                cuts.push(at);
+                bytes = 0;
+            }
+            if self.is_value(at.levels) {
+                bytes += bytes_of(at.values);
+                at.values += 1;
+            }
+            at.levels += 1;
+        }
+        cuts.push(end);
+        cuts
+    }
+
+    /// A column that is never null has no levels: those counted here are values.
+    fn is_value(&self, level: usize) -> bool {
+        let definition = self.definition.get(level).copied().map_or(0, u32::from);
+        self.definition_max == 0 || definition == self.definition_max
+    }
+
+    /// Appends those of a page. The column has so many values.
+    fn put(&self, out: &mut Vec<u8>, from: Cut, to: Cut, values: usize) {
+        if self.repetition_max > 0 {
+            let levels = &self.repetition[from.levels..to.levels];
+            put_levels(out, |out| hybrid::put(out, levels, width_of(self.repetition_max)));
+        }
+        if values == self.definition.len() {
+            let count = to.levels - from.levels;
+            put_level_run(out, self.definition_max, self.definition_max, count);
+        } else if self.definition_max > 0 {
+            let levels = &self.definition[from.levels..to.levels];
+            put_levels(out, |out| hybrid::put(out, levels, width_of(self.definition_max)));
+        }
+    }
+}
+
+/// Appends levels that are all the same, if the column has any.
+fn put_level_run(out: &mut Vec<u8>, max: u32, level: u32, count: usize) {
+    if max > 0 {
+        put_levels(out, |out| hybrid::put_run(out, level, count, width_of(max)));
+    }
+}
+
+/// Appends levels with the number of their bytes in front.
+fn put_levels(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.extend_from_slice(&[0; size_of::<u32>()]);
+    put(out);
+    let bytes = (out.len() - at - size_of::<u32>()) as u32;
+    out[at..at + size_of::<u32>()].copy_from_slice(&bytes.to_le_bytes());
+}
+
+fn put_word(out: &mut Vec<u8>, word: &[u8]) {
+    out.extend_from_slice(&(word.len() as u32).to_le_bytes());
+    out.extend_from_slice(word);
+}

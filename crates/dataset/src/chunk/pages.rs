@@ -1,0 +1,153 @@
+//! [`Packer`] and [`Pages`]: the pages of one column chunk, compressed, with what the footer says of them.
+
+use std::io;
+
+use parquet::{
+    basic::{Compression, Encoding, ZstdLevel},
+    column::{
+        page::{CompressedPage, Page, PageWriteSpec, PageWriter},
+        writer::ColumnCloseResult,
+    },
+    errors::ParquetError,
+    file::{
+        metadata::ColumnChunkMetaData,
+        statistics::Statistics,
+        writer::{SerializedPageWriter, TrackedWrite},
+    },
+    schema::types::ColumnDescPtr,
+};
+
+use crate::words::Slot;
+
+/// Compresses pages; what takes memory while column chunks are made is kept for the next.
+pub(crate) struct Packer {
+    zstd: zstd::bulk::Compressor<'static>,
+    /// By a word's slot, its place in the dictionary, from 1: all 0 between two columns.
+    pub(super) indices: Vec<u32>,
+    /// Slots of the words in the dictionary.
+    pub(super) distinct: Vec<Slot>,
+}
+
+impl Packer {
+    /// Compresses as the other tables' files are compressed.
+    pub(crate) fn new() -> Result<Self, ParquetError> {
+        let level = ZstdLevel::default().compression_level();
+        let zstd = zstd::bulk::Compressor::new(level).map_err(external)?;
+        Ok(Self { zstd, indices: Vec::new(), distinct: Vec::new() })
+    }
+
+    fn pack(&mut self, body: &[u8]) -> Result<Vec<u8>, ParquetError> {
+        self.zstd.compress(body).map_err(external)
+    }
+}
+
+fn external(error: io::Error) -> ParquetError {
+    ParquetError::External(Box::new(error))
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A column chunk that is being made.
+pub(super) struct Pages<'a> {
+    packer: &'a mut Packer,
+    column: ColumnDescPtr,
+    sink: TrackedWrite<Vec<u8>>,
+    encodings: Vec<Encoding>,
+    values: usize,
+    packed_bytes: usize,
+    bytes: usize,
+    dictionary_at: Option<i64>,
+    data_at: Option<i64>,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(packer: &'a mut Packer, column: ColumnDescPtr) -> Self {
+        Self {
+            packer,
+            column,
+            sink: TrackedWrite::new(Vec::new()),
+            encodings: vec![Encoding::RLE],
+            values: 0,
+            packed_bytes: 0,
+            bytes: 0,
+            dictionary_at: None,
+            data_at: None,
+        }
+    }
+
+    /// Adds the dictionary, before all else: words, each with its length in front.
+    pub(super) fn dictionary(&mut self, body: &[u8], words: usize) -> Result<(), ParquetError> {
+        let page = Page::DictionaryPage {
+            buf: self.packer.pack(body)?.into(),
+            num_values: words as u32,
+            encoding: Encoding::PLAIN,
+            is_sorted: false,
+        };
+        self.encodings.push(Encoding::PLAIN);
+        let spec = self.write(page, body.len())?;
+        self.dictionary_at = Some(spec.offset.cast_signed());
+        Ok(())
+    }
+
+    /// Adds values, nulls among them, with their levels in front.
+    pub(super) fn data(
+        &mut self,
+        body: &[u8],
+        values: usize,
+        encoding: Encoding,
+    ) -> Result<(), ParquetError> {
+        let page = Page::DataPage {
+            buf: self.packer.pack(body)?.into(),
+            num_values: values as u32,
+            encoding,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        };
+        if !self.encodings.contains(&encoding) {
+            self.encodings.push(encoding);
+        }
+        self.values += values;
+        let spec = self.write(page, body.len())?;
+        self.data_at.get_or_insert(spec.offset.cast_signed());
+        Ok(())
+    }
+
+    fn write(&mut self, page: Page, bytes: usize) -> Result<PageWriteSpec, ParquetError> {
+        let page = CompressedPage::new(page, bytes);
+        let spec = SerializedPageWriter::new(&mut self.sink).write_page(page)?;
+        self.packed_bytes += spec.compressed_size;
+        self.bytes += spec.uncompressed_size;
+        Ok(spec)
+    }
+
+    /// The chunk's bytes, and what is to be said of it.
+    pub(super) fn finish(
+        self,
+        rows: usize,
+        statistics: Option<Statistics>,
+    ) -> Result<(Vec<u8>, ColumnCloseResult), ParquetError> {
+        let mut metadata = ColumnChunkMetaData::builder(self.column)
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_encodings(self.encodings)
+            .set_total_compressed_size(signed(self.packed_bytes))
+            .set_total_uncompressed_size(signed(self.bytes))
+            .set_num_values(signed(self.values))
+            .set_data_page_offset(self.data_at.unwrap_or(0))
+            .set_dictionary_page_offset(self.dictionary_at);
+        if let Some(statistics) = statistics {
+            metadata = metadata.set_statistics(statistics);
+        }
+        let close = ColumnCloseResult {
+            bytes_written: self.packed_bytes as u64,
+            rows_written: rows as u64,
+            metadata: metadata.build()?,
+            bloom_filter: None,
+            column_index: None,
+            offset_index: None,
+        };
+        Ok((self.sink.into_inner()?, close))
+    }
+}

@@ -1,0 +1,270 @@
+//! [`Words`]: byte strings of a column, each once; and columns of them and of numbers, by row.
+//!
+//! Rows come one after another and most columns of most rows hold nothing. So a column is as long as its last
+//! value needs, what lies behind that is null, and a column that nothing was put in costs nothing.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+/// A word of a [`Words`], counted from 1; 0 is null.
+pub(crate) type Slot = u32;
+
+/// Byte strings, each once.
+#[derive(Default)]
+pub(crate) struct Words {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+    /// Slots by what they hold, with a hash that nobody can foresee: clients choose the words.
+    table: HashTable<Slot>,
+    hasher: DefaultHashBuilder,
+    /// The word that was looked for before this one: mostly it is the same.
+    last: Slot,
+}
+
+impl Words {
+    /// The slot of a word, if it is here.
+    #[inline]
+    pub(crate) fn find(&mut self, word: &[u8]) -> Option<Slot> {
+        if self.last != 0 && self.word(self.last) == word {
+            return Some(self.last);
+        }
+        let hash = self.hasher.hash_one(word);
+        self.last = *self.table.find(hash, |slot| self.word(*slot) == word)?;
+        Some(self.last)
+    }
+
+    /// The slot of a word, which is put here if need be.
+    #[inline]
+    pub(crate) fn slot(&mut self, word: &[u8]) -> Slot {
+        match self.find(word) {
+            Some(slot) => slot,
+            None => self.insert(word),
+        }
+    }
+
+    /// Puts a word here that is not here yet.
+    pub(crate) fn insert(&mut self, word: &[u8]) -> Slot {
+        self.bytes.extend_from_slice(word);
+        self.ends.push(self.bytes.len());
+        let slot = Slot::try_from(self.ends.len()).expect("there are fewer rows than that");
+        let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);
+        let hash_of = |slot: &Slot| hasher.hash_one(word_of(bytes, ends, *slot));
+        self.table.insert_unique(hasher.hash_one(word), slot, hash_of);
+        self.last = slot;
+        slot
+    }
+
+    /// A word.
+    #[inline]
+    pub(crate) fn word(&self, slot: Slot) -> &[u8] {
+        word_of(&self.bytes, &self.ends, slot)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.table.clear();
+        self.last = 0;
+    }
+}
+
+#[inline]
+fn word_of<'a>(bytes: &'a [u8], ends: &[usize], slot: Slot) -> &'a [u8] {
+    let index = (slot as usize).wrapping_sub(1);
+    let from = if index == 0 { 0 } else { ends.get(index - 1).copied().unwrap_or(0) };
+    ends.get(index).and_then(|end| bytes.get(from..*end)).unwrap_or_default()
+}
+
+/// A column of numbers.
+#[derive(Default)]
+pub(crate) struct Numbers(Vec<Option<i64>>);
+
+/// A column of counts or microseconds. A value beyond `i64` is stored as the largest one: signed
+/// numbers are what the tools that read these files subtract without surprises, and 292 thousand
+/// years are enough.
+pub(crate) fn amount(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+impl Numbers {
+    /// Puts a row's number behind those of the rows before it.
+    #[inline]
+    pub(crate) fn set(&mut self, row: u32, number: i64) {
+        skip_to(&mut self.0, row);
+        self.0.push(Some(number));
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, row: u32) -> Option<i64> {
+        self.0.get(row as usize).copied().flatten()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A column of byte strings.
+#[derive(Default)]
+pub(crate) struct WordColumn {
+    pub(crate) words: Words,
+    slots: Vec<Slot>,
+}
+
+impl WordColumn {
+    /// Puts a row's word behind those of the rows before it.
+    #[inline]
+    pub(crate) fn set(&mut self, row: u32, word: &[u8]) {
+        let slot = self.words.slot(word);
+        self.set_slot(row, slot);
+    }
+
+    #[inline]
+    fn set_slot(&mut self, row: u32, slot: Slot) {
+        skip_to(&mut self.slots, row);
+        self.slots.push(slot);
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, row: u32) -> Slot {
+        self.slots.get(row as usize).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.words.clear();
+        self.slots.clear();
+    }
+}
+
+/// The two columns of a text: readable, and exact where that differs.
+#[derive(Default)]
+pub(crate) struct TextColumn {
+    pub(crate) readable: WordColumn,
+    pub(crate) exact: WordColumn,
+}
+
+impl TextColumn {
+    #[inline]
+    pub(crate) fn set(&mut self, row: u32, text: &[u8]) {
+        let (slot, is_exact) = readable(&mut self.readable.words, text);
+        self.readable.set_slot(row, slot);
+        if !is_exact {
+            self.exact.set(row, text);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.readable.clear();
+        self.exact.clear();
+    }
+}
+
+/// The slot of a text among words that are all UTF-8, and whether it is that.
+#[inline]
+pub(crate) fn readable(words: &mut Words, text: &[u8]) -> (Slot, bool) {
+    if let Some(slot) = words.find(text) {
+        return (slot, true);
+    }
+    match std::str::from_utf8(text) {
+        Ok(_) => (words.insert(text), true),
+        Err(_) => (words.slot(String::from_utf8_lossy(text).as_bytes()), false),
+    }
+}
+
+/// A column of lists.
+pub(crate) struct Lists<T> {
+    /// A row's list, counted from 1; 0 is null.
+    lists: Vec<u32>,
+    entries: Vec<T>,
+    /// Where each list ends among the entries.
+    ends: Vec<usize>,
+}
+
+impl<T> Default for Lists<T> {
+    fn default() -> Self {
+        Self { lists: Vec::new(), entries: Vec::new(), ends: Vec::new() }
+    }
+}
+
+impl<T: Copy + PartialEq> Lists<T> {
+    /// Puts a row's list behind those of the rows before it.
+    pub(crate) fn set(&mut self, row: u32, entries: impl Iterator<Item = T>) {
+        let from = self.entries.len();
+        self.entries.extend(entries);
+        // The same types and formats come again and again.
+        let last = self.ends.len().checked_sub(1).and_then(|last| self.list(last));
+        if last.is_some_and(|last| last == &self.entries[from..]) {
+            self.entries.truncate(from);
+        } else {
+            self.ends.push(self.entries.len());
+        }
+        skip_to(&mut self.lists, row);
+        self.lists.push(self.ends.len() as u32);
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, row: u32) -> Option<&[T]> {
+        let list = self.lists.get(row as usize)?;
+        self.list((*list as usize).checked_sub(1)?)
+    }
+
+    fn list(&self, index: usize) -> Option<&[T]> {
+        let from = match index {
+            0 => 0,
+            _ => *self.ends.get(index - 1)?,
+        };
+        self.entries.get(from..*self.ends.get(index)?)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lists.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.lists.clear();
+        self.entries.clear();
+        self.ends.clear();
+    }
+}
+
+/// A column of lists of byte strings, of which some may be null.
+#[derive(Default)]
+pub(crate) struct WordLists {
+    pub(crate) words: Words,
+    pub(crate) lists: Lists<Slot>,
+}
+
+impl WordLists {
+    pub(crate) fn set<'a>(&mut self, row: u32, list: impl Iterator<Item = Option<&'a [u8]>>) {
+        let words = &mut self.words;
+        self.lists.set(row, list.map(|word| word.map_or(0, |word| words.slot(word))));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.words.clear();
+        self.lists.clear();
+    }
+}
+
+/// Nothing is known of the rows before this one that have no value yet.
+#[inline]
+fn skip_to<T: Clone + Default>(column: &mut Vec<T>, row: u32) {
+    if column.len() < row as usize {
+        column.resize(row as usize, T::default());
+    }
+}
