@@ -26,6 +26,9 @@ public class Check {
         try (Connection db = connect("jdbc"); Statement statement = db.createStatement()) {
             statement.execute("drop table if exists compat_jdbc");
             statement.execute("create table compat_jdbc (client int, note text)");
+            statement.execute("drop table if exists compat_jdbc_values");
+            statement.execute("create table compat_jdbc_values (client int, n int, i int8, f float8, t text,"
+                    + " b bytea, j jsonb, ints int[], texts text[], primary key (client, n))");
         }
         var threads = Executors.newFixedThreadPool(CLIENTS);
         List<Callable<Void>> clients =
@@ -58,6 +61,7 @@ public class Check {
             try (Connection db = connect(name)) {
                 prepared(db, me, name);
                 transactions(db, me);
+                values(db, me);
                 errors(db);
                 copy(db, me);
                 if (me % 10 == 0) cancellation(db);
@@ -99,6 +103,10 @@ public class Check {
                 insert.addBatch();
             }
             insert.executeBatch();
+            var savepoint = db.setSavepoint();
+            insert.setString(2, "lost in a savepoint");
+            insert.executeUpdate();
+            db.rollback(savepoint);
             db.commit();
         }
         try (PreparedStatement select = db.prepareStatement(
@@ -116,6 +124,52 @@ public class Check {
         }
         db.commit();
         db.setAutoCommit(true);
+    }
+
+    /** Often enough that the driver goes over to binary. */
+    static void values(Connection db, int me) throws SQLException {
+        var bytes = new byte[256];
+        for (int n = 0; n < bytes.length; n++) bytes[n] = (byte) n;
+        var json = "{\"a\": [1, null]}";
+        try (PreparedStatement insert = db.prepareStatement(
+                        "insert into compat_jdbc_values values (?, ?, ?, ?, ?, ?, ?::jsonb, ?, ?)");
+                PreparedStatement select = db.prepareStatement("select i, f, t, b, j, ints, texts"
+                        + " from compat_jdbc_values where client = ? and n = ?")) {
+            for (int n = 0; n < 10; n++) {
+                insert.setInt(1, me);
+                insert.setInt(2, n);
+                boolean isNull = n % 3 == 2;
+                if (isNull) {
+                    for (int at = 3; at <= 9; at++) insert.setObject(at, null);
+                } else {
+                    insert.setLong(3, Long.MIN_VALUE + me);
+                    insert.setDouble(4, 0.1);
+                    insert.setString(5, "Ünï\tcode\n'\\");
+                    insert.setBytes(6, bytes);
+                    insert.setString(7, json);
+                    insert.setArray(8, db.createArrayOf("int4", new Integer[] {1, null, me}));
+                    insert.setArray(9, db.createArrayOf("text", new String[] {"", "NULL", "\"{}\\"}));
+                }
+                insert.executeUpdate();
+                select.setInt(1, me);
+                select.setInt(2, n);
+                try (ResultSet row = select.executeQuery()) {
+                    row.next();
+                    if (isNull) {
+                        for (int at = 1; at <= 7; at++) check(row.getObject(at) == null, true);
+                        continue;
+                    }
+                    check(row.getLong(1), Long.MIN_VALUE + me);
+                    check(row.getDouble(2), 0.1);
+                    check(row.getString(3), "Ünï\tcode\n'\\");
+                    check(Arrays.equals(row.getBytes(4), bytes), true);
+                    check(row.getString(5), json);
+                    check(Arrays.asList((Object[]) row.getArray(6).getArray()), Arrays.asList(1, null, me));
+                    check(Arrays.asList((Object[]) row.getArray(7).getArray()),
+                            Arrays.asList("", "NULL", "\"{}\\"));
+                }
+            }
+        }
     }
 
     static void errors(Connection db) throws SQLException {

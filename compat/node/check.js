@@ -9,6 +9,7 @@ import { pipeline } from "node:stream/promises";
 const require = createRequire(`${process.env.NODE_PACKAGES ?? import.meta.dirname}/`);
 const pg = require("pg");
 const copy = require("pg-copy-streams");
+const Cursor = require("pg-cursor");
 
 const CLIENTS = Number(process.env.CLIENTS ?? 50);
 const ROUNDS = 20;
@@ -28,6 +29,8 @@ async function client(me) {
     assert.equal(echo.rows[0].echo, name);
   }
   await transactions(db, me);
+  await values(db, me);
+  await cursors(db);
   await errors(db);
   await copyBothWays(db, me);
   await notifications(db, me);
@@ -42,9 +45,42 @@ async function transactions(db, me) {
   await db.query("rollback");
   await db.query("begin");
   for (let n = 0; n < 5; n++) await db.query(insert, [me, `kept ${n}`]);
+  await db.query("savepoint s");
+  await db.query(insert, [me, "lost in a savepoint"]);
+  await db.query("rollback to s");
   await db.query("commit");
   const found = await db.query("select note from compat_node where client = $1 order by 1", [me]);
   assert.deepEqual(found.rows.map((row) => row.note), [0, 1, 2, 3, 4].map((n) => `kept ${n}`));
+}
+
+async function values(db, me) {
+  const bytes = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
+  const rows = [
+    [me, 1, `${me}`, 0.1 + me, "Ünï\tcode\n'\\", bytes, { a: [1, null, "ü"] }, [1, null, me], ["", "NULL", '"{}\\']],
+    [me, 2, null, null, null, null, null, null, null],
+    [me, 3, "0", Infinity, "", Buffer.alloc(0), {}, [], []],
+  ];
+  const text = "insert into compat_node_values values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+  for (const values of rows) await db.query({ name: "values", text, values });
+  const query = { text: "select * from compat_node_values where client = $1 order by n", values: [me] };
+  const found = await db.query({ ...query, rowMode: "array" });
+  assert.deepEqual(found.rows, rows);
+  // Binary results, of which the driver understands some.
+  assert.equal((await db.query({ ...query, binary: true })).rowCount, rows.length);
+}
+
+// A portal, three rows at a time.
+async function cursors(db) {
+  await db.query("begin");
+  const cursor = db.query(new Cursor("select generate_series(1, $1::int) as n", [7]));
+  for (const expected of [[1, 2, 3], [4, 5, 6], [7]]) {
+    assert.deepEqual((await cursor.read(3)).map((row) => row.n), expected);
+  }
+  await cursor.close();
+  const unread = db.query(new Cursor("select generate_series(1, $1::int) as n", [7]));
+  await unread.read(1);
+  await unread.close();
+  await db.query("commit");
 }
 
 async function notifications(db, me) {
@@ -94,6 +130,9 @@ const setUp = new pg.Client();
 await setUp.connect();
 await setUp.query("drop table if exists compat_node");
 await setUp.query("create table compat_node (client int, note text)");
+await setUp.query("drop table if exists compat_node_values");
+await setUp.query(`create table compat_node_values (client int, n int, i int8, f float8, t text, b bytea,
+  j jsonb, ints int[], texts text[], primary key (client, n))`);
 await setUp.end();
 await Promise.all(Array.from({ length: CLIENTS }, (_, me) => client(me)));
 console.log(`node-postgres ${require("pg/package.json").version}: ${CLIENTS} clients ok`);

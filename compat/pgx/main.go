@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"reflect"
 	"sort"
 	"strconv"
 	"strings"
@@ -28,6 +30,11 @@ func main() {
 	_, err = db.Exec(ctx, "drop table if exists compat_pgx")
 	must(err)
 	_, err = db.Exec(ctx, "create table compat_pgx (client int, note text)")
+	must(err)
+	_, err = db.Exec(ctx, "drop table if exists compat_pgx_values")
+	must(err)
+	_, err = db.Exec(ctx, `create table compat_pgx_values (client int, n int, i int8, f float8, t text, b bytea,
+		j jsonb, ints int[], texts text[], primary key (client, n))`)
 	must(err)
 	must(db.Close(ctx))
 	done := make(chan error)
@@ -71,7 +78,7 @@ func client(ctx context.Context, me int) error {
 			return fmt.Errorf("client %d found %q %q %d", me, shown, echo, sum)
 		}
 	}
-	steps := []func(context.Context, *pgx.Conn, int) error{transactions, failures, copyBothWays, batch}
+	steps := []func(context.Context, *pgx.Conn, int) error{transactions, values, cursors, failures, copyBothWays, batch}
 	for _, step := range steps {
 		if err := step(ctx, db, me); err != nil {
 			return fmt.Errorf("client %d: %w", me, err)
@@ -95,6 +102,16 @@ func transactions(ctx context.Context, db *pgx.Conn, me int) error {
 		return err
 	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		savepoint, err := tx.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := savepoint.Exec(ctx, "insert into compat_pgx values ($1, 'in a savepoint')", me); err != nil {
+			return err
+		}
+		if err := savepoint.Rollback(ctx); err != nil {
+			return err
+		}
 		for n := 0; n < 5; n++ {
 			note := fmt.Sprintf("kept %d", n)
 			if _, err := tx.Exec(ctx, "insert into compat_pgx values ($1, $2)", me, note); err != nil {
@@ -118,6 +135,79 @@ func transactions(ctx context.Context, db *pgx.Conn, me int) error {
 		return fmt.Errorf("found %q", found)
 	}
 	return nil
+}
+
+type row struct {
+	I     *int64
+	F     *float64
+	T     *string
+	B     []byte
+	J     *string
+	Ints  []*int32
+	Texts []string
+}
+
+func values(ctx context.Context, db *pgx.Conn, me int) error {
+	number, fraction, text := int64(me)-1<<62, 0.1, "Ünï\tcode\n'\\"
+	zero, infinite, empty := int64(0), math.Inf(1), ""
+	document, nothing := `{"a": [1, null, "ü"]}`, "{}"
+	one, last := int32(1), int32(me)
+	var bytes []byte
+	for byte := 0; byte < 256; byte++ {
+		bytes = append(bytes, uint8(byte))
+	}
+	rows := []row{
+		{&number, &fraction, &text, bytes, &document,
+			[]*int32{&one, nil, &last}, []string{"", "NULL", "\"{}\\"}},
+		{},
+		{&zero, &infinite, &empty, []byte{}, &nothing, []*int32{}, []string{}},
+	}
+	modes := []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	}
+	insert := "insert into compat_pgx_values values ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+	query := "select i, f, t, b, j, ints, texts from compat_pgx_values where client = $1 and n = $2"
+	for at, mode := range modes {
+		for n, put := range rows {
+			n += 10 * at
+			_, err := db.Exec(ctx, insert, mode, me, n, put.I, put.F, put.T, put.B, put.J, put.Ints, put.Texts)
+			if err != nil {
+				return fmt.Errorf("mode %v: %w", mode, err)
+			}
+			found, err := db.Query(ctx, query, mode, me, n)
+			if err != nil {
+				return err
+			}
+			got, err := pgx.CollectExactlyOneRow(found, pgx.RowToStructByPos[row])
+			if err != nil {
+				return fmt.Errorf("mode %v: %w", mode, err)
+			}
+			if !reflect.DeepEqual(got, put) {
+				return fmt.Errorf("mode %v: found %+v, expected %+v", mode, got, put)
+			}
+		}
+	}
+	return nil
+}
+
+func cursors(ctx context.Context, db *pgx.Conn, _ int) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "declare parts cursor for select generate_series(1, 25)"); err != nil {
+			return err
+		}
+		for _, expected := range []int{10, 10, 5, 0} {
+			rows, err := tx.Query(ctx, "fetch 10 from parts")
+			if err != nil {
+				return err
+			}
+			found, err := pgx.CollectRows(rows, pgx.RowTo[int])
+			if err != nil || len(found) != expected {
+				return fmt.Errorf("fetched %d rows, expected %d, %w", len(found), expected, err)
+			}
+		}
+		return nil
+	})
 }
 
 func failures(ctx context.Context, db *pgx.Conn, _ int) error {

@@ -1,6 +1,7 @@
 """asyncpg through the pooler: each client is a task with a connection of its own."""
 
 import asyncio
+import json
 import os
 
 import asyncpg
@@ -23,6 +24,7 @@ async def client(me):
         check(await add.fetchval(me, round), me * 1000 + round)
         check(await db.fetchval("select $1::text", name), name)
     await transactions(db, me)
+    await values(db, me)
     await errors(db)
     await copy(db, me)
     await notifications(db, me)
@@ -40,11 +42,30 @@ async def transactions(db, me):
     await lost.rollback()
     async with db.transaction():
         await db.executemany(insert, [(me, f"kept {n}") for n in range(5)])
+        savepoint = db.transaction()
+        await savepoint.start()
+        await db.execute(insert, me, "lost in a savepoint")
+        await savepoint.rollback()
         # A cursor is a portal, which lives to the end of the transaction.
         numbers = [row[0] async for row in db.cursor("select generate_series(1, 300)", prefetch=50)]
         check(numbers, list(range(1, 301)))
     rows = await db.fetch("select note from compat_asyncpg where client = $1 order by 1", me)
     check([row["note"] for row in rows], [f"kept {n}" for n in range(5)])
+
+
+async def values(db, me):
+    rows = [
+        (me, 1, me - 2**62, 0.1 + me, "Ünï\tcode\n'\\", bytes(range(256)), json.dumps({"a": [1, None]}), [1, None, me], ["", "NULL", '"{}\\']),
+        (me, 2, None, None, None, None, None, None, None),
+        (me, 3, 0, float("inf"), "", b"", "[]", [], []),
+    ]
+    await db.executemany("insert into compat_asyncpg_values values ($1, $2, $3, $4, $5, $6, $7, $8, $9)", rows)
+    found = await db.fetch("select * from compat_asyncpg_values where client = $1 order by n", me)
+    check([tuple(row) for row in found], rows)
+    # COPY in binary form.
+    await db.copy_records_to_table("compat_asyncpg_values", records=[(me, 4, *row[2:]) for row in rows[:1]])
+    found = await db.fetchrow("select * from compat_asyncpg_values where client = $1 and n = 4", me)
+    check(tuple(found), (me, 4, *rows[0][2:]))
 
 
 async def notifications(db, me):
@@ -100,6 +121,11 @@ async def main():
     db = await connect()
     await db.execute("drop table if exists compat_asyncpg")
     await db.execute("create table compat_asyncpg (client int, note text)")
+    await db.execute("drop table if exists compat_asyncpg_values")
+    await db.execute(
+        "create table compat_asyncpg_values (client int, n int, i int8, f float8, t text, b bytea, j jsonb,"
+        " ints int[], texts text[], primary key (client, n))"
+    )
     await db.close()
     await asyncio.gather(*(client(me) for me in range(CLIENTS)))
     print(f"asyncpg {asyncpg.__version__}: {CLIENTS} clients ok")

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 CLIENTS = int(os.environ.get("CLIENTS", "50"))
 ROUNDS = 20
@@ -19,6 +20,8 @@ def client(me):
             query = "select %s::int * 1000 + %s::int, %s::text"
             check(db.execute(query, (me, round, name)).fetchone(), (me * 1000 + round, name))
         transactions(db, me)
+        values(db, me)
+        cursors(db)
         errors(db)
         copy(db, me)
         notifications(db, me)
@@ -38,6 +41,38 @@ def transactions(db, me):
                 db.execute(insert, (me, "lost in a savepoint"))
     rows = db.execute("select note from compat_psycopg where client = %s order by 1", (me,))
     check(rows.fetchall(), [(f"kept {n}",) for n in range(5)])
+
+
+EVERY_BYTE = bytes(range(256))
+
+
+def values(db, me):
+    rows = [
+        (me, 1, me - 2**62, 0.1 + me, "Ünï\tcode\n'\\", EVERY_BYTE, {"a": [1, None, "ü"]}, [1, None, me], ["", "NULL", '"{}\\']),
+        (me, 2, None, None, None, None, None, None, None),
+        (me, 3, 0, float("inf"), "", b"", [], [], []),
+    ]
+    # As text, as binary, and many at once, which is a pipeline.
+    for n, form in enumerate(("%s", "%b", "%t")):
+        insert = f"insert into compat_psycopg_values values ({', '.join([form] * 9)})"
+        ready = [[Jsonb(it) if at == 6 and it is not None else it for at, it in enumerate(row)] for row in rows]
+        for row in ready:
+            row[1] += 10 * n
+        db.execute(insert, ready[0])
+        with db.cursor() as cursor:
+            cursor.executemany(insert, ready[1:])
+        for binary in (False, True):
+            select = "select * from compat_psycopg_values where client = %s and n = %s"
+            for row in rows:
+                found = db.execute(select, (me, row[1] + 10 * n), binary=binary).fetchone()
+                check(found, (me, row[1] + 10 * n, *row[2:]))
+
+
+def cursors(db):
+    with db.transaction(), db.cursor(name="in parts") as cursor:
+        cursor.execute("select generate_series(1, %s::int)", (25,))
+        check(cursor.fetchmany(10), [(n,) for n in range(1, 11)])
+        check(cursor.fetchall(), [(n,) for n in range(11, 26)])
 
 
 def notifications(db, me):
@@ -106,6 +141,11 @@ def main():
     with psycopg.connect(autocommit=True) as db:
         db.execute("drop table if exists compat_psycopg")
         db.execute("create table compat_psycopg (client int, note text)")
+        db.execute("drop table if exists compat_psycopg_values")
+        db.execute(
+            "create table compat_psycopg_values (client int, n int, i int8, f float8, t text, b bytea, j jsonb,"
+            " ints int[], texts text[], primary key (client, n))"
+        )
     with ThreadPoolExecutor(CLIENTS) as threads:
         list(threads.map(client, range(CLIENTS)))
     print(f"psycopg {psycopg.__version__}: {CLIENTS} clients ok")

@@ -3,7 +3,12 @@
 use std::{env, error::Error, future::poll_fn, time::Duration};
 
 use futures_util::{SinkExt as _, TryStreamExt as _, future::try_join_all, pin_mut};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, error::SqlState, types::ToSql};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, NoTls,
+    binary_copy::{BinaryCopyInWriter, BinaryCopyOutStream},
+    error::SqlState,
+    types::{ToSql, Type},
+};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -15,6 +20,12 @@ async fn main() -> Outcome {
     let db = connect("tokio").await?;
     db.batch_execute("drop table if exists compat_tokio").await?;
     db.batch_execute("create table compat_tokio (client int, note text)").await?;
+    db.batch_execute("drop table if exists compat_tokio_values").await?;
+    db.batch_execute(
+        "create table compat_tokio_values (client int, n int, i int8, f float8, t text, b bytea, j jsonb, \
+         ints int[], texts text[], primary key (client, n))",
+    )
+    .await?;
     let tasks = (0..clients).map(|me| async move { tokio::spawn(client(me)).await? });
     try_join_all(tasks).await?;
     println!("tokio-postgres: {clients} clients ok");
@@ -56,6 +67,7 @@ async fn client(me: i32) -> Outcome {
         assert_eq!(second.get::<_, i32>(0), (me + 1) * 1000 + round);
     }
     transactions(&mut db, me).await?;
+    values(&db, me).await?;
     errors(&db).await?;
     copy(&db, me).await?;
     notifications(me).await?;
@@ -91,11 +103,14 @@ async fn transactions(db: &mut Client, me: i32) -> Outcome {
     let lost = db.transaction().await?;
     lost.execute("insert into compat_tokio values ($1, 'lost')", &[&me]).await?;
     lost.rollback().await?;
-    let kept = db.transaction().await?;
+    let mut kept = db.transaction().await?;
     for n in 0..5 {
         let note = format!("kept {n}");
         kept.execute("insert into compat_tokio values ($1, $2)", &[&me, &note]).await?;
     }
+    let savepoint = kept.transaction().await?;
+    savepoint.execute("insert into compat_tokio values ($1, 'in a savepoint')", &[&me]).await?;
+    savepoint.rollback().await?;
     // A portal, three rows at a time.
     let portal = kept.bind("select generate_series(1, 7)", &[]).await?;
     for rows in [3, 3, 1] {
@@ -106,6 +121,65 @@ async fn transactions(db: &mut Client, me: i32) -> Outcome {
     let rows = db.query(query, &[&me]).await?;
     let notes: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(notes, (0..5).map(|n| format!("kept {n}")).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// All that the driver sends is binary.
+async fn values(db: &Client, me: i32) -> Outcome {
+    type Row = (
+        Option<i64>,
+        Option<f64>,
+        Option<&'static str>,
+        Option<Vec<u8>>,
+        Option<&'static str>,
+        Option<Vec<Option<i32>>>,
+        Option<Vec<&'static str>>,
+    );
+    let rows: [Row; 3] = [
+        (
+            Some(i64::MIN + i64::from(me)),
+            Some(0.1),
+            Some("Ünï\tcode\n'\\"),
+            Some((0..=255).collect()),
+            Some(r#"{"a": [1, null]}"#),
+            Some(vec![Some(1), None, Some(me)]),
+            Some(vec!["", "NULL", "\"{}\\"]),
+        ),
+        (None, None, None, None, None, None, None),
+        (Some(0), Some(f64::INFINITY), Some(""), Some(vec![]), Some("[]"), Some(vec![]), Some(vec![])),
+    ];
+    let insert = db
+        .prepare(
+            "insert into compat_tokio_values values ($1, $2, $3, $4, $5, $6, $7::text::jsonb, $8, $9)",
+        )
+        .await?;
+    let select = "select i, f, t, b, j::text, ints, texts from compat_tokio_values \
+                  where client = $1 and n = $2";
+    for (n, (i, f, t, b, j, ints, texts)) in (0_i32..).zip(&rows) {
+        db.execute(&insert, &[&me, &n, i, f, t, b, j, ints, texts]).await?;
+        let row = db.query_one(select, &[&me, &n]).await?;
+        assert_eq!((row.get(0), row.get(1), row.get(2)), (*i, *f, *t));
+        assert_eq!((row.get(3), row.get(4)), (b.clone(), *j));
+        assert_eq!((row.get(5), row.get(6)), (ints.clone(), texts.clone()));
+    }
+    // COPY in binary form, both ways.
+    let sink = db.copy_in("copy compat_tokio_values (client, n, b) from stdin binary").await?;
+    let types = [Type::INT4, Type::INT4, Type::BYTEA];
+    let writer = BinaryCopyInWriter::new(sink, &types);
+    pin_mut!(writer);
+    let bytes: Vec<u8> = (0..=255).rev().collect();
+    writer.as_mut().write(&[&me, &10, &Some(&bytes)]).await?;
+    writer.as_mut().write(&[&me, &11, &None::<Vec<u8>>]).await?;
+    assert_eq!(writer.finish().await?, 2);
+    let query = format!(
+        "copy (select client, n, b from compat_tokio_values where client = {me} and n >= 10 order by n) \
+         to stdout binary"
+    );
+    let stream = BinaryCopyOutStream::new(db.copy_out(&query).await?, &types);
+    pin_mut!(stream);
+    let copied: Vec<_> = stream.try_collect().await?;
+    let copied: Vec<Option<Vec<u8>>> = copied.iter().map(|row| row.get(2)).collect();
+    assert_eq!(copied, [Some(bytes), None]);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use howdah_sql::{Lexer, TokenKind};
 use memchr::memmem::Finder;
 
 /// What stands in the place of a secret.
-const HIDDEN: &[u8] = b"redacted";
+pub(crate) const HIDDEN: &[u8] = b"redacted";
 
 /// A text without secrets; `None` if there are none to be seen in it.
 pub(crate) fn hide(sql: &[u8]) -> Option<Vec<u8>> {
@@ -34,8 +34,10 @@ pub(crate) fn hide(sql: &[u8]) -> Option<Vec<u8>> {
             TokenKind::String => out.extend_from_slice(&within(token.text)),
             _ => out.extend_from_slice(token.text),
         }
-        is_behind_password =
-            token.kind == TokenKind::Word && token.text.eq_ignore_ascii_case(PASSWORD);
+        // A second string there is a mistake, perhaps with the secret in it.
+        is_behind_password = token.kind == TokenKind::Word
+            && token.text.eq_ignore_ascii_case(PASSWORD)
+            || token.kind == TokenKind::String && is_behind_password;
     }
     (out != sql).then_some(out)
 }
@@ -162,6 +164,10 @@ fn secrets_go_and_the_rest_stays() {
             "alter role a password   'redacted'",
         ),
         ("alter role a password 'hunter2", "alter role a password 'redacted'"),
+        (
+            "alter role a password 'old' 'hunter2' login",
+            "alter role a password 'redacted' 'redacted' login",
+        ),
     ] {
         assert_eq!(hidden(sql).as_deref(), Some(expected), "{sql}");
     }

@@ -107,6 +107,8 @@ pub(crate) struct Session {
     asked: VecDeque<Asked>,
     /// The pipeline that is being sent, from 1.
     pipeline: u32,
+    /// Something of it was sent.
+    has_begun_pipeline: bool,
     /// Messages that were sent and that no event has yet.
     script: Script,
     /// The last event of the pipeline that is being sent, of which all is known but what may be sent behind it.
@@ -180,6 +182,7 @@ impl Session {
             portals: ByName::default(),
             asked: VecDeque::new(),
             pipeline: 1,
+            has_begun_pipeline: false,
             script: Script::default(),
             held: None,
             is_skipping: false,
@@ -339,6 +342,11 @@ impl Session {
             _ => {}
         }
         match &message {
+            // They end a pipeline, as a Sync does.
+            Message::Query { .. } | Message::FunctionCall(_) => self.end_pipeline(),
+            _ => self.has_begun_pipeline = true,
+        }
+        match &message {
             Message::Flush => return self.script.add(b'H', &[]),
             Message::Bind(bind) => self.script.add_named(b"B", bind.portal),
             Message::Describe(Target::Statement(name)) => self.script.add_named(b"DS", name),
@@ -408,7 +416,8 @@ impl Session {
 
     fn sync(&mut self, now: u64, desk: &mut Desk<'_>) {
         self.is_skipping = false;
-        self.pipeline = self.pipeline.saturating_add(1);
+        self.has_begun_pipeline = true;
+        self.end_pipeline();
         desk.tally.too_long += u64::from(!self.script.add_sync());
         // What was sent since the last event of the pipeline goes with it.
         let mut last = self.asked.iter_mut().rev().take_while(|asked| !asked.ends_pipeline());
@@ -424,6 +433,12 @@ impl Session {
         self.let_go(desk);
         let what = What::Sync;
         self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
+    }
+
+    fn end_pipeline(&mut self) {
+        if std::mem::take(&mut self.has_begun_pipeline) {
+            self.pipeline = self.pipeline.saturating_add(1);
+        }
     }
 
     /// Nothing more belongs to the event that was held.
@@ -692,7 +707,7 @@ impl Session {
         self.is_copying = false;
         let Some(mut event) = asked.event else { return };
         if let Some(failure) = failure {
-            event.outcome = failure;
+            fail(&mut event, failure);
         }
         event.outcome.duration_us = Some(now.saturating_sub(begun) / 1000);
         if let Some(copying) = copying.filter(|copying| copying.is_wanted)
@@ -713,7 +728,7 @@ impl Session {
                 if let Some(event) = &mut front.event
                     && !event.outcome.failed()
                 {
-                    event.outcome = failure;
+                    fail(event, failure);
                 }
             }
             What::Sync => {} // Of the transaction's end; ReadyForQuery follows.
@@ -860,6 +875,16 @@ impl Portal {
             ..Wire::default()
         }
     }
+}
+
+/// An event failed. What the server says of a text with a secret in it may quote the secret.
+fn fail(event: &mut Event, failure: Outcome) {
+    let finder = memchr::memmem::Finder::new(secrets::HIDDEN);
+    let hides = event.action.sql().is_some_and(|sql| finder.find(sql.as_bytes()).is_some());
+    event.outcome = match hides {
+        true => Outcome { error: Some(secrets::HIDDEN.into()), ..failure },
+        false => failure,
+    };
 }
 
 /// A text as it is kept.

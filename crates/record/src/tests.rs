@@ -234,6 +234,63 @@ fn after_an_error_what_comes_before_sync_is_not_looked_at() {
     assert_eq!(scene.read(), ["connect", "execute select 'held' ! 22012", "simple a = 1"]);
 }
 
+/// asyncpg prepares with a Flush to learn of columns, then begins a COPY by a Query.
+#[test]
+fn a_query_ends_a_pipeline_that_has_no_sync() {
+    let mut scene = Scene::new();
+    let flush = message(b'H', b"");
+    let describe = message(b'D', b"Sa\0");
+    scene.says(&[&parse("a", "select 1")[..], &describe, &flush].concat());
+    // Sent before the Parse is answered.
+    scene.says(&query("select 2"));
+    scene.hears(&[Is(Backend::ParseComplete), Is(Backend::RowDescription)]);
+    scene.hears(&[Done("SELECT 1"), Ready(b'I')]);
+    scene.says(&[&describe[..], &bind("a"), &execute(), &sync()].concat());
+    scene.hears(&[Is(Backend::RowDescription), Is(Backend::BindComplete)]);
+    scene.hears(&[Done("SELECT 1"), Ready(b'I')]);
+    scene.tape().hand_over();
+    let Scene { decoder, pieces, .. } = &mut scene;
+    let mut told = Vec::new();
+    for piece in pieces.try_iter() {
+        decoder.take(0, &piece.bytes, &mut |event| {
+            let wire = event.wire.unwrap_or_default();
+            let messages = wire.messages.map(|messages| messages.to_string());
+            told.push((event.action.kind(), event.pipeline, messages.unwrap_or_default()));
+        });
+    }
+    let text = str::to_owned;
+    assert_eq!(
+        told,
+        [
+            (Kind::Connect, None, text("")),
+            (Kind::Parse, Some(1), text("P")),
+            (Kind::Simple, None, text("DSa\0HQ")),
+            (Kind::Execute, Some(2), text("DSa\0B\0ES")),
+        ]
+    );
+}
+
+/// What a server says of a statement with a password in it may quote that.
+#[test]
+fn errors_of_texts_with_secrets_are_left_out() {
+    let mut scene = Scene::new();
+    for sql in ["alter role a password 'x' 'hunter2'", "select 'hunter2'"] {
+        scene.says(&query(sql));
+        scene.hears(&[Fails("42601"), Ready(b'I')]);
+    }
+    scene.read();
+    scene.says(&[&parse("", "alter role a password 'x' 'hunter2'")[..], &sync()].concat());
+    scene.hears(&[Fails("42601"), Ready(b'I')]);
+    scene.tape().hand_over();
+    let Scene { decoder, pieces, .. } = &mut scene;
+    for piece in pieces.try_iter() {
+        decoder.take(0, &piece.bytes, &mut |event| {
+            let error = event.outcome.error.unwrap_or_default();
+            assert_eq!(error.as_bytes(), b"redacted", "{:?}", event.action);
+        });
+    }
+}
+
 #[test]
 fn a_gap_costs_what_was_under_way_and_the_session_comes_again() {
     let mut scene = Scene::with_room(1);

@@ -366,6 +366,10 @@ impl Player {
                     self.statements.clear();
                 }
                 flight.failure.get_or_insert(failure);
+                if client.ready_owed() == 0 {
+                    // No Sync ended what was sent, but a Query, and that is passed over now.
+                    client.sync();
+                }
             }
             Reply::Ready(_) | Reply::CopyIn | Reply::LoggedIn => {}
         }

@@ -4,6 +4,7 @@
 //! plays them. [`EventRef`]
 //! is the same, borrowed. This crate says what an event *is*. Files, sockets and SQL meaning live elsewhere.
 
+mod conversation;
 mod event;
 mod hash;
 mod name;
@@ -13,6 +14,7 @@ mod time;
 mod view;
 mod wire;
 
+pub use conversation::conversation;
 pub use event::{
     Action, Bound, CopyDirection, Event, Kind, Outcome, Parameter, SessionId, Source, SqlState,
 };

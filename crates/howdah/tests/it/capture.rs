@@ -109,7 +109,13 @@ fn ndjson_has_all_keys_in_one_order() {
         "rows_max",
         "types",
         "formats",
+        "result_formats",
+        "settings",
         "copy_bytes",
+        "copy_data",
+        "copy_end",
+        "arguments",
+        "messages",
     ];
     for line in text(&done.get_output().stdout).lines() {
         let places: Vec<_> = keys.iter().map(|key| line.find(&format!("\"{key}\":"))).collect();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use howdah_dataset::Capture;
-use howdah_traffic::{Action, Event, Named, Said};
+use howdah_traffic::{Event, conversation};
 use rustix::process::Signal;
 
 use crate::{
@@ -183,72 +183,7 @@ fn conversations(capture: &Capture) -> BTreeMap<Vec<String>, usize> {
     }
     let mut conversations = BTreeMap::new();
     for events in sessions.values() {
-        *conversations.entry(said(events)).or_default() += 1;
+        *conversations.entry(conversation(events)).or_default() += 1;
     }
     conversations
-}
-
-/// The messages that stand for the events of a session.
-fn said(events: &[Event]) -> Vec<String> {
-    let mut is_bound = vec![false; events.len()];
-    let mut said = Vec::new();
-    for event in events {
-        let wire = event.wire.as_ref().unwrap();
-        let Some(messages) = &wire.messages else {
-            if event.action.kind().is_execution() {
-                said.push(own(event));
-            }
-            continue;
-        };
-        for message in Said::all(messages.as_bytes()) {
-            said.push(match message {
-                Said::Own => own(event),
-                Said::Bind(portal) => {
-                    let of = (0..events.len()).find(|at| {
-                        let other = &events[*at];
-                        let is_it = matches!(&other.action, Action::Bind(bound) | Action::Execute(bound)
-                            if bound.portal.as_bytes() == portal);
-                        is_it && other.pipeline == event.pipeline && !is_bound[*at]
-                    });
-                    let of = of.expect("there is an event for each Bind");
-                    is_bound[of] = true;
-                    bound(&events[of])
-                }
-                Said::Describe(Named::Statement(name)) => word("describe statement", name),
-                Said::Describe(Named::Portal(name)) => word("describe portal", name),
-                Said::Close(Named::Statement(name)) => word("close statement", name),
-                Said::Close(Named::Portal(name)) => word("close portal", name),
-                Said::Flush => "flush".to_owned(),
-                Said::Sync => "sync".to_owned(),
-            });
-        }
-    }
-    said
-}
-
-fn word(what: &str, name: &[u8]) -> String {
-    format!("{what} {:?}", String::from_utf8_lossy(name))
-}
-
-fn own(event: &Event) -> String {
-    let wire = event.wire.as_ref().unwrap();
-    match &event.action {
-        Action::Parse { statement, sql } => format!("parse {statement:?} {sql:?} {:?}", wire.types),
-        Action::Execute(bound) | Action::Fetch(bound) => {
-            format!("execute {:?} {}", bound.portal, wire.rows_max)
-        }
-        Action::Call { function } => {
-            format!(
-                "call {function} {:?} {:?} {:?}",
-                wire.formats, wire.arguments, wire.result_formats
-            )
-        }
-        other => format!("query {:?} {:?}", other.sql(), wire.copy_in),
-    }
-}
-
-fn bound(event: &Event) -> String {
-    let wire = event.wire.as_ref().unwrap();
-    let (Action::Bind(bound) | Action::Execute(bound)) = &event.action else { unreachable!() };
-    format!("bind {bound:?} {:?} {:?}", wire.formats, wire.result_formats)
 }

@@ -12,6 +12,10 @@ const BATCH_GAP: Duration = Duration::from_millis(2);
 
 /// Whether `next` came in the same batch of messages as `last`, as far as the capture can tell.
 pub(super) fn continues(last: &Event, next: &Event) -> bool {
+    if is_open_behind(last) && matches!(next.action.kind(), Kind::Simple | Kind::Copy | Kind::Call)
+    {
+        return next.wire.is_some();
+    }
     if let (Some(pipeline), Some(next_pipeline)) = (last.pipeline, next.pipeline) {
         // While it waits for the rows of a COPY, a server ignores the Sync behind it.
         let copies = |event: &Event| {
@@ -40,6 +44,13 @@ pub(super) fn continues(last: &Event, next: &Event) -> bool {
         && name == next_name
         && last.action.sql() == next.action.sql()
         && (last.action.kind() == Kind::Bind || gap <= BATCH_GAP)
+}
+
+/// Whether an event of the extended protocol is known to be the last of a pipeline that no Sync ended: a Query or
+/// a FunctionCall behind it did.
+fn is_open_behind(last: &Event) -> bool {
+    let messages = last.wire.as_ref().and_then(|wire| wire.messages.as_ref());
+    last.pipeline.is_some() && messages.is_some_and(|it| !it.as_bytes().ends_with(b"S"))
 }
 
 fn statement(action: &Action) -> Option<&Text> {

@@ -46,17 +46,13 @@ impl Flight {
 
     /// Takes the answer to a request, and the rows it told of.
     pub(super) fn complete(&mut self, request: Option<RequestId>, rows: u64, now: Instant) {
-        if let [Part { item, rows: sum, .. }] = &mut self.parts[..]
-            && matches!(item.event.action.kind(), Kind::Simple | Kind::Copy)
-        {
-            // One of several statements, perhaps: ReadyForQuery tells when all are done.
-            *sum += rows;
-            return;
-        }
         let answered = |part: &&mut Part| part.request == request && request.is_some();
         if let Some(part) = self.parts.iter_mut().find(answered) {
             part.rows += rows;
-            part.completed = Some(now);
+            // Of a Query it is one of several statements, perhaps: ReadyForQuery tells when all are done.
+            if !matches!(part.item.event.action.kind(), Kind::Simple | Kind::Copy) {
+                part.completed = Some(now);
+            }
         }
     }
 

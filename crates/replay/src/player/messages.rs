@@ -31,7 +31,8 @@ impl Player {
             let request = match &event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.forget_deallocated(sql);
-                    return client.query(&text_of(event, sql, client)).map(drop);
+                    this.request = Some(client.query(&text_of(event, sql, client))?);
+                    return Ok(());
                 }
                 Action::Parse { statement, .. } => self.parse(statement, event, client)?,
                 // Its Execute binds; a Bind that nothing executes is sent for its own sake.

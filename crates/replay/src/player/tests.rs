@@ -671,6 +671,61 @@ fn what_the_wire_told_is_sent_again() {
     assert_eq!(scene.sent(), "execute(p:9) sync");
 }
 
+/// A Parse with a Flush, a Query before any Sync, then a pipeline of its own.
+fn unsynced() -> Scene {
+    let mut scene = Scene::connected();
+    let with = |messages: &str| Wire { messages: Some(messages.into()), ..Wire::default() };
+    let parse = Action::Parse { statement: "s".into(), sql: "select 1".into() };
+    scene.event_with(Some(1), 0, parse, Some(with("P")));
+    scene.event_with(None, 0, simple("select 2; select 3"), Some(with("DSs\0HQ")));
+    let execute = Action::Execute(bound("s", "", "select 1", &[]));
+    scene.event_with(Some(2), 0, execute, Some(with("B\0ES")));
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(scene.sent(), "parse(s:select 1) Describe flush query(select 2; select 3)");
+    scene
+}
+
+#[test]
+fn a_query_ends_a_pipeline_without_a_sync_as_it_did() {
+    let mut scene = unsynced();
+    let two = [PARSED, b"t\0\0\0\x06\0\0n\0\0\0\x04", b"C\0\0\0\x0dSELECT 1\0"].concat();
+    assert!(scene.server(&two).is_empty());
+    let finished = scene.server(&done(b"SELECT 1", TransactionStatus::Idle));
+    let ends: Vec<_> =
+        finished.iter().map(|one| (one.rows, matches!(one.end, End::Done))).collect();
+    assert_eq!(ends, [(None, true), (Some(2), true)]);
+    assert!(matches!(scene.at(0), Step::Send));
+    assert_eq!(scene.sent(), "bind(s/:) execute(:0) sync");
+}
+
+#[test]
+fn a_query_that_is_passed_over_because_of_a_failure_before_it_is_not_waited_for() {
+    let mut scene = unsynced();
+    let mut failed = Vec::new();
+    let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"42P01"), (b'M', b"no such table")];
+    say::error_response(&mut failed, fields).unwrap();
+    assert!(scene.server(&failed).is_empty());
+    assert_eq!(scene.sent(), "sync");
+    let finished = scene.server(&ready(TransactionStatus::Idle));
+    assert!(finished.iter().all(|one| matches!(one.end, End::Failed(_))), "{finished:?}");
+    assert!(matches!(scene.at(0), Step::Send));
+    let prepared = "close-statement(s) parse(s:select 1)";
+    assert_eq!(scene.sent(), format!("{prepared} bind(s/:) execute(:0) sync"));
+}
+
+#[test]
+fn a_query_that_fails_behind_a_pipeline_fails_alone() {
+    let mut scene = unsynced();
+    let mut answer = [PARSED, b"t\0\0\0\x06\0\0n\0\0\0\x04", b"C\0\0\0\x0dSELECT 1\0"].concat();
+    let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"no")];
+    say::error_response(&mut answer, fields).unwrap();
+    answer.extend(ready(TransactionStatus::Idle));
+    let finished = scene.server(&answer);
+    let ends: Vec<_> = finished.iter().map(|one| matches!(one.end, End::Done)).collect();
+    assert_eq!(ends, [true, false]);
+    assert_eq!(scene.sent(), "");
+}
+
 #[test]
 fn captured_rows_are_copied_again() {
     let copy = |data: &[Option<&str>], failed| Wire {

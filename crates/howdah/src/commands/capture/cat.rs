@@ -6,7 +6,9 @@ use std::{
     path::PathBuf,
 };
 
-use howdah_traffic::{Action, Bound, CopyDirection, Event, EventHash, Parameter, Text};
+use howdah_traffic::{
+    Action, Bound, CopyDirection, Event, EventHash, Kind, Named, Parameter, Said, Text, Wire,
+};
 use serde::{Serialize, Serializer};
 
 use super::select::{RedactArgs, SelectArgs, Sifted};
@@ -102,36 +104,102 @@ fn cells(event: &Event) -> [String; 7] {
         printable(&format!("{}@{}", event.user, event.database)),
         ms.unwrap_or_default(),
         state.unwrap_or_else(|| failed.to_owned()),
-        summary(&event.action),
+        summary(event),
     ]
 }
 
-/// SQL and parameters in one line.
-fn summary(action: &Action) -> String {
-    let text = match action {
+/// SQL and values in one line, and the messages around it where they are more than those that run it.
+fn summary(event: &Event) -> String {
+    let text = match &event.action {
         Action::Call { function } => function.to_str_lossy(),
         other => other.sql().map(Text::to_str_lossy).unwrap_or_default(),
     };
     let mut line = shortened(&text, SQL_CHARS);
-    for (number, parameter) in
-        (1..).zip(bound(action).and_then(|b| b.parameters.as_ref()).into_iter().flatten())
-    {
+    let wire = event.wire.as_deref();
+    let shown = |index: usize, text: &Text| match wire {
+        Some(wire) if wire.is_binary(index) => hex(text.as_bytes()),
+        _ => shortened(&text.to_str_lossy(), VALUE_CHARS),
+    };
+    let parameters = bound(&event.action).and_then(|bound| bound.parameters.as_ref());
+    for (index, parameter) in parameters.into_iter().flatten().enumerate() {
+        let number = index + 1;
         let _ = match parameter {
             Parameter::Null => write!(line, "  ${number}=NULL"),
-            Parameter::Value(text) => {
-                write!(line, "  ${number}={}", shortened(&text.to_str_lossy(), VALUE_CHARS))
-            }
-            Parameter::Truncated(text) => {
-                write!(line, "  ${number}={} (cut)", shortened(&text.to_str_lossy(), VALUE_CHARS))
-            }
+            Parameter::Value(text) => write!(line, "  ${number}={}", shown(index, text)),
+            Parameter::Truncated(text) => write!(line, "  ${number}={} (cut)", shown(index, text)),
         };
     }
-    line
+    for (index, argument) in arguments(event).into_iter().flatten().enumerate() {
+        let number = index + 1;
+        let _ = match argument {
+            None => write!(line, "  ${number}=NULL"),
+            Some(text) => write!(line, "  ${number}={}", shown(index, text)),
+        };
+    }
+    let messages = messages(event).filter(|_| says_something(wire));
+    if let Some(messages) = messages {
+        let _ = write!(line, "  [{}]", shortened(&messages.join(", "), MESSAGES_CHARS));
+    }
+    line.trim_start().to_owned()
+}
+
+fn arguments(event: &Event) -> Option<&[Option<Text>]> {
+    event.wire.as_ref()?.arguments.as_deref()
+}
+
+/// The messages for an event and around it, in words.
+fn messages(event: &Event) -> Option<Vec<String>> {
+    let messages = event.wire.as_ref()?.messages.as_ref()?;
+    let own = match event.action.kind() {
+        Kind::Parse => "Parse",
+        Kind::Execute | Kind::Fetch => "Execute",
+        Kind::Call => "FunctionCall",
+        _ => "Query",
+    };
+    let with = |word: &str, name: &[u8]| {
+        format!("{word} {}", String::from_utf8_lossy(name)).trim_end().to_owned()
+    };
+    let named = |word: &str, named: Named<'_>| match named {
+        Named::Statement(name) => with(&format!("{word} statement"), name),
+        Named::Portal(name) => with(&format!("{word} portal"), name),
+    };
+    let said = Said::all(messages.as_bytes()).map(|said| match said {
+        Said::Own => own.to_owned(),
+        Said::Bind(portal) => with("Bind", portal),
+        Said::Describe(what) => named("Describe", what),
+        Said::Close(what) => named("Close", what),
+        Said::Flush => "Flush".to_owned(),
+        Said::Sync => "Sync".to_owned(),
+    });
+    Some(said.collect())
+}
+
+/// Whether there are messages that the kind of the event does not tell of.
+fn says_something(wire: Option<&Wire>) -> bool {
+    let Some(messages) = wire.and_then(|wire| wire.messages.as_ref()) else { return false };
+    let is_told = |said: Said<'_>| matches!(said, Said::Own | Said::Bind(_) | Said::Sync);
+    let syncs = Said::all(messages.as_bytes()).filter(|said| *said == Said::Sync).count();
+    syncs > 1 || !Said::all(messages.as_bytes()).all(is_told)
+}
+
+/// A binary value, as PostgreSQL writes bytea.
+fn hex(bytes: &[u8]) -> String {
+    let mut hex = String::from("\\x");
+    for byte in bytes.iter().take(VALUE_CHARS / 2) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    if bytes.len() > VALUE_CHARS / 2 {
+        hex.push('…');
+    }
+    hex
 }
 
 /// Characters of a text, and of a value, that the table shows.
 const SQL_CHARS: usize = 100;
 const VALUE_CHARS: usize = 30;
+
+/// Characters of the messages that the table shows.
+const MESSAGES_CHARS: usize = 120;
 
 fn shortened(text: &str, chars: usize) -> String {
     let mut words = text.split_whitespace();
@@ -191,7 +259,13 @@ struct Line<'a> {
     rows_max: Option<u32>,
     types: Option<&'a [u32]>,
     formats: Option<&'a [u16]>,
+    result_formats: Option<&'a [u16]>,
+    settings: Option<Vec<(Lossy<'a>, Lossy<'a>)>>,
     copy_bytes: Option<u64>,
+    copy_data: Option<Vec<Option<Lossy<'a>>>>,
+    copy_end: Option<&'static str>,
+    arguments: Option<Vec<Option<Lossy<'a>>>>,
+    messages: Option<Vec<String>>,
 }
 
 struct Lossy<'a>(&'a Text);
@@ -212,6 +286,7 @@ impl<'a> Line<'a> {
         let bound = bound(&event.action);
         let parameters = bound.and_then(|bound| bound.parameters.as_deref());
         let wire = event.wire.as_deref();
+        let copy = wire.and_then(|wire| wire.copy_in.as_ref());
         Self {
             time: event.time,
             session: &event.session,
@@ -247,9 +322,23 @@ impl<'a> Line<'a> {
             rows_max: wire.map(|wire| wire.rows_max),
             types: wire.map(|wire| &*wire.types).filter(|types| !types.is_empty()),
             formats: wire.map(|wire| &*wire.formats).filter(|formats| !formats.is_empty()),
-            copy_bytes: wire.and_then(|wire| Some(wire.copy_in.as_ref()?.bytes)),
+            result_formats: wire
+                .map(|wire| &*wire.result_formats)
+                .filter(|formats| !formats.is_empty()),
+            settings: wire.filter(|wire| !wire.settings.is_empty()).map(|wire| {
+                wire.settings.iter().map(|(name, value)| (Lossy(name), Lossy(value))).collect()
+            }),
+            copy_bytes: copy.map(|copy| copy.bytes),
+            copy_data: copy.map(|copy| copy.data.iter().map(lossy).collect()),
+            copy_end: copy.map(|copy| if copy.failed { "failed" } else { "done" }),
+            arguments: arguments(event).map(|all| all.iter().map(lossy).collect()),
+            messages: messages(event),
         }
     }
+}
+
+fn lossy(text: &Option<Text>) -> Option<Lossy<'_>> {
+    text.as_ref().map(Lossy)
 }
 
 fn value(parameter: &Parameter) -> Option<Lossy<'_>> {
@@ -279,14 +368,65 @@ mod tests {
         assert_eq!(shortened(&"é".repeat(101), 100), format!("{}…", "é".repeat(100)));
     }
 
-    #[test]
-    fn a_table_row_shows_values_and_cuts() {
-        let action = Action::Execute(Bound {
+    fn event(action: Action, wire: Option<Wire>) -> Event {
+        Event {
+            time: howdah_traffic::Timestamp::from_micros(0),
+            session: "s".into(),
+            user: "".into(),
+            database: "".into(),
+            application: "".into(),
+            action,
+            outcome: howdah_traffic::Outcome::default(),
+            source: howdah_traffic::Source::Wire,
+            vxid: None,
+            query_id: None,
+            pipeline: None,
+            wire: wire.map(Box::new),
+        }
+    }
+
+    fn execute(values: Vec<Parameter>) -> Action {
+        Action::Execute(Bound {
             statement: "s".into(),
             portal: "".into(),
             sql: "select $1, $2".into(),
-            parameters: Some(vec![Parameter::Null, Parameter::Truncated("lo".into())]),
-        });
-        assert_eq!(summary(&action), "select $1, $2  $1=NULL  $2=lo (cut)");
+            parameters: Some(values),
+        })
+    }
+
+    #[test]
+    fn a_table_row_shows_values_and_cuts() {
+        let action = execute(vec![Parameter::Null, Parameter::Truncated("lo".into())]);
+        assert_eq!(summary(&event(action, None)), "select $1, $2  $1=NULL  $2=lo (cut)");
+    }
+
+    #[test]
+    fn a_table_row_shows_binary_values_and_arguments_as_such() {
+        let binary = Text::from(&[0_u8, 0, 1, 255][..]);
+        let wire = Wire { formats: vec![1, 0], ..Wire::default() };
+        let values = vec![Parameter::Value(binary.clone()), Parameter::Value("x".into())];
+        let shown = summary(&event(execute(values), Some(wire)));
+        assert_eq!(shown, r"select $1, $2  $1=\x000001ff  $2=x");
+        let arguments = Some(vec![Some(binary), None, Some(Text::from(&[7_u8; 16][..]))]);
+        let wire = Wire { formats: vec![1], arguments, ..Wire::default() };
+        let shown = summary(&event(Action::Call { function: "177".into() }, Some(wire)));
+        assert_eq!(shown, format!(r"177  $1=\x000001ff  $2=NULL  $3=\x{}…", "07".repeat(15)));
+    }
+
+    #[test]
+    fn messages_are_shown_where_the_kind_does_not_tell_them() {
+        let shown = |messages: &[u8]| {
+            let wire = Wire { messages: Some(messages.into()), ..Wire::default() };
+            summary(&event(execute(Vec::new()), Some(wire)))
+        };
+        assert_eq!(shown(b"B\0ES"), "select $1, $2");
+        assert_eq!(
+            shown(b"CSold\0SB\0DP\0EHS"),
+            "select $1, $2  [Close statement old, Sync, Bind, Describe portal, Execute, Flush, Sync]"
+        );
+        assert_eq!(shown(b"SB\0ES"), "select $1, $2  [Sync, Bind, Execute, Sync]");
+        let wire = Wire { messages: Some(b"CSa\x1b\0S"[..].into()), ..Wire::default() };
+        let last = summary(&event(Action::Disconnect, Some(wire)));
+        assert_eq!(last, "[Close statement a\u{fffd}, Sync]");
     }
 }

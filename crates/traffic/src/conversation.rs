@@ -1,0 +1,142 @@
+//! [`conversation`]: what a session's client sent, message by message, from the session's events.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::{Action, Bound, Event, Named, Said, Text};
+
+/// The messages that the client of one session sent, a line each, with what came of those that ran something.
+///
+/// `events` are those of the session, in their order. The lines are for comparing: two sessions with the same
+/// ones sent the same messages with the same values, and heard of as many rows and the same SQLSTATEs. Neither
+/// times nor names of sessions are in them, nor cancels, which reach a server whenever they do. Of what was
+/// learnt from logs there are the executions only, without the messages around them.
+pub fn conversation(events: &[Event]) -> Vec<String> {
+    let mut binds: HashMap<(Option<u32>, &[u8]), VecDeque<&Event>> = HashMap::new();
+    for event in events {
+        if let Action::Bind(bound) | Action::Execute(bound) = &event.action {
+            let key = (event.pipeline, bound.portal.as_bytes());
+            binds.entry(key).or_default().push_back(event);
+        }
+    }
+    let mut lines = Vec::new();
+    for event in events {
+        let Some(messages) = event.wire.as_ref().and_then(|wire| wire.messages.as_ref()) else {
+            lines.extend(event.action.kind().is_execution().then(|| own(event)));
+            continue;
+        };
+        for said in Said::all(messages.as_bytes()) {
+            lines.push(match said {
+                Said::Own => own(event),
+                Said::Bind(portal) => {
+                    let bound = binds.get_mut(&(event.pipeline, portal));
+                    let bound = bound.and_then(VecDeque::pop_front);
+                    bound.map_or_else(|| "bind of no event".to_owned(), bind)
+                }
+                Said::Describe(named) => format!("describe {}", word(named)),
+                Said::Close(named) => format!("close {}", word(named)),
+                Said::Flush => "flush".to_owned(),
+                Said::Sync => "sync".to_owned(),
+            });
+        }
+        if let (Action::Bind(_), Some(code)) = (&event.action, event.outcome.sqlstate) {
+            lines.push(format!("failed {code}"));
+        }
+    }
+    lines
+}
+
+fn word(named: Named<'_>) -> String {
+    match named {
+        Named::Statement(name) => format!("statement {:?}", Text::from(name)),
+        Named::Portal(name) => format!("portal {:?}", Text::from(name)),
+    }
+}
+
+/// The message that an event is of, and what came of it.
+fn own(event: &Event) -> String {
+    let wire = event.wire.as_deref().cloned().unwrap_or_default();
+    let line = match &event.action {
+        Action::Parse { statement, sql } => format!("parse {statement:?} {sql:?} {:?}", wire.types),
+        Action::Execute(bound) | Action::Fetch(bound) => {
+            format!("execute {:?} {}", bound.portal, wire.rows_max)
+        }
+        Action::Call { function } => {
+            format!(
+                "call {function} {:?} {:?} {:?}",
+                wire.formats, wire.arguments, wire.result_formats
+            )
+        }
+        other => format!("query {:?} {:?}", other.sql(), wire.copy_in),
+    };
+    match (event.outcome.sqlstate, wire.rows) {
+        (Some(code), _) => format!("{line} failed {code}"),
+        (None, Some(rows)) => format!("{line} rows {rows}"),
+        (None, None) => line,
+    }
+}
+
+fn bind(event: &Event) -> String {
+    let wire = event.wire.as_deref().cloned().unwrap_or_default();
+    let (Action::Bind(bound) | Action::Execute(bound)) = &event.action else {
+        return String::new();
+    };
+    let Bound { statement, portal, sql, parameters } = bound;
+    format!(
+        "bind {portal:?} {statement:?} {sql:?} {parameters:?} {:?} {:?}",
+        wire.formats, wire.result_formats
+    )
+}
+
+#[test]
+fn messages_and_values_stand_where_they_were_sent() {
+    use std::sync::Arc;
+
+    use crate::{Outcome, Parameter, Source, SqlState, Timestamp, Wire};
+
+    let event = |action, messages: &str, rows, code: &[u8]| Event {
+        time: Timestamp::from_micros(0),
+        session: Arc::from("s"),
+        user: Arc::default(),
+        database: Arc::default(),
+        application: Arc::default(),
+        action,
+        outcome: Outcome { sqlstate: SqlState::new(code), ..Outcome::default() },
+        source: Source::Wire,
+        vxid: None,
+        query_id: None,
+        pipeline: Some(1),
+        wire: Some(Box::new(Wire { rows, messages: Some(messages.into()), ..Wire::default() })),
+    };
+    let bound = |value: &str| Bound {
+        statement: "s".into(),
+        portal: "p".into(),
+        sql: "select $1".into(),
+        parameters: Some(vec![Parameter::Value(value.into())]),
+    };
+    let parse = Action::Parse { statement: "s".into(), sql: "select $1".into() };
+    let events = [
+        event(parse, "P", None, b""),
+        event(Action::Execute(bound("1")), "DSs\0Bp\0EHCPp\0Bp\0", Some(1), b""),
+        event(Action::Execute(bound("2")), "ES", None, b"22012"),
+    ];
+    let values = |value: &str| {
+        format!(
+            r#"bind "p" "s" "select $1" {:?} [] []"#,
+            Some(vec![Parameter::Value(value.into())])
+        )
+    };
+    assert_eq!(
+        conversation(&events),
+        [
+            r#"parse "s" "select $1" []"#,
+            r#"describe statement "s""#,
+            &values("1"),
+            r#"execute "p" 0 rows 1"#,
+            "flush",
+            r#"close portal "p""#,
+            &values("2"),
+            r#"execute "p" 0 failed 22012"#,
+            "sync",
+        ]
+    );
+}
