@@ -3,7 +3,7 @@
 //! A manifest is rewritten after each finished file of rows, so at any moment it describes what is
 //! on disk up to at most the newest file.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use howdah_traffic::{Kind, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -86,10 +86,21 @@ impl CaptureManifest {
 
     /// Takes account of one more event.
     pub(crate) fn count(&mut self, time: Timestamp, kind: Kind) {
-        self.events += 1;
-        *self.kinds.entry(kind).or_default() += 1;
-        self.first = Some(self.first.map_or(time, |first| first.min(time)));
-        self.last = Some(self.last.map_or(time, |last| last.max(time)));
+        self.count_all(time..=time, &[kind]);
+    }
+
+    /// Counts events between two times, both met, by their kinds.
+    pub(crate) fn count_all(&mut self, times: RangeInclusive<Timestamp>, kinds: &[Kind]) {
+        let (from, to) = times.into_inner();
+        self.first = Some(self.first.map_or(from, |first| first.min(from)));
+        self.last = Some(self.last.map_or(to, |last| last.max(to)));
+        self.events += kinds.len() as u64;
+        for kind in Kind::ALL {
+            let count = kinds.iter().filter(|one| *one == kind).count() as u64;
+            if count > 0 {
+                *self.kinds.entry(*kind).or_default() += count;
+            }
+        }
     }
 }
 

@@ -19,20 +19,26 @@ pub(crate) struct Words {
     /// Slots by what they hold, with a hash that nobody can foresee: clients choose the words.
     table: HashTable<Slot>,
     hasher: DefaultHashBuilder,
-    /// The word that was looked for before this one: mostly it is the same.
-    last: Slot,
+    /// The two words that were looked for before this one: mostly it is one of them.
+    recent: [Slot; 2],
 }
 
 impl Words {
     /// The slot of a word, if it is here.
     #[inline]
     pub(crate) fn find(&mut self, word: &[u8]) -> Option<Slot> {
-        if self.last != 0 && self.word(self.last) == word {
-            return Some(self.last);
+        let [last, before] = self.recent;
+        if last != 0 && self.word(last) == word {
+            return Some(last);
+        }
+        if before != 0 && self.word(before) == word {
+            self.recent = [before, last];
+            return Some(before);
         }
         let hash = self.hasher.hash_one(word);
-        self.last = *self.table.find(hash, |slot| self.word(*slot) == word)?;
-        Some(self.last)
+        let slot = *self.table.find(hash, |slot| self.word(*slot) == word)?;
+        self.recent = [slot, last];
+        Some(slot)
     }
 
     /// The slot of a word, which is put here if need be.
@@ -52,7 +58,7 @@ impl Words {
         let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);
         let hash_of = |slot: &Slot| hasher.hash_one(word_of(bytes, ends, *slot));
         self.table.insert_unique(hasher.hash_one(word), slot, hash_of);
-        self.last = slot;
+        self.recent = [slot, self.recent[0]];
         slot
     }
 
@@ -71,7 +77,7 @@ impl Words {
         self.bytes.clear();
         self.ends.clear();
         self.table.clear();
-        self.last = 0;
+        self.recent = [0; 2];
     }
 }
 

@@ -81,7 +81,7 @@ impl Decoder {
     }
 
     /// Takes a piece of a worker's tape, and gives the events whose outcome it tells.
-    pub(crate) fn take(&mut self, number: usize, bytes: &[u8], give: &mut dyn FnMut(Box<Event>)) {
+    pub(crate) fn take(&mut self, number: usize, bytes: &[u8], give: &mut dyn FnMut(&Event)) {
         let mut reader = Reader::new(bytes);
         while let Some(record) = reader.record() {
             if self.record(number, &record, &mut reader, give).is_none() {
@@ -96,7 +96,7 @@ impl Decoder {
         number: usize,
         record: &Record,
         reader: &mut Reader<'_>,
-        give: &mut dyn FnMut(Box<Event>),
+        give: &mut dyn FnMut(&Event),
     ) -> Option<()> {
         if self.workers.len() <= number {
             self.workers.resize_with(number + 1, Worker::default);
@@ -170,7 +170,7 @@ impl Decoder {
     }
 
     /// The tapes have ended: what is under way stays without an outcome.
-    pub(crate) fn end(&mut self, give: &mut dyn FnMut(Box<Event>)) {
+    pub(crate) fn end(&mut self, give: &mut dyn FnMut(&Event)) {
         let mut tally = self.tally;
         for session in self.workers.iter_mut().flat_map(|worker| worker.sessions.values_mut()) {
             let mut desk = Desk {

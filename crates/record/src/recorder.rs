@@ -332,18 +332,24 @@ fn said(error: &WriteError) -> String {
 }
 
 impl Sink {
-    fn take(&mut self, event: Box<Event>) {
+    fn take(&mut self, event: &Event) {
         if self.error.is_some() {
             return;
         }
-        let event = match &mut self.redactor {
-            Some(redactor) => Box::new(redactor.redact(*event)),
-            None => event,
-        };
+        match &mut self.redactor {
+            Some(redactor) => {
+                let event = redactor.redact(event.clone());
+                self.write(&event);
+            }
+            None => self.write(event),
+        }
+    }
+
+    fn write(&mut self, event: &Event) {
         let is_bare = matches!(event.action, Action::Call { .. })
             && event.wire.as_ref().is_none_or(|wire| wire.arguments.is_none());
         self.calls += u64::from(is_bare);
-        let shown = EventRef::with_digest(&event, self.digests.of(&event));
+        let shown = EventRef::with_digest(event, self.digests.of(event));
         match self.writer.write_ref(&shown) {
             Ok(()) => {
                 self.hash.add_ref(&shown);

@@ -54,7 +54,7 @@ impl Reel {
     }
 
     /// Gives the events of what was written.
-    pub fn read(&mut self, give: &mut dyn FnMut(Box<Event>)) {
+    pub fn read(&mut self, give: &mut dyn FnMut(&Event)) {
         if let Some(tape) = &mut self.tape {
             tape.hand_over();
         }
@@ -65,7 +65,7 @@ impl Reel {
     }
 
     /// Gives what is left.
-    pub fn end(&mut self, give: &mut dyn FnMut(Box<Event>)) {
+    pub fn end(&mut self, give: &mut dyn FnMut(&Event)) {
         if let Some(tape) = self.tape.take() {
             tape.end();
         }

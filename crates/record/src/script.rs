@@ -5,6 +5,8 @@ use howdah_traffic::{Event, Text};
 /// Most bytes of messages that are kept while no event comes, or with one.
 const BYTES_MAX: usize = 64 << 10;
 
+const FEW_BYTES: usize = 64;
+
 /// Messages that were sent and that no event has yet.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
@@ -91,6 +93,16 @@ fn append(event: &mut Event, messages: &[u8]) {
             wire.messages = Some(before);
             return;
         }
-        wire.messages = Some([before.as_bytes(), messages].concat().into());
+        let (before, mut few) = (before.as_bytes(), [0; FEW_BYTES]);
+        let all = before.len() + messages.len();
+        // Those of a statement are some seven, which need no memory of their own.
+        wire.messages = Some(match few.get_mut(..all) {
+            Some(few) => {
+                few[..before.len()].copy_from_slice(before);
+                few[before.len()..].copy_from_slice(messages);
+                (&*few).into()
+            }
+            None => [before, messages].concat().into(),
+        });
     }
 }

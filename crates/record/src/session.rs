@@ -53,6 +53,11 @@ impl Prepared {
     }
 }
 
+const SYNC: Tag = Frontend::Sync.tag();
+
+/// Events whose memory a session keeps: those of Parse and Execute.
+const SPARE_MAX: usize = 2;
+
 /// Who a session is.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
@@ -83,7 +88,7 @@ pub(crate) struct Desk<'a> {
     pub(crate) rows: Rows,
     pub(crate) tally: &'a mut Tally,
     pub(crate) texts: &'a mut Texts,
-    pub(crate) give: &'a mut dyn FnMut(Box<Event>),
+    pub(crate) give: &'a mut dyn FnMut(&Event),
     /// When time 0 of the tape was.
     pub(crate) zero: Timestamp,
 }
@@ -113,6 +118,9 @@ pub(crate) struct Session {
     script: Script,
     /// The last event of the pipeline that is being sent, of which all is known but what may be sent behind it.
     held: Option<Box<Event>>,
+    /// Events that were given, for the memory of the next.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare: Vec<Box<Event>>,
     /// What is sent is not looked at, up to a Sync.
     is_skipping: bool,
     /// The server waits for rows.
@@ -185,6 +193,7 @@ impl Session {
             has_begun_pipeline: false,
             script: Script::default(),
             held: None,
+            spare: Vec::new(),
             is_skipping: false,
             is_copying: false,
             copy: None,
@@ -209,18 +218,19 @@ impl Session {
         let source = if is_new { Source::Wire } else { Source::Inferred };
         let wire = Wire { settings, ..Wire::default() };
         let event = self.event(Action::Connect, source, wire, desk.at(now));
-        (desk.give)(event);
+        (desk.give)(&event);
     }
 
     /// It is recorded again, after a gap.
     pub(crate) fn resume(&mut self, beginning: Beginning, now: u64, desk: &mut Desk<'_>) {
         self.cut(desk);
         let Beginning { settings, statements } = beginning;
-        for (name, value) in settings.iter().filter(|setting| !self.settings.contains(setting)) {
+        let old = std::mem::take(&mut self.settings);
+        for (name, value) in settings.iter().filter(|setting| !old.contains(setting)) {
             let sql = [&b"SET "[..], name.as_bytes(), b" = ", &quoted(value.as_bytes())].concat();
             let action = Action::Simple { sql: sql_text(&sql) };
             let event = self.event(action, Source::Inferred, Wire::default(), desk.at(now));
-            (desk.give)(event);
+            (desk.give)(&event);
         }
         (self.settings, self.statements) = (settings, statements);
         self.pipeline += 1;
@@ -233,7 +243,7 @@ impl Session {
         for asked in self.asked.drain(..) {
             desk.tally.cut_short += u64::from(asked.event.is_some());
             if let Some(event) = asked.event {
-                (desk.give)(event);
+                (desk.give)(&event);
             }
         }
         self.stream = Stream::default();
@@ -279,7 +289,7 @@ impl Session {
     /// Its statement is to be cancelled.
     pub(crate) fn cancelled(&mut self, now: u64, desk: &mut Desk<'_>) {
         let event = self.event(Action::Cancel, Source::Wire, Wire::default(), desk.at(now));
-        (desk.give)(event);
+        (desk.give)(&event);
     }
 
     /// It is gone.
@@ -287,15 +297,24 @@ impl Session {
         self.let_go(desk);
         for asked in std::mem::take(&mut self.asked) {
             if let Some(event) = asked.event {
-                (desk.give)(event);
+                (desk.give)(&event);
             }
         }
         let wire = Wire { messages: self.script.take_rest(), ..Wire::default() };
         let event = self.event(Action::Disconnect, Source::Wire, wire, desk.at(now));
-        (desk.give)(event);
+        (desk.give)(&event);
     }
 
-    fn event(&self, action: Action, source: Source, wire: Wire, time: Timestamp) -> Box<Event> {
+    fn event(&mut self, action: Action, source: Source, wire: Wire, time: Timestamp) -> Box<Event> {
+        if let Some(mut event) = self.spare.pop() {
+            (event.time, event.action, event.source) = (time, action, source);
+            (event.outcome, event.pipeline) = (Outcome::default(), None);
+            match &mut event.wire {
+                Some(place) => **place = wire,
+                none => *none = Some(Box::new(wire)),
+            }
+            return event;
+        }
         let Names { session, user, database, application } = self.names.clone();
         Box::new(Event {
             time,
@@ -313,12 +332,25 @@ impl Session {
         })
     }
 
+    /// An event is told.
+    fn out(&mut self, event: Box<Event>, desk: &mut Desk<'_>) {
+        (desk.give)(&event);
+        // Whose it is stays the same.
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(event);
+        }
+    }
+
     /// A message of the client's.
     fn sent(&mut self, heard: Heard<'_>, now: u64, desk: &mut Desk<'_>) {
         let (tag, body) = match heard {
             Heard::Message { tag, body } => (tag, body),
             Heard::Bare { tag, body_bytes } => return self.sent_bare(tag, body_bytes, now, desk),
         };
+        // Every other message is one, and has nothing to be read.
+        if tag == SYNC && body.is_empty() && !self.is_copying {
+            return self.sync(now, desk);
+        }
         let Ok(message) = Message::parse(Frame { tag, body }) else {
             return self.note(Err(Malformed), desk);
         };
@@ -444,14 +476,14 @@ impl Session {
     /// Nothing more belongs to the event that was held.
     fn let_go(&mut self, desk: &mut Desk<'_>) {
         if let Some(event) = self.held.take() {
-            (desk.give)(event);
+            self.out(event, desk);
         }
     }
 
     /// All is known of an event but what may be sent behind it in its pipeline.
     fn give(&mut self, event: Box<Event>, desk: &mut Desk<'_>) {
         if event.pipeline != Some(self.pipeline) {
-            return (desk.give)(event);
+            return self.out(event, desk);
         }
         self.let_go(desk);
         self.held = Some(event);
@@ -672,7 +704,7 @@ impl Session {
 
     /// A Bind has an event of its own only if nothing executes its portal.
     fn bind_event(
-        &self,
+        &mut self,
         portal: &Text,
         messages: Option<Text>,
         time: Timestamp,
@@ -680,8 +712,9 @@ impl Session {
         let portal = self.portals.get(portal)?;
         let action = Action::Bind(portal.bound.clone());
         let wire = portal.wire(0, messages.or_else(|| Some(Text::default())));
+        let pipeline = portal.pipeline;
         let mut event = self.event(action, Source::Wire, wire, time);
-        event.pipeline = Some(portal.pipeline);
+        event.pipeline = Some(pipeline);
         Some(event)
     }
 

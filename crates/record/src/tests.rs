@@ -100,7 +100,7 @@ impl Scene {
         }
         let Self { decoder, events, pieces, .. } = self;
         for piece in pieces.try_iter() {
-            decoder.take(0, &piece.bytes, &mut |event| events.push(*event));
+            decoder.take(0, &piece.bytes, &mut |event| events.push(event.clone()));
             piece.lane.give_back(piece.bytes);
         }
         let words = |event: Event| {
@@ -332,7 +332,7 @@ fn rows_that_come_before_they_are_asked_for_are_kept_too() {
     for piece in scene.pieces.try_iter() {
         scene
             .decoder
-            .take(0, &piece.bytes, &mut |event| copies.extend(event.wire.unwrap().copy_in));
+            .take(0, &piece.bytes, &mut |event| copies.extend(event.wire.clone().unwrap().copy_in));
     }
     let found: Vec<_> =
         copies.iter().map(|copy| (copy.bytes, copy.data.first().cloned().flatten())).collect();

@@ -194,14 +194,25 @@ impl EventHash {
             }
         };
         let text = |bytes: &[u8]| xxh3_64(bytes);
-        numbers(Field::Types, &mut wire.types.iter().map(|oid| u64::from(*oid)));
-        numbers(Field::Formats, &mut wire.formats.iter().map(|code| u64::from(*code)));
-        numbers(Field::ResultFormats, &mut wire.result_formats.iter().map(|code| u64::from(*code)));
-        let settings = wire.settings.iter().flat_map(|(name, value)| [name, value]);
-        numbers(Field::Settings, &mut settings.map(|one| text(one.as_bytes())));
-        let copies = wire.copy_in.iter().flat_map(|copy| &copy.data);
         let word = |data: &Option<Text>| data.as_ref().map_or(0, |data| text(data.as_bytes()));
-        numbers(Field::CopyData, &mut copies.map(word));
+        // Most events have none of them, which is soon seen here.
+        if !wire.types.is_empty() {
+            numbers(Field::Types, &mut wire.types.iter().map(|oid| u64::from(*oid)));
+        }
+        if !wire.formats.is_empty() {
+            numbers(Field::Formats, &mut wire.formats.iter().map(|code| u64::from(*code)));
+        }
+        if !wire.result_formats.is_empty() {
+            let mut codes = wire.result_formats.iter().map(|code| u64::from(*code));
+            numbers(Field::ResultFormats, &mut codes);
+        }
+        if !wire.settings.is_empty() {
+            let settings = wire.settings.iter().flat_map(|(name, value)| [name, value]);
+            numbers(Field::Settings, &mut settings.map(|one| text(one.as_bytes())));
+        }
+        if let Some(copy) = &wire.copy_in {
+            numbers(Field::CopyData, &mut copy.data.iter().map(word));
+        }
         if let Some(arguments) = &wire.arguments {
             numbers(Field::Arguments, &mut arguments.iter().map(word));
             if arguments.is_empty() {

@@ -177,7 +177,7 @@ impl Scene {
     fn read(&mut self, may_be_open: bool) {
         let before = self.reel.tally();
         let mut events = Vec::new();
-        self.reel.read(&mut |event| events.push(*event));
+        self.reel.read(&mut |event| events.push(event.clone()));
         let open = events.iter().filter(|event| is_open(event)).count() as u64;
         let counted = self.reel.tally().cut_short - before.cut_short;
         assert!(may_be_open || open == 0, "{events:?}");
@@ -218,7 +218,7 @@ impl Scene {
     fn end(mut self) -> Shape {
         let mut events = Vec::new();
         let tally = self.reel.tally();
-        self.reel.end(&mut |event| events.push(*event));
+        self.reel.end(&mut |event| events.push(event.clone()));
         events.iter().for_each(|event| self.see(event));
         let counts = [tally.gaps, tally.cut_short, tally.skipped_by_server, tally.malformed];
         Shape::each(&self.shapes).and(counts.map(|count| count.min(3)))

@@ -229,8 +229,9 @@ impl Rows {
         Timestamp::from_micros(self.times[row as usize])
     }
 
-    pub(super) fn kind(&self, row: u32) -> Kind {
-        self.kinds[row as usize]
+    /// The kind of each row.
+    pub(super) fn kinds(&self) -> &[Kind] {
+        &self.kinds
     }
 
     pub(super) fn text_bytes(&self, row: u32) -> usize {

@@ -223,10 +223,11 @@ impl CaptureWriter {
         self.table.write_columns(&self.folder, &self.rows, groups, self.manifest.files)?;
         self.table.end_file();
 
-        for row in &sorted {
-            self.manifest.count(self.rows.time(*row), self.rows.kind(*row));
+        let time = |row: Option<&u32>| row.map(|row| self.rows.time(*row));
+        if let (Some(first), Some(last)) = (time(sorted.first()), time(sorted.last())) {
+            self.manifest.count_all(first..=last, self.rows.kinds());
+            self.reached = self.reached.max(Some(last));
         }
-        self.reached = self.reached.max(sorted.last().map(|row| self.rows.time(*row)));
         self.manifest.files = self.table.files();
         self.rows.clear();
         self.fill.clear();

@@ -46,6 +46,7 @@ pub(crate) type Append<'a> =
 /// The levels of a column, one for each value and each null, and what they are to be at most.
 struct Levels {
     repetition: Vec<u8>,
+    /// None if there is a value everywhere.
     definition: Vec<u8>,
     repetition_max: u32,
     definition_max: u32,
@@ -91,17 +92,20 @@ impl<'a> GroupWriter<'a> {
     /// A column of numbers or times.
     pub(crate) fn numbers(
         &mut self,
-        values: impl Iterator<Item = Option<i64>>,
+        values: impl Iterator<Item = Option<i64>> + Clone,
     ) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
         let mut levels = Levels::of(leaf, self.rows);
         let mut numbers = Vec::with_capacity(self.rows);
-        for value in values {
-            levels.definition.push(value.is_some().into());
-            numbers.extend(value);
+        // Most columns that hold anything hold something in every row.
+        numbers.extend(values.clone().map_while(|value| value));
+        if numbers.len() < self.rows {
+            numbers.clear();
+            levels.definition.extend(values.clone().map(|value| u8::from(value.is_some())));
+            numbers.extend(values.flatten());
         }
         let mut body = Vec::with_capacity(self.rows * 2);
-        levels.put(&mut body, Cut::START, levels.end(numbers.len()), numbers.len());
+        levels.put(&mut body, Cut::START, levels.end(numbers.len()));
         delta::put(&mut body, &numbers);
         let mut pages = Pages::new(self.packer, leaf.clone());
         pages.data(&body, self.rows, Encoding::DELTA_BINARY_PACKED)?;
@@ -121,14 +125,12 @@ impl<'a> GroupWriter<'a> {
     ) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
         let mut levels = Levels::of(leaf, self.rows);
-        let mut present = Vec::with_capacity(self.rows);
-        for slot in slots {
-            levels.definition.push((slot != 0).into());
-            if slot != 0 {
-                present.push(slot);
-            }
+        let mut slots: Vec<Slot> = slots.collect();
+        if slots.contains(&0) {
+            levels.definition.extend(slots.iter().map(|slot| u8::from(*slot != 0)));
+            slots.retain(|slot| *slot != 0);
         }
-        self.put_words(column, leaf, words, &levels, present)
+        self.put_words(column, leaf, words, &levels, slots)
     }
 
     /// A column of lists of words.
@@ -173,7 +175,7 @@ impl<'a> GroupWriter<'a> {
         let mut from = Cut::START;
         for to in levels.cuts(numbers.len() / BYTES, |_| BYTES) {
             let mut body = Vec::new();
-            levels.put(&mut body, from, to, numbers.len() / BYTES);
+            levels.put(&mut body, from, to);
             body.extend_from_slice(&numbers[from.values * BYTES..to.values * BYTES]);
             pages.data(&body, to.levels - from.levels, Encoding::PLAIN)?;
             from = to;
@@ -197,11 +199,15 @@ impl<'a> GroupWriter<'a> {
             indices.resize(words.len() + 1, 0);
         }
         // What stands in the dictionary, in the order of first use, and where each of the words is there.
+        let mut last = 0;
         for slot in &slots {
-            if let Some(index @ 0) = indices.get_mut(*slot as usize) {
+            if *slot != last
+                && let Some(index @ 0) = indices.get_mut(*slot as usize)
+            {
                 distinct.push(*slot);
                 *index = distinct.len() as u32;
             }
+            last = *slot;
         }
         let bytes_of = |slot: Slot| size_of::<u32>() + words.word(slot).len();
         let dictionary_bytes: usize = distinct.iter().map(|slot| bytes_of(*slot)).sum();
@@ -224,7 +230,7 @@ impl<'a> GroupWriter<'a> {
                 true => (bound(all().min()), bound(all().max())),
                 false => (None, None),
             };
-            let nulls = Some((levels.definition.len() - slots.len()) as u64);
+            let nulls = Some((self.rows - slots.len()) as u64);
             Statistics::byte_array(min, max, None, nulls, false)
         });
         let distinct = std::mem::take(distinct);
@@ -242,7 +248,7 @@ impl<'a> GroupWriter<'a> {
         let mut from = Cut::START;
         for to in cuts {
             let mut body = Vec::new();
-            levels.put(&mut body, from, to, slots.len());
+            levels.put(&mut body, from, to);
             let values = &slots[from.values..to.values];
             let encoding = if has_dictionary {
                 body.push(width as u8);
@@ -279,7 +285,7 @@ impl Levels {
         let (repetition_max, definition_max) = (leaf.max_rep_level(), leaf.max_def_level());
         Self {
             repetition: Vec::with_capacity(if repetition_max > 0 { rows } else { 0 }),
-            definition: Vec::with_capacity(rows),
+            definition: Vec::new(),
             repetition_max: repetition_max as u32,
             definition_max: definition_max as u32,
         }
@@ -293,12 +299,14 @@ impl Levels {
             Some(_) => {}
         }
         self.repetition.push(0);
-        let others = entries.unwrap_or(0).saturating_sub(1);
-        self.repetition.resize(self.repetition.len() + others, 1);
+        for _ in 1..entries.unwrap_or(0) {
+            self.repetition.push(1);
+        }
     }
 
+    /// The end of a column with so many values.
     fn end(&self, values: usize) -> Cut {
-        Cut { levels: self.definition.len(), values }
+        Cut { levels: self.definition.len().max(values), values }
     }
 
     /// Where pages end: before a row, and after values of so many bytes.
@@ -315,7 +323,8 @@ impl Levels {
                 cuts.push(at);
                 bytes = 0;
             }
-            if self.is_value(at.levels) {
+            let definition = self.definition.get(at.levels);
+            if definition.is_none_or(|level| u32::from(*level) == self.definition_max) {
                 bytes += bytes_of(at.values);
                 at.values += 1;
             }
@@ -325,22 +334,15 @@ impl Levels {
         cuts
     }
 
-    /// A column that is never null has no levels: those counted here are values.
-    fn is_value(&self, level: usize) -> bool {
-        let definition = self.definition.get(level).copied().map_or(0, u32::from);
-        self.definition_max == 0 || definition == self.definition_max
-    }
-
-    /// Appends those of a page. The column has so many values.
-    fn put(&self, out: &mut Vec<u8>, from: Cut, to: Cut, values: usize) {
+    /// Appends those of a page.
+    fn put(&self, out: &mut Vec<u8>, from: Cut, to: Cut) {
         if self.repetition_max > 0 {
             let levels = &self.repetition[from.levels..to.levels];
             put_levels(out, |out| hybrid::put(out, levels, width_of(self.repetition_max)));
         }
-        if values == self.definition.len() {
-            let count = to.levels - from.levels;
-            put_level_run(out, self.definition_max, self.definition_max, count);
-        } else if self.definition_max > 0 {
+        if self.definition.is_empty() {
+            put_level_run(out, self.definition_max, self.definition_max, to.levels - from.levels);
+        } else {
             let levels = &self.definition[from.levels..to.levels];
             put_levels(out, |out| hybrid::put(out, levels, width_of(self.definition_max)));
         }
