@@ -120,6 +120,64 @@ fn duckdb_reads_a_capture() {
 }
 
 #[test]
+fn duckdb_reads_many_pages() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut writer = CaptureWriter::create(scratch.path(), CaptureSettings::default()).unwrap();
+    for number in 0..20_000_usize {
+        let text = |index| format!("{number}.{index} {}", "x".repeat(number % 300));
+        let values = (0..number % 5).map(|index| match index {
+            0 => Parameter::Null,
+            1 => Parameter::Value("the same".into()),
+            _ => Parameter::Value(text(index).into()),
+        });
+        let bound = Bound {
+            statement: text(0).into(),
+            portal: format!("{}", number % 3).into(),
+            sql: "select 1".into(),
+            parameters: (!number.is_multiple_of(7)).then(|| values.collect()),
+        };
+        let mut event = event(i64::try_from(number).unwrap(), Action::Execute(bound));
+        event.outcome.duration_us = (!number.is_multiple_of(4)).then_some(number as u64);
+        writer.write(event).unwrap();
+    }
+    writer.finish(Value::Null).unwrap();
+    let sql = "select count(*), sum(sequence)::bigint, sum(duration_us)::bigint, count(duration_us), \
+               count(distinct statement), sum(length(statement))::bigint, \
+               count(distinct portal), count(*) filter (sql = 'select 1'), \
+               sum(len(parameters))::bigint, count(parameters), \
+               sum(length(array_to_string(parameters, '')))::bigint, count(sqlstate), count(types) \
+               from '{dir}/events-*.parquet'";
+    let numbers = || 0..20_000_usize;
+    let timed = || numbers().filter(|number| !number.is_multiple_of(4));
+    let bound = || numbers().filter(|number| !number.is_multiple_of(7));
+    let length = |number: usize, index: usize| format!("{number}.{index} ").len() + number % 300;
+    let texts: usize = bound()
+        .flat_map(|number| (0..number % 5).map(move |index| (number, index)))
+        .map(|(number, index)| match index {
+            0 => 0,
+            1 => "the same".len(),
+            _ => length(number, index),
+        })
+        .sum();
+    let expected = json!([[
+        20_000,
+        numbers().sum::<usize>(),
+        timed().sum::<usize>(),
+        timed().count(),
+        20_000,
+        numbers().map(|number| length(number, 0)).sum::<usize>(),
+        3,
+        20_000,
+        bound().map(|number| number % 5).sum::<usize>(),
+        bound().count(),
+        texts,
+        0,
+        0,
+    ]]);
+    assert_eq!(query(scratch.path(), sql), expected);
+}
+
+#[test]
 fn duckdb_joins_the_tables_of_a_run() {
     let scratch = tempfile::tempdir().unwrap();
     let settings = RunSettings {

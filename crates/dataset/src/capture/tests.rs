@@ -4,7 +4,7 @@ mod support;
 
 use std::{fs, io, path::Path};
 
-use howdah_traffic::{Event, EventHash, Kind, Timestamp};
+use howdah_traffic::{Action, Bound, Event, EventHash, Kind, Parameter, Timestamp, Wire};
 use proptest::prelude::*;
 use support::{any_event, connect, events_of, simple_at, write_all};
 
@@ -52,6 +52,38 @@ proptest! {
         let capture = Capture::open(scratch.path()).unwrap();
         prop_assert_eq!(events_of(capture.events_between(from, to)), expected);
     }
+}
+
+/// Texts that fill pages and outgrow a dictionary, beside those that repeat.
+#[test]
+fn pages_and_dictionaries_end_where_they_are_full() {
+    let scratch = tempfile::tempdir().unwrap();
+    let value = |number: usize, index: usize| match (number + index) % 7 {
+        0 => Parameter::Null,
+        1 => Parameter::Value("the same".into()),
+        2 => Parameter::Truncated("".into()),
+        3 => Parameter::Value(vec![0xFF; number % 300].into()),
+        _ => Parameter::Value(format!("{number}.{index} {}", "x".repeat(number % 500)).into()),
+    };
+    let event = |number: usize| {
+        let values = (0..number % 9).map(|index| value(number, index)).collect();
+        let bound = Bound {
+            // Half of them repeat.
+            statement: format!("{} {}", number / 2, "y".repeat(900)).into(),
+            portal: if number < 4000 { "".into() } else { "p".into() },
+            sql: format!("select {}", number % 50).into(),
+            parameters: (!number.is_multiple_of(11)).then_some(values),
+        };
+        let mut event = simple_at(i64::try_from(number).unwrap());
+        event.action = Action::Execute(bound);
+        event.outcome.duration_us = (!number.is_multiple_of(3)).then_some(number as u64);
+        event.wire = Some(Box::new(Wire { types: vec![23; number % 40], ..Wire::default() }));
+        event
+    };
+    let events: Vec<Event> = (0..6000).map(event).collect();
+    write_all(scratch.path(), Limits::default(), &events);
+    let capture = Capture::open(scratch.path()).unwrap();
+    assert!(events_of(capture.events()) == events);
 }
 
 #[test]
@@ -315,7 +347,7 @@ fn an_event_too_large_is_refused_and_the_next_is_taken() {
     let mut writer = CaptureWriter::create(scratch.path(), CaptureSettings::default()).unwrap();
     let mut large = simple_at(1);
     let sql = vec![b'x'; crate::ROW_BYTES_MAX + 1];
-    large.action = howdah_traffic::Action::Simple { sql: sql.into() };
+    large.action = Action::Simple { sql: sql.into() };
     let refused = writer.write(large).unwrap_err();
     assert!(matches!(refused, WriteError::RowTooLarge { .. }), "{refused}");
     writer.write(simple_at(2)).unwrap();
@@ -370,7 +402,7 @@ fn fill_the_disk() {
     for time in 8..16 {
         let sql: String = (0..50_000).map(|_| incompressible()).collect();
         let mut event = simple_at(time);
-        event.action = howdah_traffic::Action::Simple { sql: sql.into() };
+        event.action = Action::Simple { sql: sql.into() };
         writer.write(event).unwrap();
     }
     for _ in 0..2 {

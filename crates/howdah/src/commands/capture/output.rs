@@ -109,10 +109,9 @@ impl Output {
 
     /// Takes an event that is lent, and keeps what it must of it.
     pub(super) fn take(&mut self, event: &EventRef<'_>) -> Result<(), WriteError> {
-        let Self { interner, .. } = self;
-        let mut own = || event.to_event(&mut |text| interner.text(text));
         if !self.sieve.is_open() || self.redactor.is_some() {
-            let event = own();
+            let Self { interner, .. } = self;
+            let event = event.to_event(&mut |text| interner.text(text));
             return self.push(event);
         }
         if !CaptureWriter::takes(event) {
@@ -122,7 +121,7 @@ impl Output {
         let writer = self.sink.writer()?;
         self.tally.count(event);
         match writer {
-            Some(writer) => writer.write(own()),
+            Some(writer) => writer.write_ref(event),
             None => Ok(()),
         }
     }
@@ -143,7 +142,7 @@ impl Output {
             let writer = self.sink.writer()?;
             self.tally.count(&seen);
             if let Some(writer) = writer {
-                writer.write(event)?;
+                writer.write_ref(&seen)?;
             }
         }
         Ok(())

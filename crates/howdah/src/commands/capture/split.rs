@@ -9,7 +9,7 @@ use std::{
 
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter};
 use howdah_sift::{Share, Slices};
-use howdah_traffic::{Event, EventHash};
+use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
 
 use super::{
@@ -101,9 +101,9 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             parts.finish(ctx)?;
         }
         for event in repeated {
-            parts.write(&name, event)?;
+            parts.write(&name, &event)?;
         }
-        parts.write(&name, event)?;
+        parts.write(&name, &event)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -210,7 +210,7 @@ impl<'a> Parts<'a> {
         self.args.output.join(name)
     }
 
-    fn write(&mut self, name: &str, event: Event) -> anyhow::Result<()> {
+    fn write(&mut self, name: &str, event: &Event) -> anyhow::Result<()> {
         let dir = self.dir(name);
         if !self.open.contains_key(name) {
             let created = CaptureWriter::create(&dir, self.settings.clone());
@@ -222,8 +222,9 @@ impl<'a> Parts<'a> {
             self.open.insert(name.to_owned(), (writer, EventHash::default()));
         }
         if let Some((writer, hash)) = self.open.get_mut(name) {
-            hash.add(&event);
-            written(&dir, writer.write(event))?;
+            let seen = EventRef::of(event);
+            hash.add_ref(&seen);
+            written(&dir, writer.write_ref(&seen))?;
             self.events += 1;
         }
         Ok(())
