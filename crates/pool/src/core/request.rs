@@ -165,7 +165,9 @@ impl Upstream<'_> {
             Way::Spread(_) => Err(SPREAD),
             Way::Server | Way::Own | Way::Begun(_) => return None,
         };
-        let Rewriter { server, to_server, .. } = &mut self.rewriter;
+        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        client.statements.drop_unnamed();
+        server.statements.unnamed_is_ours = false; // The server still has what this string ended.
         self.to_client.make(|buf| match &answer {
             Ok(answer) => write_answer(buf, answer),
             Err(refusal) => write_refusal(buf, refusal),

@@ -373,6 +373,10 @@ impl Alone<'_> {
     fn query(&mut self, message: Message<'_>) -> Rewritten {
         let Some(roads) = &mut self.roads else { return Rewritten::Stop(Stop::NeedsServer) };
         let way = roads.query(self.client, message);
+        if matches!(way, Way::Answered(_) | Way::Refused(_) | Way::Begun(_)) {
+            // As at a server, whatever the string says.
+            self.client.statements.drop_unnamed();
+        }
         match way {
             Way::Server => return Rewritten::Stop(Stop::NeedsServer),
             Way::Unknown => return Rewritten::Stop(Stop::Starved),
