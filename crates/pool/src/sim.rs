@@ -4,10 +4,13 @@
 //! Every client has a second, private server that hears the same: what that one answers, the client
 //! must be answered through the pooler, byte for byte (but for reports of settings and notices), or
 //! its connection must be closed. Servers notice whose statements they run and what they still hold
-//! of others. In some worlds what clients send is played on a mirror, too, which may fail by itself, or hang for
-//! good. So a run fails if anybody sees another's rows, if anybody is sent away where nothing but a mirror fails,
-//! or waits for one, if a request is answered twice or never, if a server is used dirty, if a cancel hits
-//! another's statement, if there are too many servers, or if more is kept for a mirror than may be.
+//! of others; and of several shards, whether it is theirs that a statement is meant for. In some worlds
+//! what clients send is played on a mirror, too, which may fail by itself, or hang for good.
+//!
+//! So a run fails if anybody sees another's rows, if a request is answered twice or never, if a server
+//! is used dirty or for another shard, if a cancel hits another's statement, if anybody waits for a
+//! mirror or is sent away where nothing but a mirror fails, if there are too many servers, or if more is
+//! kept for a mirror than may be.
 //!
 //! `make simulate` runs 100,000 worlds, `HOWDAH_POOL_SEEDS=500 cargo test -p howdah-pool sim` runs 500,
 //! and `HOWDAH_POOL_SEED=17` one, with the whole dialogue in its output.

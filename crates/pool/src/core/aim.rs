@@ -121,6 +121,7 @@ impl Core {
     #[inline]
     pub(super) fn choose(&mut self, home: PoolId, role: ServerRole, shard: Option<u32>) -> PoolId {
         let role = if self.makes(Mutant::WriteAstray) { ServerRole::Any } else { role };
+        let shard = if self.makes(Mutant::OtherShard) { None } else { shard };
         let pool = self.pools[home.index()].as_mut();
         if let Some(balance) = pool.and_then(|pool| pool.balance.as_mut())
             && let Some(pool) = balance.choose_plainly(role, shard)

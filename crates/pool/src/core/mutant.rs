@@ -17,6 +17,8 @@ pub(crate) enum Mutant {
     WriteAstray,
     /// A server of a primary that was replaced is used as before.
     Unfenced,
+    /// What is meant for one shard goes to any.
+    OtherShard,
     /// What a mirror answers is told to the client.
     MirrorAnswers,
     /// A client that rests has to go when its mirror fails.
@@ -27,7 +29,7 @@ pub(crate) enum Mutant {
 
 #[cfg(test)]
 impl Mutant {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -35,6 +37,7 @@ impl Mutant {
         Self::LimitBreach,
         Self::WriteAstray,
         Self::Unfenced,
+        Self::OtherShard,
         Self::MirrorAnswers,
         Self::MirrorFails,
         Self::MirrorHoldsUp,

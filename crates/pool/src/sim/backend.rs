@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use howdah_wire::{
     Format, Frame,
     backend::{
-        Severity, TransactionStatus,
+        Field, Severity, TransactionStatus,
         encode::{self, Bare, CopyStart},
     },
     frontend::{Message, Target},
@@ -43,6 +43,10 @@ pub(super) struct Backend {
     pub(super) owner: Option<u32>,
     /// The same, of what was fed last.
     pub(super) ran: Option<u32>,
+    /// Of several shards, which this is.
+    pub(super) shard: Option<u32>,
+    /// Of one that answers the pooler's commands, too: which shard its client is at.
+    pub(super) client_at: Option<u32>,
     /// A statement that takes its time: what it says in the end.
     pub(super) sleeping: Option<String>,
     /// What must not have happened.
@@ -269,11 +273,17 @@ impl Backend {
         let (verb, rest) = sql.split_once(' ').unwrap_or((sql, ""));
         let token = rest.rsplit(' ').next().unwrap_or("").to_owned();
         let upper = verb.to_ascii_uppercase();
-        if self.failed && !matches!(upper.as_str(), "ROLLBACK" | "COMMIT") {
+        let ends = matches!(upper.as_str(), "ROLLBACK" | "COMMIT");
+        // The pooler answers for itself, whatever has failed.
+        let asks = sql == "SHOW SHARD" && self.client_at.is_some();
+        if self.failed && !ends && !asks {
             return self.fail_as(extended, "25P02", "current transaction is aborted");
         }
         match upper.as_str() {
             "BEGIN" => {
+                if token.is_empty() && !self.in_block {
+                    self.owner = None; // It does not say whose it is.
+                }
                 self.in_block = true;
                 self.complete("BEGIN");
             }
@@ -295,6 +305,25 @@ impl Backend {
             }
             "FAIL" => self.fail_as(extended, "22012", &format!("division by zero {token}!")),
             "SLEEP" => self.sleeping = Some(token),
+            "SET" if rest.starts_with("SHARD") => self.command(match rest.starts_with("SHARD ") {
+                true => "SET SHARD",
+                false => "SET SHARDING KEY",
+            }),
+            "SHOW" if rest == "SHARD" => {
+                let shard = self.client_at.map(|shard| shard.to_string()).unwrap_or_default();
+                let field = Field {
+                    name: b"shard",
+                    table: 0,
+                    column: 0,
+                    type_oid: 25,
+                    type_bytes: -1,
+                    type_modifier: -1,
+                    format: Format::Text,
+                };
+                encode::row_description(&mut self.output, [field]).unwrap();
+                self.row(&shard);
+                self.command("SELECT 1");
+            }
             "SET" if sql.starts_with("SET SESSION AUTHORIZATION") => self.complete("SET"),
             "SET" => {
                 let mut words = rest.split(' ');
@@ -451,9 +480,12 @@ impl Backend {
         let Some(token) = sql.rsplit(' ').next().filter(|token| token.starts_with('c')) else {
             return;
         };
-        let Some(Ok(owner)) = token[1..].split_once('.').map(|(owner, _)| owner.parse()) else {
-            return;
-        };
+        let mut parts = token[1..].split('.');
+        let Some(Ok(owner)) = parts.next().map(str::parse) else { return };
+        let meant = parts.nth(1).and_then(|shard| shard.parse::<u32>().ok());
+        if self.shard.is_some() && meant != self.shard {
+            self.violations.push(format!("{sql} runs on shard {:?}", self.shard));
+        }
         let foreign = self.owner.is_some_and(|before| before != owner);
         if foreign && (self.in_block || self.failed) {
             self.violations.push(format!("{sql} runs in a transaction of {:?}", self.owner));
@@ -463,6 +495,14 @@ impl Backend {
         }
         self.owner = Some(owner);
         self.ran = Some(owner);
+    }
+
+    /// One of the pooler's commands, which no server is to see.
+    fn command(&mut self, tag: &str) {
+        if self.client_at.is_none() {
+            self.violations.push(format!("a server is told {tag}"));
+        }
+        self.complete(tag);
     }
 
     fn leave(&mut self, what: &'static str) {

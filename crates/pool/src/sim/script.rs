@@ -8,7 +8,7 @@ use howdah_wire::{
     frontend::{Target, encode},
 };
 
-use super::{backend::Backend, random::Random};
+use super::{backend::Backend, random::Random, world::shards::shard_of};
 use crate::ServerRole;
 
 /// A client, its script and its expectations.
@@ -17,6 +17,8 @@ pub(super) struct SimClient {
     pub(super) zone: String,
     /// Which servers would do, of a database with several.
     pub(super) role: ServerRole,
+    /// How many shards its database has, if it has any.
+    pub(super) shards: u32,
     shadow: Backend,
     /// What it was promised, in order.
     promised: VecDeque<Promise>,
@@ -53,6 +55,7 @@ impl SimClient {
             number,
             zone: settings[0].1.to_owned(),
             role: ServerRole::Any,
+            shards: 0,
             shadow: Backend::new(settings),
             promised: VecDeque::new(),
             received: Vec::new(),
@@ -139,7 +142,13 @@ impl SimClient {
 
     fn token(&mut self) -> String {
         self.tokens += 1;
-        format!("c{}.{}", self.number, self.tokens)
+        self.last_token()
+    }
+
+    /// Client, number, and the shard that it is for.
+    fn last_token(&self) -> String {
+        let of = format!("c{}.{}", self.number, self.tokens);
+        self.shadow.client_at.map_or(of.clone(), |shard| format!("{of}.{shard}"))
     }
 
     /// What it has to say next: nothing while it is in the middle of something.
@@ -203,7 +212,7 @@ impl SimClient {
 
     fn go_on(&mut self, buf: &mut Vec<u8>) {
         if let Some((rows, extended)) = self.copying.take() {
-            let token = format!("c{}.{}", self.number, self.tokens);
+            let token = self.last_token();
             for row in 0..rows {
                 encode::copy_data(buf, format!("{token} row {row}").as_bytes()).unwrap();
             }
@@ -218,13 +227,19 @@ impl SimClient {
     }
 
     fn step(&mut self, buf: &mut Vec<u8>, random: &mut Random) {
+        if self.shards > 0 && (self.shadow.client_at.is_none() || random.percent(25)) {
+            return self.command(buf, random);
+        }
         let token = self.token();
         match random.below(26) {
             0..=2 => self.say(buf, &format!("echo {token}")),
             3 => self.say(buf, &format!("state {token}")),
             4 if !self.in_block => {
                 self.in_block = true;
-                self.say(buf, &format!("begin {token}"));
+                // Of a bare one the pooler knows what it is: where it goes depends on what comes behind it.
+                let is_bare = self.shards > 0 && random.percent(50);
+                let begin = if is_bare { "BEGIN".to_owned() } else { format!("begin {token}") };
+                self.say(buf, &begin);
             }
             4..=5 if self.in_block => {
                 self.in_block = false;
@@ -288,6 +303,31 @@ impl SimClient {
             }
             _ => self.batch(buf, random, &token),
         }
+    }
+
+    /// Says which shard it wants from now on, or asks which that is.
+    fn command(&mut self, buf: &mut Vec<u8>, random: &mut Random) {
+        let is_new = self.shadow.client_at.is_none();
+        if self.in_block || !is_new && random.percent(30) {
+            return self.say(buf, "SHOW SHARD");
+        }
+        let sql = if random.percent(50) {
+            let shard = u32::try_from(random.below(self.shards.into())).unwrap();
+            self.shadow.client_at = Some(shard);
+            format!("SET SHARD TO '{shard}'")
+        } else {
+            let key = u32::try_from(random.below(1000)).unwrap();
+            self.shadow.client_at = Some(shard_of(key, self.shards));
+            format!("SET SHARDING KEY TO '{key}'")
+        };
+        if random.percent(60) {
+            return self.say(buf, &sql);
+        }
+        self.has_unnamed = false;
+        encode::parse(buf, b"", sql.as_bytes(), &[]).unwrap();
+        bind(buf, b"", &[]);
+        encode::execute(buf, b"", 0).unwrap();
+        encode::sync(buf);
     }
 
     /// Whether its transaction has failed, so that nothing begins now.

@@ -6,6 +6,7 @@ mod hosts;
 mod mirror;
 mod network;
 mod orders;
+pub(super) mod shards;
 mod wire;
 
 use std::{
@@ -19,6 +20,7 @@ use self::{
     hosts::Hosts,
     mirror::{Fate, MirrorWorld},
     network::Link,
+    shards::ShardWorld,
     wire::Wire,
 };
 use super::{backend::Backend, random::Random, script::SimClient};
@@ -107,6 +109,8 @@ pub(super) struct World {
     traced: bool,
     /// Several servers behind one database, in some worlds.
     hosts: Option<Hosts>,
+    /// Several shards behind one database, in some worlds.
+    shards: Option<ShardWorld>,
     /// Another cluster that gets the same, in some worlds.
     mirror: Option<MirrorWorld>,
 }
@@ -124,6 +128,11 @@ impl World {
         {
             specs.extend(hosts.specs(&last));
         }
+        let mut sharding = Random::new(seed ^ 0x5a4d << 40);
+        let shards = match hosts.is_none() && sharding.percent(40) {
+            true => ShardWorld::new(&mut sharding, &mut specs),
+            false => None,
+        };
         let mirror = MirrorWorld::new(seed, &mut specs);
         let mut limits: Vec<_> =
             specs.iter().map(|spec| Arc::clone(&spec.server_limits[0])).collect();
@@ -177,6 +186,7 @@ impl World {
             outdates,
             traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
             hosts,
+            shards,
             mirror,
         };
         for number in 0..2 + world.random.below(4) {
@@ -191,6 +201,11 @@ impl World {
                 let mostly = [ServerRole::Primary, ServerRole::Primary, ServerRole::Primary];
                 client.steps_left += u32::try_from(own.below(30)).unwrap();
                 client.role = *own.pick(&[&ServerRole::ALL[..], &mostly].concat());
+            }
+            if let Some(shards) = world.shards.as_ref().filter(|it| it.home == link.pool) {
+                client.steps_left += u32::try_from(sharding.below(20)).unwrap();
+                client.role = ServerRole::Primary;
+                client.shards = shards.count();
             }
             world.clients.push((client, link));
             let at = world.random.below(20 * MS);

@@ -56,7 +56,9 @@ impl World {
                 self.trace_hosts();
                 let backend = self.backends.len();
                 let link = Link { pool, ..Link::default() };
-                self.backends.push((Backend::new(&AT_LOGIN), link));
+                let mut opened = Backend::new(&AT_LOGIN);
+                opened.shard = self.shards.as_ref().and_then(|shards| shards.of(pool));
+                self.backends.push((opened, link));
                 self.attach(End::Backend(backend), worker, Peer::Server(server));
                 let fate = self.fate(pool);
                 let fails = fate == Some(Fate::Fails);
