@@ -18,6 +18,8 @@ mod log;
 mod lookup;
 mod mirror;
 mod notifications;
+#[cfg(test)]
+mod page;
 mod pairs;
 pub mod pgbouncer;
 mod pgcat;

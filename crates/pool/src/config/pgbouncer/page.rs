@@ -1,8 +1,8 @@
 //! The page of the reference that follows from the tables of keys.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::fmt::Write as _;
 
-use super::{DATABASE_KEYS, Effect, KEYS, USER_KEYS, notes::note};
+use super::{super::page, DATABASE_KEYS, Effect, KEYS, USER_KEYS, notes::note};
 
 const HEAD: &str = "\
 # Keys of pgbouncer.ini
@@ -46,13 +46,7 @@ fn page() -> String {
 
 #[test]
 fn the_page_is_what_the_tables_say() {
-    let path = "../../docs/src/reference/pgbouncer-settings.md";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
-        fs::write(&path, page()).unwrap();
-    }
-    let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page(), "{} is another than the tables say", path.display());
+    page::is_kept("pgbouncer-settings.md", &page());
 }
 
 #[test]
