@@ -10,6 +10,14 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 /// A word of a [`Words`], counted from 1; 0 is null.
 pub(crate) type Slot = u32;
 
+/// A word and where it lies.
+#[derive(Clone, Copy, Default)]
+struct Recent {
+    slot: Slot,
+    from: usize,
+    to: usize,
+}
+
 /// Byte strings, each once.
 #[derive(Default)]
 pub(crate) struct Words {
@@ -20,25 +28,41 @@ pub(crate) struct Words {
     table: HashTable<Slot>,
     hasher: DefaultHashBuilder,
     /// The two words that were looked for before this one: mostly it is one of them.
-    recent: [Slot; 2],
+    recent: [Recent; 2],
 }
 
 impl Words {
     /// The slot of a word, if it is here.
     #[inline]
     pub(crate) fn find(&mut self, word: &[u8]) -> Option<Slot> {
-        let [last, before] = self.recent;
-        if last != 0 && self.word(last) == word {
-            return Some(last);
+        if self.is(self.recent[0], word) {
+            return Some(self.recent[0].slot);
         }
-        if before != 0 && self.word(before) == word {
-            self.recent = [before, last];
-            return Some(before);
+        self.look(word)
+    }
+
+    fn look(&mut self, word: &[u8]) -> Option<Slot> {
+        let before = self.recent[1];
+        if self.is(before, word) {
+            self.recent = [before, self.recent[0]];
+            return Some(before.slot);
         }
         let hash = self.hasher.hash_one(word);
         let slot = *self.table.find(hash, |slot| self.word(*slot) == word)?;
-        self.recent = [slot, last];
+        self.set_recent(slot);
         Some(slot)
+    }
+
+    #[inline]
+    fn is(&self, recent: Recent, word: &[u8]) -> bool {
+        recent.slot != 0
+            && recent.to - recent.from == word.len()
+            && self.bytes.get(recent.from..recent.to) == Some(word)
+    }
+
+    fn set_recent(&mut self, slot: Slot) {
+        let (from, to) = range_of(&self.ends, slot);
+        self.recent = [Recent { slot, from, to }, self.recent[0]];
     }
 
     /// The slot of a word, which is put here if need be.
@@ -58,7 +82,7 @@ impl Words {
         let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);
         let hash_of = |slot: &Slot| hasher.hash_one(word_of(bytes, ends, *slot));
         self.table.insert_unique(hasher.hash_one(word), slot, hash_of);
-        self.recent = [slot, self.recent[0]];
+        self.set_recent(slot);
         slot
     }
 
@@ -77,20 +101,35 @@ impl Words {
         self.bytes.clear();
         self.ends.clear();
         self.table.clear();
-        self.recent = [0; 2];
+        self.recent = [Recent::default(); 2];
     }
 }
 
 #[inline]
 fn word_of<'a>(bytes: &'a [u8], ends: &[usize], slot: Slot) -> &'a [u8] {
-    let index = (slot as usize).wrapping_sub(1);
-    let from = if index == 0 { 0 } else { ends.get(index - 1).copied().unwrap_or(0) };
-    ends.get(index).and_then(|end| bytes.get(from..*end)).unwrap_or_default()
+    let (from, to) = range_of(ends, slot);
+    bytes.get(from..to).unwrap_or_default()
+}
+
+#[inline]
+fn range_of(ends: &[usize], slot: Slot) -> (usize, usize) {
+    let end = |index: usize| ends.get(index).copied().unwrap_or(0);
+    match slot as usize {
+        0 => (0, 0),
+        1 => (0, end(0)),
+        number => (end(number - 2), end(number - 1)),
+    }
 }
 
 /// A column of numbers.
 #[derive(Default)]
-pub(crate) struct Numbers(Vec<Option<i64>>);
+pub(crate) struct Numbers {
+    /// 0 where there is none.
+    numbers: Vec<i64>,
+    /// Whether there is one.
+    known: Vec<bool>,
+    nulls: usize,
+}
 
 /// A column of counts or microseconds. A value beyond `i64` is stored as the largest one: signed
 /// numbers are what the tools that read these files subtract without surprises, and 292 thousand
@@ -103,21 +142,38 @@ impl Numbers {
     /// Puts a row's number behind those of the rows before it.
     #[inline]
     pub(crate) fn set(&mut self, row: u32, number: i64) {
-        skip_to(&mut self.0, row);
-        self.0.push(Some(number));
+        self.nulls += (row as usize).saturating_sub(self.numbers.len());
+        skip_to(&mut self.numbers, row);
+        skip_to(&mut self.known, row);
+        self.numbers.push(number);
+        self.known.push(true);
     }
 
     #[inline]
     pub(crate) fn at(&self, row: u32) -> Option<i64> {
-        self.0.get(row as usize).copied().flatten()
+        let is_known = self.known.get(row as usize).copied().unwrap_or(false);
+        is_known.then(|| self.number(row))
+    }
+
+    /// The number of a row that has one.
+    #[inline]
+    pub(crate) fn number(&self, row: u32) -> i64 {
+        self.numbers.get(row as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether all of so many rows have one.
+    pub(crate) fn is_whole(&self, rows: usize) -> bool {
+        self.nulls == 0 && self.numbers.len() == rows
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.numbers.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.numbers.clear();
+        self.known.clear();
+        self.nulls = 0;
     }
 }
 

@@ -1,7 +1,8 @@
 //! [`ByName`]: what a session has by name, statements or portals.
 
-use std::{collections::HashMap, mem};
+use std::mem;
 
+use hashbrown::HashMap;
 use howdah_traffic::Text;
 
 /// Things by name. Most clients have but the one without a name, which is found without a hash.

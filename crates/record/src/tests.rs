@@ -253,7 +253,7 @@ fn a_query_ends_a_pipeline_that_has_no_sync() {
     let mut told = Vec::new();
     for piece in pieces.try_iter() {
         decoder.take(0, &piece.bytes, &mut |event| {
-            let wire = event.wire.unwrap_or_default();
+            let wire = event.wire.clone().unwrap_or_default();
             let messages = wire.messages.map(|messages| messages.to_string());
             told.push((event.action.kind(), event.pipeline, messages.unwrap_or_default()));
         });
@@ -285,7 +285,7 @@ fn errors_of_texts_with_secrets_are_left_out() {
     let Scene { decoder, pieces, .. } = &mut scene;
     for piece in pieces.try_iter() {
         decoder.take(0, &piece.bytes, &mut |event| {
-            let error = event.outcome.error.unwrap_or_default();
+            let error = event.outcome.error.clone().unwrap_or_default();
             assert_eq!(error.as_bytes(), b"redacted", "{:?}", event.action);
         });
     }

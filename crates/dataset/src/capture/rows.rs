@@ -218,6 +218,16 @@ impl Rows {
         }
     }
 
+    fn numbers(&self, column: &Numbers, rows: &[u32], to: &mut GroupWriter<'_>) -> Encoded {
+        if column.is_empty() {
+            to.nothing()
+        } else if column.is_whole(self.times.len()) {
+            to.all_numbers(rows.iter().map(|row| column.number(*row)))
+        } else {
+            to.numbers(rows.iter().map(|row| column.at(*row)))
+        }
+    }
+
     /// The rows in the order of their time; those of the same time as they came.
     pub(super) fn sorted(&self) -> Vec<u32> {
         let mut rows: Vec<u32> = (0..self.times.len() as u32).collect();
@@ -302,8 +312,8 @@ impl fmt::Debug for Rows {
 impl Columnar for Rows {
     fn encode(&self, rows: &[u32], to: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
         let of = |row: &u32| *row as usize;
-        to.numbers(rows.iter().map(|row| Some(self.first_sequence + i64::from(*row))))?;
-        to.numbers(rows.iter().map(|row| Some(self.times[of(row)])))?;
+        to.all_numbers(rows.iter().map(|row| self.first_sequence + i64::from(*row)))?;
+        to.all_numbers(rows.iter().map(|row| self.times[of(row)]))?;
         self.identities.encode(0, rows, to)?;
         to.words(&self.kind_words, rows.iter().map(|row| self.kinds[of(row)] as Slot + 1))?;
         for name in 1..4 {
@@ -317,19 +327,19 @@ impl Columnar for Rows {
         number_lists(&self.parameters_truncated, rows, to)?;
         words(&self.copy_direction, rows, to)?;
         texts(&self.function, rows, to)?;
-        numbers(&self.duration_us, rows, to)?;
+        self.numbers(&self.duration_us, rows, to)?;
         words(&self.sqlstate, rows, to)?;
         texts(&self.error, rows, to)?;
         to.words(&self.source_words, rows.iter().map(|row| self.sources[of(row)] as Slot + 1))?;
         words(&self.vxid, rows, to)?;
         for column in [&self.query_id, &self.pipeline, &self.rows, &self.rows_max] {
-            numbers(column, rows, to)?;
+            self.numbers(column, rows, to)?;
         }
         for column in [&self.types, &self.formats, &self.result_formats] {
             number_lists(column, rows, to)?;
         }
         word_lists(&self.settings, rows, to)?;
-        numbers(&self.copy_bytes, rows, to)?;
+        self.numbers(&self.copy_bytes, rows, to)?;
         word_lists(&self.copy_data, rows, to)?;
         words(&self.copy_end, rows, to)?;
         word_lists(&self.arguments, rows, to)?;
@@ -338,13 +348,6 @@ impl Columnar for Rows {
 }
 
 type Encoded = Result<(), ParquetError>;
-
-fn numbers(column: &Numbers, rows: &[u32], to: &mut GroupWriter<'_>) -> Encoded {
-    match column.is_empty() {
-        true => to.nothing(),
-        false => to.numbers(rows.iter().map(|row| column.at(*row))),
-    }
-}
 
 fn words(column: &WordColumn, rows: &[u32], to: &mut GroupWriter<'_>) -> Encoded {
     match column.is_empty() {

@@ -89,30 +89,36 @@ impl<'a> GroupWriter<'a> {
         self.end(chunk)
     }
 
-    /// A column of numbers or times.
+    /// A column of numbers or times, one in every row.
+    pub(crate) fn all_numbers(
+        &mut self,
+        numbers: impl Iterator<Item = i64>,
+    ) -> Result<(), ParquetError> {
+        self.put_numbers(&numbers.collect::<Vec<_>>(), Vec::new())
+    }
+
+    /// A column of numbers.
     pub(crate) fn numbers(
         &mut self,
         values: impl Iterator<Item = Option<i64>> + Clone,
     ) -> Result<(), ParquetError> {
+        let definition = values.clone().map(|value| value.is_some().into()).collect();
+        self.put_numbers(&values.flatten().collect::<Vec<_>>(), definition)
+    }
+
+    fn put_numbers(&mut self, numbers: &[i64], definition: Vec<u8>) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
-        let mut levels = Levels::of(leaf, self.rows);
-        let mut numbers = Vec::with_capacity(self.rows);
-        // Most columns that hold anything hold something in every row.
-        numbers.extend(values.clone().map_while(|value| value));
-        if numbers.len() < self.rows {
-            numbers.clear();
-            levels.definition.extend(values.clone().map(|value| u8::from(value.is_some())));
-            numbers.extend(values.flatten());
-        }
+        let levels = Levels { definition, ..Levels::of(leaf) };
         let mut body = Vec::with_capacity(self.rows * 2);
         levels.put(&mut body, Cut::START, levels.end(numbers.len()));
-        delta::put(&mut body, &numbers);
+        delta::put(&mut body, numbers);
         let mut pages = Pages::new(self.packer, leaf.clone());
         pages.data(&body, self.rows, Encoding::DELTA_BINARY_PACKED)?;
-        let (min, max) = (numbers.iter().min().copied(), numbers.iter().max().copied());
-        let nulls = Some((self.rows - numbers.len()) as u64);
-        let statistics =
-            column.is_searched().then(|| Statistics::int64(min, max, None, nulls, false));
+        let statistics = column.is_searched().then(|| {
+            let nulls = Some((self.rows - numbers.len()) as u64);
+            let (min, max) = (numbers.iter().min().copied(), numbers.iter().max().copied());
+            Statistics::int64(min, max, None, nulls, false)
+        });
         let chunk = pages.finish(self.rows, statistics)?;
         self.end(chunk)
     }
@@ -124,7 +130,7 @@ impl<'a> GroupWriter<'a> {
         slots: impl Iterator<Item = Slot>,
     ) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
-        let mut levels = Levels::of(leaf, self.rows);
+        let mut levels = Levels::of(leaf);
         let mut slots: Vec<Slot> = slots.collect();
         if slots.contains(&0) {
             levels.definition.extend(slots.iter().map(|slot| u8::from(*slot != 0)));
@@ -140,7 +146,7 @@ impl<'a> GroupWriter<'a> {
         lists: impl Iterator<Item = Option<&'l [Slot]>>,
     ) -> Result<(), ParquetError> {
         let (column, leaf) = self.next()?;
-        let mut levels = Levels::of(leaf, self.rows);
+        let mut levels = Levels::of(leaf);
         let mut present = Vec::with_capacity(self.rows);
         for list in lists {
             // A list that is null, one that is empty, a null in it, a word in it.
@@ -161,7 +167,7 @@ impl<'a> GroupWriter<'a> {
         lists: impl Iterator<Item = Option<&'l [i32]>>,
     ) -> Result<(), ParquetError> {
         let (_, leaf) = self.next()?;
-        let mut levels = Levels::of(leaf, self.rows);
+        let mut levels = Levels::of(leaf);
         let mut numbers = Vec::new();
         for list in lists {
             levels.begin_row(list.map(<[i32]>::len));
@@ -173,7 +179,7 @@ impl<'a> GroupWriter<'a> {
         const BYTES: usize = size_of::<i32>();
         let mut pages = Pages::new(self.packer, leaf.clone());
         let mut from = Cut::START;
-        for to in levels.cuts(numbers.len() / BYTES, |_| BYTES) {
+        for to in levels.cuts(numbers.len() / BYTES, numbers.len(), |_| BYTES) {
             let mut body = Vec::new();
             levels.put(&mut body, from, to);
             body.extend_from_slice(&numbers[from.values * BYTES..to.values * BYTES]);
@@ -199,22 +205,21 @@ impl<'a> GroupWriter<'a> {
             indices.resize(words.len() + 1, 0);
         }
         // What stands in the dictionary, in the order of first use, and where each of the words is there.
-        let mut last = 0;
-        for slot in &slots {
-            if *slot != last
-                && let Some(index @ 0) = indices.get_mut(*slot as usize)
-            {
+        let is_one = slots.first().is_some_and(|first| slots.iter().all(|slot| slot == first));
+        for slot in if is_one { &slots[..1] } else { &slots[..] } {
+            if let Some(index @ 0) = indices.get_mut(*slot as usize) {
                 distinct.push(*slot);
                 *index = distinct.len() as u32;
             }
-            last = *slot;
         }
         let bytes_of = |slot: Slot| size_of::<u32>() + words.word(slot).len();
         let dictionary_bytes: usize = distinct.iter().map(|slot| bytes_of(*slot)).sum();
         // A dictionary of words that hardly repeat is more than the words themselves.
         let repeat = !distinct.is_empty() && distinct.len() * 4 <= slots.len() * 3;
         let has_dictionary = repeat && dictionary_bytes <= DICTIONARY_BYTES_MAX;
-        if has_dictionary {
+        if has_dictionary && is_one {
+            slots.fill(0);
+        } else if has_dictionary {
             for slot in &mut slots {
                 *slot = indices.get(*slot as usize).map_or(0, |index| index - 1);
             }
@@ -241,9 +246,12 @@ impl<'a> GroupWriter<'a> {
             pages.dictionary(&body, distinct.len())?;
         }
         let width = width_of(distinct.len().saturating_sub(1) as u32);
-        let cuts = match has_dictionary {
-            true => levels.cuts(slots.len(), |_| width.div_ceil(8) as usize),
-            false => levels.cuts(slots.len(), |value| bytes_of(slots[value])),
+        let cuts = if has_dictionary {
+            let bytes = width.div_ceil(8) as usize;
+            levels.cuts(slots.len(), slots.len() * bytes, |_| bytes)
+        } else {
+            let bytes = slots.iter().map(|slot| bytes_of(*slot)).sum();
+            levels.cuts(slots.len(), bytes, |value| bytes_of(slots[value]))
         };
         let mut from = Cut::START;
         for to in cuts {
@@ -252,7 +260,10 @@ impl<'a> GroupWriter<'a> {
             let values = &slots[from.values..to.values];
             let encoding = if has_dictionary {
                 body.push(width as u8);
-                hybrid::put(&mut body, values, width);
+                match is_one {
+                    true => hybrid::put_run(&mut body, 0, values.len(), width),
+                    false => hybrid::put(&mut body, values, width),
+                }
                 Encoding::RLE_DICTIONARY
             } else {
                 values.iter().for_each(|slot| put_word(&mut body, words.word(*slot)));
@@ -281,17 +292,17 @@ impl Cut {
 }
 
 impl Levels {
-    fn of(leaf: &ColumnDescPtr, rows: usize) -> Self {
-        let (repetition_max, definition_max) = (leaf.max_rep_level(), leaf.max_def_level());
+    fn of(leaf: &ColumnDescPtr) -> Self {
         Self {
-            repetition: Vec::with_capacity(if repetition_max > 0 { rows } else { 0 }),
+            repetition: Vec::new(),
             definition: Vec::new(),
-            repetition_max: repetition_max as u32,
-            definition_max: definition_max as u32,
+            repetition_max: leaf.max_rep_level() as u32,
+            definition_max: leaf.max_def_level() as u32,
         }
     }
 
     /// A row's list has so many entries; if it has any, their definition levels are to follow.
+    #[inline]
     fn begin_row(&mut self, entries: Option<usize>) {
         match entries {
             None => self.definition.push(0),
@@ -309,10 +320,10 @@ impl Levels {
         Cut { levels: self.definition.len().max(values), values }
     }
 
-    /// Where pages end: before a row, and after values of so many bytes.
-    fn cuts(&self, values: usize, bytes_of: impl Fn(usize) -> usize) -> Vec<Cut> {
+    /// Where pages end: before a row, and after values of so many bytes. All values have `all_bytes`.
+    fn cuts(&self, values: usize, all_bytes: usize, bytes_of: impl Fn(usize) -> usize) -> Vec<Cut> {
         let end = self.end(values);
-        if (0..values).map(&bytes_of).sum::<usize>() <= PAGE_BYTES {
+        if all_bytes <= PAGE_BYTES {
             return vec![end];
         }
         let mut cuts = Vec::new();
