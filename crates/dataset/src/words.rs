@@ -18,7 +18,7 @@ struct Recent {
     to: usize,
 }
 
-/// Byte strings, each once.
+/// Byte strings, each once; more often where hardly any repeat, as looking for them costs more than they do.
 #[derive(Default)]
 pub(crate) struct Words {
     bytes: Vec<u8>,
@@ -29,7 +29,18 @@ pub(crate) struct Words {
     hasher: DefaultHashBuilder,
     /// The two words that were looked for before this one: mostly it is one of them.
     recent: [Recent; 2],
+    /// How many words were new, less eight for each that was not.
+    news: u32,
+    /// Of so many words to come it is not asked whether they are here.
+    unasked: u32,
+    /// From here on a word may be here twice; 0 if none is.
+    first_unasked: Slot,
 }
+
+/// Where so many words are new, such as numbers at random, the next ones are not looked for. Then it is tried
+/// anew.
+const NEWS_MAX: u32 = 2048;
+const UNASKED: u32 = 4 * NEWS_MAX;
 
 impl Words {
     /// The slot of a word, if it is here.
@@ -47,9 +58,13 @@ impl Words {
             self.recent = [before, self.recent[0]];
             return Some(before.slot);
         }
+        if self.unasked > 0 {
+            return None;
+        }
         let hash = self.hasher.hash_one(word);
         let slot = *self.table.find(hash, |slot| self.word(*slot) == word)?;
         self.set_recent(slot);
+        self.news = self.news.saturating_sub(8);
         Some(slot)
     }
 
@@ -79,9 +94,20 @@ impl Words {
         self.bytes.extend_from_slice(word);
         self.ends.push(self.bytes.len());
         let slot = Slot::try_from(self.ends.len()).expect("there are fewer rows than that");
-        let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);
-        let hash_of = |slot: &Slot| hasher.hash_one(word_of(bytes, ends, *slot));
-        self.table.insert_unique(hasher.hash_one(word), slot, hash_of);
+        if self.unasked > 0 {
+            self.unasked -= 1;
+            if self.first_unasked == 0 {
+                self.first_unasked = slot;
+            }
+        } else {
+            let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);
+            let hash_of = |slot: &Slot| hasher.hash_one(word_of(bytes, ends, *slot));
+            self.table.insert_unique(hasher.hash_one(word), slot, hash_of);
+            self.news += 1;
+            if self.news == NEWS_MAX {
+                (self.news, self.unasked) = (NEWS_MAX / 2, UNASKED);
+            }
+        }
         self.set_recent(slot);
         slot
     }
@@ -90,6 +116,11 @@ impl Words {
     #[inline]
     pub(crate) fn word(&self, slot: Slot) -> &[u8] {
         word_of(&self.bytes, &self.ends, slot)
+    }
+
+    /// Whether another slot may hold the same word.
+    pub(crate) fn may_repeat(&self, slot: Slot) -> bool {
+        self.first_unasked != 0 && slot >= self.first_unasked
     }
 
     /// How many there are.
@@ -102,6 +133,7 @@ impl Words {
         self.ends.clear();
         self.table.clear();
         self.recent = [Recent::default(); 2];
+        self.first_unasked = 0;
     }
 }
 
@@ -329,4 +361,47 @@ fn skip_to<T: Clone + Default>(column: &mut Vec<T>, row: u32) {
     if column.len() < row as usize {
         column.resize(row as usize, T::default());
     }
+}
+
+#[test]
+fn words_are_here_once_unless_hardly_any_repeats() {
+    let mut words = Words::default();
+    let slots: Vec<Slot> =
+        (0..3000_u32).map(|number| words.slot((number % 500).to_string().as_bytes())).collect();
+    assert!(slots.iter().zip(0..).all(|(slot, number)| *slot == number % 500 + 1));
+    assert_eq!((words.len(), words.word(500)), (500, &b"499"[..]));
+    for number in 0..40_000_u32 {
+        let word = format!("new {number}");
+        let slot = words.slot(word.as_bytes());
+        assert_eq!(words.word(slot), word.as_bytes());
+    }
+    assert_eq!(words.len(), 40_500);
+    assert!(words.may_repeat(40_500) && !words.may_repeat(500));
+    words.clear();
+    // What repeats again is found again, after a while.
+    let slots: Vec<Slot> = (0..40_000).map(|_| words.slot(b"a").max(words.slot(b"b"))).collect();
+    assert!(slots.iter().rev().take(1000).all(|slot| *slot == slots[39_999]));
+    assert!(slots.iter().all(|slot| matches!(words.word(*slot), b"a" | b"b")));
+}
+
+#[test]
+fn columns_are_null_where_nothing_was_put() {
+    let mut numbers = Numbers::default();
+    let mut texts = TextColumn::default();
+    let mut lists = Lists::default();
+    assert!(numbers.is_empty() && numbers.at(0).is_none() && lists.at(0).is_none());
+    for row in [0, 1, 4] {
+        numbers.set(row, -7);
+        texts.set(row, if row == 1 { b"\xff" } else { b"a" });
+        lists.set(row, [row].into_iter().filter(|row| *row > 0));
+    }
+    let all = |at: &dyn Fn(u32) -> bool| (0..6).filter(|row| at(*row)).collect::<Vec<_>>();
+    assert_eq!(all(&|row| numbers.at(row) == Some(-7)), [0, 1, 4]);
+    assert_eq!(all(&|row| texts.readable.at(row) != 0), [0, 1, 4]);
+    assert_eq!(all(&|row| texts.exact.at(row) != 0), [1]);
+    assert_eq!((lists.at(0), lists.at(1), lists.at(2)), (Some(&[][..]), Some(&[1][..]), None));
+    assert!(!numbers.is_whole(5));
+    numbers.clear();
+    numbers.set(0, 1);
+    assert!(numbers.is_whole(1));
 }

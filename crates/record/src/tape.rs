@@ -27,6 +27,9 @@ pub(crate) const PIECE_BYTES: usize = 256 << 10;
 /// How long what was written may lie with the worker, in nanoseconds.
 const LIE_NANOS_MAX: u64 = 500_000_000;
 
+/// Bytes of a record before those of the client: 13 of every record, and seven of what is heard.
+const FRONT_BYTES_MAX: usize = 20;
+
 /// Pieces whose memory is kept for the next.
 const SPARE_MAX: usize = 4;
 
@@ -258,16 +261,26 @@ impl Tape {
                 mark.body_left -= u32::try_from(taken).unwrap_or(mark.body_left);
                 continue;
             }
-            let has = usize::from(mark.front_bytes);
-            let taken = (Header::BYTES - has).min(bytes.len() - at);
-            mark.front[has..has + taken].copy_from_slice(&bytes[at..at + taken]);
-            at += taken;
-            mark.front_bytes += taken as u8;
-            if usize::from(mark.front_bytes) < Header::BYTES {
-                break;
-            }
-            mark.front_bytes = 0;
-            let Ok(Some(header)) = Header::parse(&mark.front) else {
+            let whole = bytes.get(at..at + Header::BYTES).filter(|_| mark.front_bytes == 0);
+            let header = match whole {
+                Some(front) => {
+                    at += Header::BYTES;
+                    Header::parse(front)
+                }
+                None => {
+                    let has = usize::from(mark.front_bytes);
+                    let taken = (Header::BYTES - has).min(bytes.len() - at);
+                    mark.front[has..has + taken].copy_from_slice(&bytes[at..at + taken]);
+                    at += taken;
+                    mark.front_bytes += taken as u8;
+                    if usize::from(mark.front_bytes) < Header::BYTES {
+                        break;
+                    }
+                    mark.front_bytes = 0;
+                    Header::parse(&mark.front)
+                }
+            };
+            let Ok(Some(header)) = header else {
                 // Nothing behind it can be understood; the pooler refuses the client.
                 self.put_said(mark.session, &bytes[from..at], now);
                 mark.epoch = 0;
@@ -343,30 +356,48 @@ impl Tape {
 
     fn put_said(&mut self, session: u32, bytes: &[u8], now: u64) {
         if !bytes.is_empty() {
-            put_bytes(self.begin(Kind::Said, session, now), bytes);
+            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            let buf = self.begin_with(Kind::Said, session, now, len.to_le_bytes());
+            buf.extend_from_slice(&bytes[..len as usize]);
         }
     }
 
     fn put_heard(&mut self, mark: &mut Mark, kind: Backend, body: &[u8], now: u64) {
         let answered = std::mem::take(&mut mark.answered);
-        let buf = self.begin(Kind::Heard, mark.session, now);
-        buf.push(kind.tag().0);
-        buf.extend_from_slice(&answered.to_le_bytes());
-        put_bytes(buf, body);
+        let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        let mut rest = [0; 7];
+        rest[0] = kind.tag().0;
+        rest[1..3].copy_from_slice(&answered.to_le_bytes());
+        rest[3..].copy_from_slice(&len.to_le_bytes());
+        let buf = self.begin_with(Kind::Heard, mark.session, now, rest);
+        buf.extend_from_slice(&body[..len as usize]);
         self.hand_over_if_full();
     }
 
     /// Begins a record.
     #[inline]
     fn begin(&mut self, kind: Kind, session: u32, now: u64) -> &mut Vec<u8> {
+        self.begin_with(kind, session, now, [])
+    }
+
+    /// Begins a record that goes on with these bytes.
+    #[inline]
+    fn begin_with<const N: usize>(
+        &mut self,
+        kind: Kind,
+        session: u32,
+        now: u64,
+        rest: [u8; N],
+    ) -> &mut Vec<u8> {
         if self.bytes.is_empty() {
             self.began = now;
         }
-        let mut front = [0; 13];
+        let mut front = [0; FRONT_BYTES_MAX];
         front[0] = kind as u8;
         front[1..5].copy_from_slice(&session.to_le_bytes());
-        front[5..].copy_from_slice(&now.to_le_bytes());
-        self.bytes.extend_from_slice(&front);
+        front[5..13].copy_from_slice(&now.to_le_bytes());
+        front[13..13 + N].copy_from_slice(&rest);
+        self.bytes.extend_from_slice(&front[..13 + N]);
         &mut self.bytes
     }
 

@@ -216,7 +216,8 @@ impl<'a> GroupWriter<'a> {
         let dictionary_bytes: usize = distinct.iter().map(|slot| bytes_of(*slot)).sum();
         // A dictionary of words that hardly repeat is more than the words themselves.
         let repeat = !distinct.is_empty() && distinct.len() * 4 <= slots.len() * 3;
-        let has_dictionary = repeat && dictionary_bytes <= DICTIONARY_BYTES_MAX;
+        let is_unique = !distinct.iter().any(|slot| words.may_repeat(*slot));
+        let has_dictionary = repeat && is_unique && dictionary_bytes <= DICTIONARY_BYTES_MAX;
         if has_dictionary && is_one {
             slots.fill(0);
         } else if has_dictionary {
