@@ -55,6 +55,9 @@ pub enum Refusal {
     /// Its server is a primary that was replaced.
     #[error("the server is not the primary any more: another one of a newer timeline is")]
     Fenced,
+    /// Its server answers no checks.
+    #[error("the server does not answer, and has been given up (cluster.cut-after)")]
+    GivenUp,
     /// A message that has to be held whole is longer than is held for one client.
     #[error("a message of {bytes} bytes is too long for the pooler to look at")]
     TooLong {
@@ -86,7 +89,7 @@ impl Refusal {
             Self::IdleTransaction => b"25P03",
             Self::ClientIdle => b"57P05",
             Self::TransactionInStatementMode => b"08P01",
-            Self::ServerLost | Self::NoMember(_) | Self::NotReplayed => b"08006",
+            Self::ServerLost | Self::GivenUp | Self::NoMember(_) | Self::NotReplayed => b"08006",
             Self::Fenced => b"57P01",
             Self::ServerProtocol(_) => b"08P01",
             Self::ServerLogin { sqlstate, .. } => sqlstate,

@@ -13,6 +13,7 @@ use crate::{
 pub(crate) struct Court {
     state: Arc<ClusterState>,
     same_system: bool,
+    cut_after: Option<Duration>,
     roles: Box<[EntryRole]>,
     lag_max: Option<Duration>,
     lag_max_bytes: Option<NonZeroU64>,
@@ -28,6 +29,7 @@ impl Court {
         Self {
             state,
             same_system: settings.same_system,
+            cut_after: settings.cut_after,
             roles: cluster.servers.iter().map(|server| server.role).collect(),
             lag_max: settings.lag_max,
             lag_max_bytes: settings.lag_max_bytes,
@@ -89,7 +91,7 @@ impl Court {
         self.tell_others(server, &standings);
         let member = &self.state.members[server];
         member.stands(standings[server], self.must_not_be(server));
-        member.check_failed(now, reason)
+        member.check_failed(now, reason, self.cut_after)
     }
 
     fn tell_others(&self, server: usize, standings: &[Standing]) {

@@ -20,6 +20,8 @@ pub(super) const REPLICA: u8 = 2;
 pub(super) const ANY: u8 = 4;
 /// It is a primary of an older timeline, or of another system: nobody may go on there.
 const FENCED: u8 = 8;
+/// It has answered no check for so long that nobody waits for it any more.
+const DEAD: u8 = 16;
 
 /// What is known of one server.
 #[derive(Debug)]
@@ -44,6 +46,9 @@ struct Inner {
     standing: Standing,
     /// It could not be reached since it was last heard of.
     is_down: bool,
+    /// When the first check failed of those that did since it was last heard of.
+    silent_since: Option<Time>,
+    is_dead: bool,
     /// A connection to it ended, and it was not heard of since: it may have been started anew.
     is_doubted: bool,
     /// How often it was doubted: an answer to a question from before says nothing.
@@ -112,6 +117,8 @@ impl Member {
         let inner = Inner {
             standing,
             is_down: false,
+            silent_since: None,
+            is_dead: false,
             is_doubted: false,
             doubts: 0,
             ban: None,
@@ -138,6 +145,11 @@ impl Member {
     /// Whether nobody may go on there.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fit() & FENCED != 0
+    }
+
+    /// Whether it has answered no check for so long that what runs there is given up.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.fit() & DEAD != 0
     }
 
     /// Whether it is the one to write to.
@@ -201,10 +213,18 @@ impl Member {
         self.inner().doubts
     }
 
-    /// A check has failed. Gives whether it was news.
-    pub(crate) fn check_failed(&self, now: Time, reason: &str) -> bool {
+    /// A check has failed. If none has succeeded for `cut_after`, what runs there is given up. Gives whether the
+    /// failure was news.
+    pub(crate) fn check_failed(
+        &self,
+        now: Time,
+        reason: &str,
+        cut_after: Option<Duration>,
+    ) -> bool {
         let mut inner = self.inner();
         let is_news = !inner.is_down;
+        let since = *inner.silent_since.get_or_insert(now);
+        inner.is_dead = cut_after.is_some_and(|after| now.since(since) >= after);
         inner.fails(now, self.ban, reason);
         self.publish(&inner);
         is_news
@@ -240,6 +260,7 @@ impl Member {
 
     fn is_back(&self, inner: &mut Inner, now: Time) {
         inner.is_down = false;
+        (inner.silent_since, inner.is_dead) = (None, false);
         if inner.ban.as_ref().is_some_and(|ban| ban.until <= now) {
             inner.ban = None;
             self.warm_from.store(now.0, Ordering::Relaxed);
@@ -332,6 +353,7 @@ impl Inner {
             (reads, REPLICA),
             (any, ANY),
             (matches!(self.standing, Standing::Stale | Standing::Foreign), FENCED),
+            (self.is_dead, DEAD),
         ];
         bits.into_iter().filter(|(is_so, _)| *is_so).map(|(_, bit)| bit).sum()
     }
@@ -369,7 +391,7 @@ mod tests {
         assert!(answers(30));
         assert_eq!((member.fit(), member.report().state), (0, "banned"));
         // Its time being over is not enough.
-        member.check_failed(at(71), "silent");
+        member.check_failed(at(71), "silent", None);
         assert_eq!(member.report().ban.unwrap().until, at(131));
         assert!(answers(140));
         assert_eq!((member.fit(), member.warm_from()), (REPLICA | ANY, Some(at(140))));
@@ -397,6 +419,26 @@ mod tests {
         assert_eq!(found.fit(), PRIMARY | ANY);
         found.stands(Standing::Stale, false);
         assert!(found.is_fenced() && found.fit() & ANY == 0 && found.epoch() == 1);
+    }
+
+    #[test]
+    fn one_that_is_silent_for_long_is_given_up_until_it_is_heard_of() {
+        let (member, _) = member(EntryRole::Primary);
+        let after = Some(Duration::from_secs(60));
+        for (seconds, is_dead) in [(100, false), (159, false), (160, true)] {
+            member.check_failed(at(seconds), "silent", after);
+            assert_eq!(member.is_dead(), is_dead, "{seconds}");
+        }
+        assert!(member.fit() & PRIMARY != 0, "writes wait there");
+        // That it lets nobody ask is an answer.
+        member.answered(at(170));
+        assert!(!member.is_dead());
+        // What workers see of it is no check, and the time is counted anew.
+        member.failed(at(300), "reset by peer");
+        member.check_failed(at(300), "silent", after);
+        assert!(!member.is_dead());
+        member.check_failed(at(1000), "silent", None);
+        assert!(!member.is_dead(), "for ever");
     }
 
     #[test]

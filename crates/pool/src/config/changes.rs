@@ -165,7 +165,7 @@ by_fields! {
     Hints => Hints { shard, key, role }
     Sharding => Sharding { key, hash, tables, default, text_order }
     ClusterSettings => ClusterSettings {
-        strategy, role, ban, slow_start, check_every, check_timeout, check_user, lag_max,
+        strategy, role, ban, slow_start, cut_after, check_every, check_timeout, check_user, lag_max,
         lag_max_bytes, same_system, primary_return, failover_wait,
     }
     User => User {

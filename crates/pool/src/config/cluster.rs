@@ -86,6 +86,10 @@ pub struct ClusterSettings {
     /// How long one that is back gets less than its part.
     #[serde(with = "durations::whole")]
     pub slow_start: Duration,
+    /// For how long a server may answer no check before what runs there is given up; `None`, written 0, is for
+    /// ever.
+    #[serde(with = "durations::optional")]
+    pub cut_after: Option<Duration>,
     /// Between two checks of a server.
     #[serde(with = "durations::whole")]
     pub check_every: Duration,
@@ -118,6 +122,7 @@ impl Default for ClusterSettings {
             role: RoleWish::default(),
             ban: Duration::from_secs(60),
             slow_start: Duration::from_secs(10),
+            cut_after: Some(Duration::from_secs(60)),
             check_every: Duration::from_secs(1),
             check_timeout: Duration::from_secs(3),
             check_user: None,

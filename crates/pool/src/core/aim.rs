@@ -288,21 +288,27 @@ impl Core {
     }
 
     /// Closes servers of primaries that were replaced, with their clients: what they would write is
-    /// lost.
+    /// lost. The same of members that answer no checks: what was under way there may have been done or not, as
+    /// with any connection that is lost, so a client is told so and nothing is sent again.
     fn fence(&mut self, home: PoolId, io: &mut dyn Io) {
         let unfenced = self.makes(Mutant::Unfenced);
         for pool in self.family(home) {
             let Some(known) = &self.pools[pool.index()] else { continue };
-            let member = known.spec.member.as_ref();
-            if known.servers == 0 || !member.is_some_and(|it| it.state.is_fenced()) || unfenced {
+            let Some(member) = known.spec.member.as_ref().filter(|_| known.servers > 0) else {
                 continue;
-            }
+            };
+            let refusal = match () {
+                () if unfenced => continue,
+                () if member.state.is_fenced() => Refusal::Fenced,
+                () if member.state.is_dead() => Refusal::GivenUp,
+                () => continue,
+            };
             for index in 0..self.servers.slots() {
                 let Some((id, server)) = self.servers.at(index) else { continue };
                 if server.pool != pool || server.state == ServerState::Opening {
                     continue;
                 }
-                self.break_up(id, &Refusal::Fenced, io);
+                self.break_up(id, &refusal, io);
             }
         }
     }

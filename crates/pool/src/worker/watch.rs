@@ -59,6 +59,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 struct Told {
     role: &'static str,
     is_foreign: bool,
+    is_dead: bool,
 }
 
 /// A cluster whose servers are watched.
@@ -205,7 +206,14 @@ impl Watched {
             let server = &self.cluster.servers[at].endpoint;
             let (role, timeline) = (report.role, report.found.timeline);
             let is_foreign = report.found.is_foreign;
-            let before = std::mem::replace(told, Told { role, is_foreign });
+            let is_dead = self.state.members[at].is_dead();
+            let before = std::mem::replace(told, Told { role, is_foreign, is_dead });
+            if is_dead && !before.is_dead {
+                tracing::warn!(
+                    database, shard = self.shown_shard(), %server,
+                    "a server has answered no check for cluster.cut-after: what runs there is given up"
+                );
+            }
             if is_foreign && !before.is_foreign {
                 let (system, primarys) = (report.found.system, court.system());
                 tracing::warn!(

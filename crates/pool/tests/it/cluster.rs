@@ -1,6 +1,7 @@
 //! Several servers behind one database: a primary with standbys, and a pooler before them.
 
 mod failover;
+mod hung;
 mod systems;
 
 use std::{

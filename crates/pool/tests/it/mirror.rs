@@ -92,20 +92,7 @@ impl Scene {
 
     /// Sends a signal to every process of the mirror.
     fn signal(&self, signal: &str) {
-        let postmaster = self.mirror.pid().unwrap();
-        let kill = |pid: u32| {
-            let _ = Command::new("kill").args([signal, &pid.to_string()]).output();
-        };
-        kill(postmaster); // First: it starts no more of them then.
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
-            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let behind_name = stat.rsplit(')').next().unwrap_or_default();
-            let parent = behind_name.split_whitespace().nth(1);
-            if parent == Some(&postmaster.to_string()) {
-                kill(pid);
-            }
-        }
+        crate::support::signal(self.mirror.pid().unwrap(), signal);
     }
 }
 

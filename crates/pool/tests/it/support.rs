@@ -229,3 +229,20 @@ impl Raw {
         }
     }
 }
+
+/// Sends a signal to every process of a server, `-STOP` or `-CONT`.
+pub(crate) fn signal(postmaster: u32, signal: &str) {
+    let kill = |pid: u32| {
+        let _ = Command::new("kill").args([signal, &pid.to_string()]).output();
+    };
+    kill(postmaster); // First: it starts no more of them then.
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let behind_name = stat.rsplit(')').next().unwrap_or_default();
+        let parent = behind_name.split_whitespace().nth(1);
+        if parent == Some(&postmaster.to_string()) {
+            kill(pid);
+        }
+    }
+}

@@ -136,6 +136,28 @@ fn writes_wait_for_a_primary_for_a_while() {
 }
 
 #[test]
+fn who_waits_for_a_server_that_answers_no_checks_is_told_after_a_while() {
+    let (mut stage, state) = stage(&[EntryRole::Primary]);
+    let client = stage.client_in(HOME, Vec::new());
+    let (server, _) = stage.logs_in();
+    stage.client_gets(client);
+    stage.client_says(client, &message(b'Q', b"insert into t values (1)\0"));
+    let after = Some(Duration::from_secs(60));
+    for millis in [0, 59_000, 1_000] {
+        assert!(stage.io.closed.is_empty());
+        stage.wait(millis);
+        state.members[0].check_failed(stage.now, "it does not answer in time", after);
+        stage.core.clusters_turned(stage.now, &mut stage.io);
+    }
+    assert!(stage.io.closed.contains(&Peer::Client(client)));
+    assert!(stage.io.closed.contains(&Peer::Server(server)));
+    let told = stage.client_gets(client);
+    assert!(memchr::memmem::find(&told, b"C08006\0").is_some(), "{}", told.escape_ascii());
+    // What it had asked for is not asked for again, and nothing is cancelled.
+    assert!(stage.io.opened.is_empty() && stage.io.cancels.is_empty());
+}
+
+#[test]
 fn nobody_goes_on_at_a_primary_that_was_replaced() {
     let (mut stage, state) = stage(&[EntryRole::Auto]);
     state.members[0].stands(Standing::Primary, false);
