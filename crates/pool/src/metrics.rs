@@ -149,7 +149,7 @@ const WAIT_SECONDS: Description = Description::histogram(
 
 const MEMBER_UP: Description = Description::gauge(
     "howdah_pool_member_up",
-    "Whether a server of several is up, not banned and not too far behind, 0 or 1.",
+    "Whether a server of several is up, not banned, not foreign and not too far behind, 0 or 1.",
 )
 .labels(MEMBER);
 const MEMBER_PRIMARY: Description = Description::gauge(

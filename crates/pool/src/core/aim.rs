@@ -292,6 +292,7 @@ impl Core {
     /// with any connection that is lost, so a client is told so and nothing is sent again.
     fn fence(&mut self, home: PoolId, io: &mut dyn Io) {
         let unfenced = self.makes(Mutant::Unfenced);
+        let waits_on = self.makes(Mutant::WaitsOn);
         for pool in self.family(home) {
             let Some(known) = &self.pools[pool.index()] else { continue };
             let Some(member) = known.spec.member.as_ref().filter(|_| known.servers > 0) else {
@@ -300,6 +301,7 @@ impl Core {
             let refusal = match () {
                 () if unfenced => continue,
                 () if member.state.is_fenced() => Refusal::Fenced,
+                () if waits_on => continue,
                 () if member.state.is_dead() => Refusal::GivenUp,
                 () => continue,
             };

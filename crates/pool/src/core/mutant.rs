@@ -17,6 +17,8 @@ pub(crate) enum Mutant {
     WriteAstray,
     /// A server of a primary that was replaced is used as before.
     Unfenced,
+    /// A server that answers no checks is waited for.
+    WaitsOn,
     /// What is meant for one shard goes to any.
     OtherShard,
     /// What a mirror answers is told to the client.
@@ -29,7 +31,7 @@ pub(crate) enum Mutant {
 
 #[cfg(test)]
 impl Mutant {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -37,6 +39,7 @@ impl Mutant {
         Self::LimitBreach,
         Self::WriteAstray,
         Self::Unfenced,
+        Self::WaitsOn,
         Self::OtherShard,
         Self::MirrorAnswers,
         Self::MirrorFails,

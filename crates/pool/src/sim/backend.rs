@@ -94,12 +94,14 @@ impl Backend {
         }
     }
 
-    /// A CancelRequest for `client` has arrived.
-    pub(super) fn cancel(&mut self, client: u32) {
+    /// A CancelRequest has arrived, for a client if one wanted it.
+    pub(super) fn cancel(&mut self, client: Option<u32>) {
         if self.sleeping.take().is_none() {
             return;
         }
-        if self.owner != Some(client) {
+        if let Some(client) = client
+            && self.owner != Some(client)
+        {
             let owner = self.owner;
             self.violations.push(format!("a cancel of c{client} hit a statement of {owner:?}"));
         }

@@ -51,7 +51,7 @@ enum Event {
     Cancel(usize),
     CancelArrives {
         backend: usize,
-        client: u32,
+        client: Option<u32>,
         server: (usize, ServerId),
     },
     CancelOver(usize, ServerId),
@@ -72,6 +72,7 @@ enum Event {
         new: usize,
     },
     Rejoin(usize),
+    Hang(usize),
     Doubted(usize),
 }
 
@@ -236,6 +237,7 @@ impl World {
             let event = self.events.remove(&key).expect("it was queued");
             self.happen(event)?;
             self.check()?;
+            self.check_silence()?;
             if self.now > 20_000 * MS || self.clients.iter().all(|(_, link)| link.closed) {
                 break;
             }
@@ -295,6 +297,7 @@ impl World {
             Event::Vanish(c) => self.trace(&format_args!("c{c} vanishes"), b"."),
             Event::LoggedIn(b, s) => self.trace(&format_args!("s{b} logged in: {s}"), b"."),
             Event::Promote { old, new } => self.trace(&format_args!("h{old} -> h{new}"), b"."),
+            Event::Hang(host) => self.trace(&format_args!("h{host} hangs"), b"."),
             Event::Start(host) => self.trace(&format_args!("h{host} starts"), b"."),
             Event::Stream => self.trace(&"standbys stream", b"."),
             Event::Fail => self.trace(&"the primary fails", b"."),
@@ -303,6 +306,16 @@ impl World {
             }
             Event::Adopt(w, b, _) => self.trace(&format_args!("s{b} adopted by {w}"), b"."),
             _ => {}
+        }
+        if let Event::ToBackend(backend, _)
+        | Event::LoggedIn(backend, _)
+        | Event::Wake(backend)
+        | Event::Chatter(backend)
+        | Event::CancelArrives { backend, .. } = &event
+            && let Some(until) = self.hangs_until(*backend)
+        {
+            self.at(until, event);
+            return Ok(());
         }
         match event {
             Event::Connect(client) => self.connect(client),
@@ -396,6 +409,7 @@ impl World {
             Event::Stream => self.stream(),
             Event::Promote { old, new } => self.promote(old, new),
             Event::Rejoin(host) => self.rejoin(host),
+            Event::Hang(host) => self.hang_host(host),
             Event::Doubted(host) => self.host_doubted(host),
             Event::Tick => {
                 for worker in 0..self.workers.len() {

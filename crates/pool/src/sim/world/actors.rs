@@ -82,6 +82,7 @@ impl World {
         let Some((worker, Peer::Server(id))) = self.backends[backend].1.at else { return };
         let succeeded = succeeded && self.is_there(backend);
         if succeeded && !self.backends[backend].1.closed {
+            self.backends[backend].1.ready_at = self.now;
             let parameters = AT_LOGIN.map(|(name, value)| Setting::new(name, value)).into();
             let cancel_key = CancelKey::new(i32::try_from(backend).unwrap(), b"four");
             let login = ServerLogin { parameters, cancel_key };

@@ -4,7 +4,8 @@
 //! Who wants the primary must never be served by a standby, nor by a primary that was killed and is to be
 //! replaced, from its next start on; and some moments after it was judged to be replaced, nobody is
 //! served there any more. A standby is promoted within the time that a primary that is back is not
-//! believed.
+//! believed. Hosts also hang for a while: their connections stay, and say nothing. What was opened before such a
+//! host was given up is to be closed soon after.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,6 +26,9 @@ const PRIMARY_RETURN: u64 = 2_000 * MS;
 /// How long after a verdict all of its consequences are there: letters and closes take their time.
 const CONSEQUENCES: u64 = 40 * MS;
 
+/// For how long a host may be silent.
+const CUT_AFTER: u64 = 300 * MS;
+
 /// A cluster.
 pub(super) struct Hosts {
     pub(super) home: PoolId,
@@ -39,6 +43,8 @@ pub(super) struct Hosts {
 pub(super) struct Host {
     pub(super) pool: PoolId,
     pub(super) is_alive: bool,
+    /// Before then it says nothing.
+    hangs_until: u64,
     is_in_recovery: bool,
     timeline: u32,
     starts: u32,
@@ -49,6 +55,8 @@ pub(super) struct Host {
     is_doomed: bool,
     /// Since when it has been known to be replaced.
     fenced_since: Option<u64>,
+    /// Since when it has been known to answer no checks.
+    dead_since: Option<u64>,
 }
 
 impl Hosts {
@@ -62,6 +70,7 @@ impl Hosts {
         };
         let settings = ClusterSettings {
             primary_return: Duration::from_nanos(PRIMARY_RETURN),
+            cut_after: Some(Duration::from_nanos(CUT_AFTER)),
             ..ClusterSettings::default()
         };
         let servers = (0..count).map(entry).collect();
@@ -72,6 +81,7 @@ impl Hosts {
         let host = |number: u64| Host {
             pool: PoolId(home.0 + 1 + number as u32),
             is_alive: true,
+            hangs_until: 0,
             is_in_recovery: number > 0,
             timeline: 1,
             starts: 1,
@@ -79,6 +89,7 @@ impl Hosts {
             is_right: number == 0,
             is_doomed: false,
             fenced_since: None,
+            dead_since: None,
         };
         let hosts: Vec<_> = (0..count).map(host).collect();
         let strategies = [
@@ -135,12 +146,18 @@ impl World {
     /// Begins to ask hosts, and plans what becomes of them.
     pub(super) fn begin_hosts(&mut self) {
         let Some(hosts) = &self.hosts else { return };
-        for host in 0..hosts.hosts.len() {
+        let count = hosts.hosts.len();
+        for host in 0..count {
             self.at(0, Event::Ask(host));
         }
         if self.faults {
             let at = self.random.below(200 * MS);
             self.at(at, Event::Fail);
+        }
+        if self.faults && self.random.percent(50) {
+            let (at, host) =
+                (self.random.below(400 * MS), self.random.below(count as u64) as usize);
+            self.at(at, Event::Hang(host));
         }
     }
 
@@ -148,7 +165,7 @@ impl World {
     pub(super) fn ask_host(&mut self, number: usize) {
         let Some(hosts) = &self.hosts else { return };
         let (host, doubts) = (&hosts.hosts[number], hosts.state.members[number].doubts());
-        let seen = host.is_alive.then(|| Seen {
+        let seen = (host.is_alive && self.now >= host.hangs_until).then(|| Seen {
             is_in_recovery: host.is_in_recovery,
             timeline: if host.is_in_recovery { 0 } else { host.timeline },
             lsn: self.now,
@@ -175,6 +192,10 @@ impl World {
             match member.is_fenced() {
                 true => drop(host.fenced_since.get_or_insert(self.now)),
                 false => host.fenced_since = None,
+            }
+            match member.is_dead() {
+                true => drop(host.dead_since.get_or_insert(self.now)),
+                false => host.dead_since = None,
             }
         }
         for worker in 0..self.workers.len() {
@@ -209,6 +230,37 @@ impl World {
             let at = self.now + 3_000 * MS + self.random.below(1000 * MS);
             self.at(at, Event::Rejoin(primary));
         }
+    }
+
+    /// A host says nothing for a while, which may be longer than anybody waits.
+    pub(super) fn hang_host(&mut self, number: usize) {
+        let Some(hosts) = &mut self.hosts else { return };
+        hosts.hosts[number].hangs_until = self.now + self.random.below(1_500 * MS);
+    }
+
+    /// Until when what a server is to hear or say has to wait for its host. All waits for the same moment, so
+    /// it comes in its order.
+    pub(super) fn hangs_until(&mut self, backend: usize) -> Option<u64> {
+        let (pool, now) = (self.backends[backend].1.pool, self.now);
+        let host = self.hosts.as_mut()?.host(pool)?;
+        Some(host.hangs_until).filter(|until| now < *until)
+    }
+
+    /// Whether anybody waits for a host that was given up.
+    pub(super) fn check_silence(&self) -> Result<(), String> {
+        let Some(hosts) = &self.hosts else { return Ok(()) };
+        for host in &hosts.hosts {
+            let Some(since) = host.dead_since.filter(|it| self.now > it + CONSEQUENCES) else {
+                continue;
+            };
+            let waits = |link: &super::network::Link| {
+                link.pool == host.pool && !link.closed && link.at.is_some() && link.ready_at < since
+            };
+            if let Some(backend) = self.backends.iter().position(|(_, link)| waits(link)) {
+                return Err(format!("s{backend} is waited for, and {:?} is dead", host.pool));
+            }
+        }
+        Ok(())
     }
 
     /// The connection by which a host is asked has ended.

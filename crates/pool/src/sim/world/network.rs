@@ -17,11 +17,14 @@ pub(super) struct Link {
     pub(super) up: u64,
     pub(super) down: u64,
     pub(super) closed: bool,
+    /// When a server's login was over; at the end of time, if it is not.
+    pub(super) ready_at: u64,
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { pool: PoolId(0), at: None, inbox: VecDeque::new(), up: 0, down: 0, closed: false }
+        let (pool, inbox, ready_at) = (PoolId(0), VecDeque::new(), u64::MAX);
+        Self { pool, at: None, inbox, up: 0, down: 0, closed: false, ready_at }
     }
 }
 

@@ -82,9 +82,9 @@ impl World {
                 self.trace(&format_args!("{worker} cancels {server:?}"), b".");
                 let Some(End::Backend(backend)) = end(self, Peer::Server(server)) else { return };
                 let client = match self.is_mirror(self.backends[backend].1.pool) {
-                    // By the pooler: the time of what it plays there is over.
-                    true => self.backends[backend].0.owner.unwrap_or_default(),
-                    false => self.acting.expect("somebody wants it"),
+                    // By the pooler: the time of what it plays there is over, which may be on its way still.
+                    true => None,
+                    false => Some(self.acting.expect("somebody wants it")),
                 };
                 let server = (worker, server);
                 let at = self.now + 1 + self.random.below(40 * MS);
