@@ -18,6 +18,10 @@ struct Recent {
     to: usize,
 }
 
+/// Room that is kept for the next file: what that of a usual file needs.
+const KEPT: usize = 256 << 10;
+const KEPT_BYTES: usize = 8 << 20;
+
 /// Byte strings, each once; more often where hardly any repeat, as looking for them costs more than they do.
 #[derive(Default)]
 pub(crate) struct Words {
@@ -130,8 +134,13 @@ impl Words {
 
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
         self.ends.clear();
+        self.ends.shrink_to(KEPT);
         self.table.clear();
+        if self.table.capacity() > 2 * KEPT {
+            self.table = HashTable::new();
+        }
         self.recent = [Recent::default(); 2];
         self.first_unasked = 0;
     }
@@ -332,6 +341,7 @@ impl<T: Copy + PartialEq> Lists<T> {
     pub(crate) fn clear(&mut self) {
         self.lists.clear();
         self.entries.clear();
+        self.entries.shrink_to(KEPT);
         self.ends.clear();
     }
 }

@@ -447,9 +447,11 @@ impl Identities {
 
 /// Of addresses, which nobody chooses.
 fn hash_of(names: [&Arc<str>; 4]) -> u64 {
-    names.iter().fold(0, |hash: u64, name| {
+    let hash = names.iter().fold(0, |hash: u64, name| {
         (hash.rotate_left(5) ^ name.as_ptr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-    })
+    });
+    // Addresses are multiples of 16, and so are products of them.
+    hash ^ hash >> 32
 }
 
 /// Bytes of all texts of an event.
