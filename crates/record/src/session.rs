@@ -18,7 +18,7 @@ use howdah_wire::{
 
 use crate::{
     by_name::ByName,
-    script::{Script, add_sync},
+    script::{Last, Script, add_sync},
     secrets,
     stream::{Heard, Malformed, Stream},
     tally::Tally,
@@ -345,7 +345,9 @@ impl Session {
     fn sent(&mut self, heard: Heard<'_>, now: u64, desk: &mut Desk<'_>) {
         let (tag, body) = match heard {
             Heard::Message { tag, body } => (tag, body),
-            Heard::Bare { tag, body_bytes } => return self.sent_bare(tag, body_bytes, now, desk),
+            Heard::Bare { tag, body_bytes, front } => {
+                return self.sent_bare(tag, body_bytes, front, now, desk);
+            }
         };
         // Every other message is one, and has nothing to be read.
         if tag == SYNC && body.is_empty() && !self.is_copying {
@@ -379,7 +381,7 @@ impl Session {
             _ => self.has_begun_pipeline = true,
         }
         match &message {
-            Message::Flush => return self.script.add(b'H', &[]),
+            Message::Flush => return self.script.add(b'H'),
             Message::Bind(bind) => self.script.add_named(b"B", bind.portal),
             Message::Describe(Target::Statement(name)) => self.script.add_named(b"DS", name),
             Message::Describe(Target::Portal(name)) => self.script.add_named(b"DP", name),
@@ -426,42 +428,79 @@ impl Session {
         self.asked.push_back(Asked { what, event, arrived: now, messages: None });
     }
 
-    /// A message of which the body is not kept.
-    fn sent_bare(&mut self, tag: Tag, body_bytes: u32, now: u64, desk: &mut Desk<'_>) {
-        let what = match Frontend::from_tag(tag) {
+    /// A message of which the body is not kept, but perhaps its front.
+    fn sent_bare(
+        &mut self,
+        tag: Tag,
+        body_bytes: u32,
+        front: &[u8],
+        now: u64,
+        desk: &mut Desk<'_>,
+    ) {
+        let kind = match Frontend::from_tag(tag) {
             Some(Frontend::CopyData) if self.asked.is_empty() => return,
             Some(Frontend::CopyData) => {
                 let rows = Rows { bytes_max: 0, ..desk.rows };
                 return self.copied(&[], body_bytes as usize, rows);
             }
-            Some(Frontend::Query) => What::Query,
-            Some(Frontend::FunctionCall) => What::Call,
-            Some(Frontend::Bind) => What::Bind(Text::default(), true),
-            Some(Frontend::Parse) => What::Other,
+            Some(
+                kind
+                @ (Frontend::Query | Frontend::FunctionCall | Frontend::Bind | Frontend::Parse),
+            ) => kind,
             _ => return,
         };
         desk.tally.too_long += 1;
-        if !self.is_skipping {
-            self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
+        if self.is_skipping {
+            return;
         }
+        let name = memchr::memchr(0, front).and_then(|end| front.get(..end)).map(Text::from);
+        let what = match kind {
+            Frontend::Query | Frontend::FunctionCall => {
+                self.let_go(desk);
+                self.end_pipeline();
+                match kind {
+                    Frontend::Query => What::Query,
+                    _ => What::Call,
+                }
+            }
+            // What its name stood for is gone, or nobody knows what is.
+            Frontend::Bind => {
+                match &name {
+                    Some(portal) => {
+                        self.portal_goes(portal, desk);
+                        self.portals.set(portal.clone(), None);
+                    }
+                    None => self.portals.clear(),
+                }
+                What::Bind(name.unwrap_or_default(), true)
+            }
+            _ => {
+                match name {
+                    Some(statement) => drop(self.statements.set(statement, None)),
+                    None => self.statements.clear(),
+                }
+                What::Other
+            }
+        };
+        if !matches!(what, What::Query | What::Call) {
+            self.has_begun_pipeline = true;
+            self.script.lose();
+        }
+        self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
     }
 
     fn sync(&mut self, now: u64, desk: &mut Desk<'_>) {
         self.is_skipping = false;
         self.has_begun_pipeline = true;
         self.end_pipeline();
-        desk.tally.too_long += u64::from(!self.script.add_sync());
         // What was sent since the last event of the pipeline goes with it.
         let mut last = self.asked.iter_mut().rev().take_while(|asked| !asked.ends_pipeline());
-        match last.find(|asked| asked.will_be_event()) {
-            Some(Asked { event: Some(event), .. }) => self.script.append_to(event),
-            Some(bind) => bind.messages = self.script.take_rest(),
-            None => {
-                if let Some(event) = &mut self.held {
-                    self.script.append_to(event);
-                }
-            }
-        }
+        let last = match last.find(|asked| asked.will_be_event()) {
+            Some(Asked { event: Some(event), .. }) => Some(Last::Event(event)),
+            Some(bind) => Some(Last::Bind(&mut bind.messages)),
+            None => self.held.as_deref_mut().map(Last::Event),
+        };
+        desk.tally.too_long += u64::from(!self.script.add_sync(last));
         self.let_go(desk);
         let what = What::Sync;
         self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
@@ -510,6 +549,7 @@ impl Session {
         let Some(prepared) = self.statements.get(&statement) else {
             desk.tally.unknown_statements += 1;
             self.portals.set(portal.clone(), None);
+            self.script.lose();
             return What::Bind(portal, true);
         };
         let value = |value: Option<&[u8]>| match value {

@@ -2,16 +2,19 @@
 
 use howdah_wire::{Header, Tag};
 
-/// Longest body that is kept; of longer messages only that they were there.
-pub(crate) const BODY_BYTES_MAX: u32 = 64 << 20;
+/// Longest body that is kept, which a value of 64 MiB fits in; of longer messages only that they were there.
+pub(crate) const BODY_BYTES_MAX: u32 = 65 << 20;
+
+/// Bytes that are kept of a longer one, for the name that it begins with.
+const FRONT_BYTES_MAX: usize = 1 << 10;
 
 /// A message, or a piece of one that is not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard<'a> {
     /// A whole message.
     Message { tag: Tag, body: &'a [u8] },
-    /// One of which the body, or a part, is not kept.
-    Bare { tag: Tag, body_bytes: u32 },
+    /// One of which the body, or a part, is not kept. If it was too long, its front is there.
+    Bare { tag: Tag, body_bytes: u32, front: &'a [u8] },
 }
 
 /// Position in a client's stream.
@@ -45,8 +48,13 @@ impl Stream {
             if let Some(body) = &mut self.body {
                 let (now, later) = bytes.split_at(bytes.len().min(body.left as usize));
                 body.left -= now.len() as u32;
-                if !body.is_bare {
-                    body.held.extend_from_slice(now);
+                match body.header.body_bytes > BODY_BYTES_MAX {
+                    _ if !body.is_bare => body.held.extend_from_slice(now),
+                    true => {
+                        let room = FRONT_BYTES_MAX.saturating_sub(body.held.len());
+                        body.held.extend_from_slice(&now[..now.len().min(room)]);
+                    }
+                    false => {}
                 }
                 bytes = later;
                 self.give_if_whole(heard);
@@ -96,7 +104,7 @@ impl Stream {
         let Some(body) = self.body.take_if(|body| body.left == 0) else { return };
         let (tag, body_bytes) = (body.header.tag, body.header.body_bytes);
         heard(match body.is_bare {
-            true => Heard::Bare { tag, body_bytes },
+            true => Heard::Bare { tag, body_bytes, front: &body.held },
             false => Heard::Message { tag, body: &body.held },
         });
     }
@@ -114,7 +122,7 @@ fn a_message_is_the_same_however_it_is_cut() {
             let result = stream.take(&bytes[from..*cut], &mut heard);
             from = *cut;
             if result == Err(Malformed) {
-                heard(Heard::Bare { tag: Tag(0), body_bytes: 0 });
+                heard(Heard::Bare { tag: Tag(0), body_bytes: 0, front: b"" });
                 break;
             }
         }
@@ -134,4 +142,24 @@ fn a_message_is_the_same_however_it_is_cut() {
         .leave_out(4, &mut |heard| assert!(matches!(heard, Heard::Bare { body_bytes: 4, .. })))
         .unwrap();
     assert_eq!(count, 0);
+}
+
+#[test]
+fn of_a_message_that_is_too_long_the_front_is_kept() {
+    let mut stream = Stream::default();
+    let bytes = (BODY_BYTES_MAX + 5).to_be_bytes();
+    let (mut fronts, piece) = (Vec::new(), vec![b'x'; 1 << 20]);
+    let mut heard = |one: Heard<'_>| match one {
+        Heard::Bare { front, .. } => fronts.push(front.to_vec()),
+        Heard::Message { .. } => panic!("{one:?}"),
+    };
+    stream.take(&[b"B", &bytes[..], b"portal\0"].concat(), &mut heard).unwrap();
+    let mut left = BODY_BYTES_MAX as usize + 1 - 7;
+    while left > 0 {
+        let some = left.min(piece.len());
+        stream.take(&piece[..some], &mut heard).unwrap();
+        left -= some;
+    }
+    assert_eq!(fronts.len(), 1);
+    assert!(fronts[0].starts_with(b"portal\0x") && fronts[0].len() == FRONT_BYTES_MAX);
 }

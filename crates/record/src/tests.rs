@@ -270,6 +270,55 @@ fn a_query_ends_a_pipeline_that_has_no_sync() {
     );
 }
 
+/// A Bind that is not kept leaves nothing to be described or executed, least of all what its portal was before.
+#[test]
+fn nothing_is_made_of_what_stands_on_a_message_that_was_not_kept() {
+    let mut scene = Scene::new();
+    let describe = message(b'D', b"P\0");
+    let huge = vec![b'x'; 66 << 20];
+    let long_bind = |name: &str| {
+        let len = u32::try_from(huge.len()).unwrap().to_be_bytes();
+        let front = [b"\0", name.as_bytes(), b"\0\0\0\0\x01", &len].concat();
+        message(b'B', &[&front, &huge[..], b"\0\0"].concat())
+    };
+    scene.says(&[query("begin"), parse("a", "select 1"), sync()].concat());
+    scene.hears(&[Done("BEGIN"), Ready(b'T'), Is(Backend::ParseComplete), Ready(b'T')]);
+    let well = [Is(Backend::BindComplete), Is(Backend::RowDescription)];
+    scene.says(&[&bind("a")[..], &describe, &execute(), &sync()].concat());
+    scene.hears(&well);
+    scene.hears(&[Done("SELECT 1"), Ready(b'T')]);
+    let bytes = [&long_bind("a")[..], &describe, &execute(), &sync()].concat();
+    let mut before = Vec::new();
+    for piece in bytes.chunks(1 << 18) {
+        scene.says(piece);
+        // Else there is no room on the tape.
+        before.extend(scene.read());
+    }
+    assert_eq!(before.len(), 4, "{before:?}");
+    scene.hears(&well);
+    scene.hears(&[Done("SELECT 1"), Ready(b'T')]);
+    // A statement that nobody knows.
+    scene.says(&[&bind("b")[..], &describe, &execute(), &sync()].concat());
+    scene.hears(&well);
+    scene.hears(&[Done("SELECT 1"), Ready(b'T')]);
+    scene.says(&[&bind("a")[..], &execute(), &sync()].concat());
+    scene.hears(&[Is(Backend::BindComplete), Done("SELECT 1"), Ready(b'T')]);
+    scene.says(&query("commit"));
+    scene.hears(&[Done("COMMIT"), Ready(b'I')]);
+    scene.tape().hand_over();
+    let Scene { decoder, pieces, .. } = &mut scene;
+    let mut told = Vec::new();
+    for piece in pieces.try_iter() {
+        decoder.take(0, &piece.bytes, &mut |event| {
+            let wire = event.wire.clone().unwrap_or_default();
+            let messages = wire.messages.map(|messages| messages.to_string());
+            told.push((event.action.kind(), messages));
+        });
+    }
+    assert_eq!(told, [(Kind::Execute, Some("B\0ES".to_owned())), (Kind::Simple, None)]);
+    assert_eq!((decoder.tally.too_long, decoder.tally.unknown_statements), (1, 1));
+}
+
 /// What a server says of a statement with a password in it may quote that.
 #[test]
 fn errors_of_texts_with_secrets_are_left_out() {

@@ -419,13 +419,15 @@ impl Player {
     fn land(&mut self, now: Instant) -> Vec<Finished> {
         let Some(flight) = self.flight.take() else { return Vec::new() };
         if flight.failure.is_some() {
-            // Whether the failed batch prepared anything is not worth knowing: do it again.
+            // What was prepared before stays so; whether the failed batch prepared anything is not worth
+            // knowing: do it again.
             for part in flight.parts.iter().filter(|part| part.completed.is_none()) {
-                if let Action::Parse { statement, .. } = &part.item.event.action {
-                    self.statements.remove(statement);
-                }
-                if let Action::Bind(bound) | Action::Execute(bound) = &part.item.event.action {
-                    self.statements.remove(&bound.statement);
+                match &part.item.event.action {
+                    Action::Parse { statement, .. } => drop(self.statements.remove(statement)),
+                    Action::Bind(bound) | Action::Execute(bound) if part.is_prepared => {
+                        self.statements.remove(&bound.statement);
+                    }
+                    _ => {}
                 }
             }
         }

@@ -30,6 +30,8 @@ pub(super) struct Part {
     pub(super) copies: usize,
     /// The Bind of its portal is on its way.
     pub(super) is_bound: bool,
+    /// Before that a Parse that it has none of its own for.
+    pub(super) is_prepared: bool,
 }
 
 impl Flight {
@@ -90,6 +92,14 @@ impl Flight {
 
 impl Part {
     pub(super) fn new(item: Item) -> Self {
-        Self { item, request: None, completed: None, rows: 0, copies: 0, is_bound: false }
+        Self {
+            item,
+            request: None,
+            completed: None,
+            rows: 0,
+            copies: 0,
+            is_bound: false,
+            is_prepared: false,
+        }
     }
 }

@@ -28,6 +28,7 @@ impl Player {
                 self.queue_as_captured(parts, at, client)?;
                 continue;
             }
+            let mut is_prepared = false;
             let request = match &event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.forget_deallocated(sql);
@@ -38,10 +39,15 @@ impl Player {
                 // Its Execute binds; a Bind that nothing executes is sent for its own sake.
                 Action::Bind(bound) => match behind.next() {
                     Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
-                    _ => self.bind(bound, event, client)?,
+                    _ => {
+                        let (request, prepares) = self.bind(bound, event, client)?;
+                        is_prepared = prepares;
+                        request
+                    }
                 },
                 Action::Execute(bound) => {
-                    let bind = self.bind(bound, event, client)?;
+                    let (bind, prepares) = self.bind(bound, event, client)?;
+                    is_prepared = prepares;
                     if let Some(last) = before.last_mut()
                         && last.item.event.action.kind() == Kind::Bind
                     {
@@ -71,7 +77,7 @@ impl Player {
                     unreachable!("these are not sent as messages of a session")
                 }
             };
-            this.request = Some(request);
+            (this.request, this.is_prepared) = (Some(request), is_prepared);
         }
         if client.has_open_batch() || client.ready_owed() == 0 {
             client.sync();
@@ -159,7 +165,9 @@ impl Player {
             if !self.statements.get(&bound.statement).is_some_and(|it| it.is_of(event)) {
                 // It was prepared before the capture began, or was lost with a connection.
                 self.parse(&bound.statement, event, client)?;
+                part.is_prepared = true;
             }
+            let event = &part.item.event;
             let request = self.bind_only(bound, event, client)?;
             part.is_bound = true;
             if event.action.kind() == Kind::Bind {
@@ -200,25 +208,26 @@ impl Player {
         Ok(request)
     }
 
-    /// Binds, after preparing if the server has not this text under this name.
+    /// Binds, after preparing if the server has not this text under this name. Gives whether it prepares.
     fn bind(
         &mut self,
         bound: &Bound,
         event: &Event,
         client: &mut Client,
-    ) -> Result<RequestId, EncodeError> {
+    ) -> Result<(RequestId, bool), EncodeError> {
         let is_same = |prepared: &Prepared| prepared.is_of(event);
         let known = self.statements.get(&bound.statement).is_some_and(is_same);
         // A client that uses the unnamed statement parses it each time, unless the capture shows
         // its Parse messages and has none here.
         let anew = bound.statement.is_empty() && !self.parses_captured;
-        if !known || anew {
+        let prepares = !known || anew;
+        if prepares {
             self.parse(&bound.statement, event, client)?;
         }
         if !bound.portal.is_empty() {
             client.close_portal(bound.portal.as_bytes())?;
         }
-        self.bind_only(bound, event, client)
+        Ok((self.bind_only(bound, event, client)?, prepares))
     }
 
     fn bind_only(

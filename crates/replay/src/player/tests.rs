@@ -726,6 +726,30 @@ fn a_query_that_fails_behind_a_pipeline_fails_alone() {
     assert_eq!(scene.sent(), "");
 }
 
+/// pgx and asyncpg go on to use a statement that was executed in vain.
+#[test]
+fn a_statement_stays_prepared_though_its_execution_fails() {
+    let mut scene = Scene::connected();
+    let with = |messages: &str| Wire { messages: Some(messages.into()), ..Wire::default() };
+    let parse = Action::Parse { statement: "s".into(), sql: "select 1/$1".into() };
+    let execute = || Action::Execute(bound("s", "", "select 1/$1", &[Some("0")]));
+    scene.event_with(Some(1), 0, parse, Some(with("PS")));
+    scene.event_with(Some(2), 0, execute(), Some(with("B\0ES")));
+    scene.event_with(Some(3), 0, execute(), Some(with("B\0ES")));
+    scene.at(0);
+    scene.server(&[PARSED, &ready(TransactionStatus::Idle)].concat());
+    let mut failed = BOUND.to_vec();
+    let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"22012"), (b'M', b"no")];
+    say::error_response(&mut failed, fields).unwrap();
+    failed.extend(ready(TransactionStatus::Idle));
+    scene.sent();
+    for _ in 0..2 {
+        assert!(matches!(scene.at(0), Step::Send));
+        assert_eq!(scene.sent(), "bind(s/:0) execute(:0) sync");
+        assert!(matches!(scene.server(&failed)[0].end, End::Failed(_)));
+    }
+}
+
 #[test]
 fn captured_rows_are_copied_again() {
     let copy = |data: &[Option<&str>], failed| Wire {
