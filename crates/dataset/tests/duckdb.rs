@@ -175,6 +175,16 @@ fn duckdb_reads_many_pages() {
         0,
     ]]);
     assert_eq!(query(scratch.path(), sql), expected);
+
+    // Whole row groups are left out by what the file says of them.
+    let sql = "select count(*) from '{dir}/events-*.parquet' \
+               where \"user\" = 'app' and session = '656a1b2c.4d2' and time >= make_timestamptz(17000) \
+               and time < make_timestamptz(18000)";
+    assert_eq!(query(scratch.path(), sql), json!([[1000]]));
+    for nowhere in ["\"user\" = 'bpp'", "session < '6'", "duration_us > 20000", "query_id > -42"] {
+        let sql = format!("select count(*) from '{{dir}}/events-*.parquet' where {nowhere}");
+        assert_eq!(query(scratch.path(), &sql), json!([[0]]), "{nowhere}");
+    }
 }
 
 #[test]
