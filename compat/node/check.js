@@ -65,8 +65,9 @@ async function values(db, me) {
   const query = { text: "select * from compat_node_values where client = $1 order by n", values: [me] };
   const found = await db.query({ ...query, rowMode: "array" });
   assert.deepEqual(found.rows, rows);
-  // Binary results, of which the driver understands some.
-  assert.equal((await db.query({ ...query, binary: true })).rowCount, rows.length);
+  // Binary results, of which the driver understands some, and on some does not come to an end.
+  const binary = { text: "select b from compat_node_values where client = $1", values: [me], binary: true };
+  assert.equal((await db.query(binary)).rowCount, rows.length);
 }
 
 // A portal, three rows at a time.

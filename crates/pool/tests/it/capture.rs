@@ -368,6 +368,57 @@ fn secrets_are_nowhere_in_it() {
     assert!(statements(&events).iter().any(|words| words.contains("Jane Roe-x9")));
 }
 
+/// Servers quote values when they refuse them, each place in its own way.
+#[test]
+fn redacted_captures_have_no_value_in_errors_rows_or_arguments() {
+    let Some(scene) = Scene::with("quoted", "", ", redact = true") else { return };
+    scene.stage.psql(&["create table t (a int primary key, b text)"]);
+    scene.start();
+    let mut raw = Raw::log_in(scene.stage.address());
+    let secret = b"Jane Roe-x9";
+    for sql in [
+        "select 'Jane Roe-x9'::int",
+        "do $$ begin raise exception 'it is Jane Roe-x9'; end $$",
+        "bogus 'Jane Roe-x9'",
+        "select 'Jane Roe-x9",
+        "/* Jane Roe-x9 */ select $tag$Jane Roe-x9$tag$, E'Jane Roe-x9' -- Jane Roe-x9",
+        "prepare p as select 'Jane Roe-x9'",
+    ] {
+        raw.query(sql);
+        raw.until(b'Z');
+    }
+    // A Parse that fails, and a value that does.
+    raw.send(b'P', b"\0select 'Jane Roe-x9'::int\0\0\0");
+    raw.send(b'S', b"");
+    raw.until(b'Z');
+    raw.send(b'P', b"\0select $1::int\0\0\0");
+    let len = u32::try_from(secret.len()).unwrap().to_be_bytes();
+    let value = [&len[..], secret].concat();
+    raw.send(b'B', &[b"\0\0\0\0\0\x01", &value[..], b"\0\0"].concat());
+    raw.send(b'S', b"");
+    raw.until(b'Z');
+    // int4pl
+    raw.send(b'F', &[b"\0\0\0\xb1\0\0\0\x02", &value[..], &value, b"\0\0"].concat());
+    raw.until(b'Z');
+    // Rows: one that is refused, and a client that says why it gives up.
+    for rows in [true, false] {
+        raw.query("copy t from stdin");
+        raw.until(b'G');
+        if rows {
+            raw.send(b'd', b"Jane Roe-x9\t1\n");
+            raw.send(b'c', b"");
+        } else {
+            raw.send(b'f', b"because of Jane Roe-x9\0");
+        }
+        raw.until(b'Z');
+    }
+    let events = scene.stop();
+    let failed = events.iter().filter(|event| event.outcome.error.is_some()).count();
+    assert_eq!(failed, 9, "{events:#?}");
+    scene.assert_absent("Jane Roe");
+    scene.assert_absent("Roe-x9");
+}
+
 #[test]
 fn damaged_messages_end_their_session_only() {
     let Some(scene) = Scene::set("damaged", "") else { return };
