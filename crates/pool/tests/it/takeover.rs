@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_dataset::Capture;
 use howdah_lab::{Cluster, or_say_why_not};
 use howdah_pool::{Pooler, config::Config};
 
@@ -278,6 +279,43 @@ fn a_client_finds_all_that_was_its_own() {
     execute(&mut raw, "mine");
     assert_eq!(row(&mut raw), "mover");
     line.stage.psql(&["select 1"]);
+}
+
+/// A capture ends with its process, whole; what a client does is in one of two captures.
+#[test]
+fn captures_of_both_processes_have_all_that_a_client_did() {
+    let captures = tempfile::tempdir().unwrap();
+    let more = format!("capture = {{ path = '{}', start = true }}", captures.path().display());
+    let Some(mut line) = Line::start_with("captured", &more) else { return };
+    line.heirs = more;
+    let mut raw = Raw::log_in(line.stage.address());
+    raw.send(b'P', b"mine\0select 'prepared'\0\0\0");
+    raw.send(b'S', b"");
+    raw.until(b'Z');
+    raw.query("set datestyle = german");
+    raw.until(b'Z');
+    let first = line.stage.pooler.control().capture().unwrap().path;
+    line.take_over();
+    execute(&mut raw, "mine");
+    assert_eq!(row(&mut raw), "prepared");
+    let second = line.stage.pooler.control().stop_capture().unwrap().path;
+    let told = |path: &Path| {
+        let capture = Capture::open(path).unwrap();
+        assert!(capture.manifest().finished);
+        let events: Vec<_> = capture.events().collect::<Result<_, _>>().unwrap();
+        events
+            .iter()
+            .map(|event| {
+                let sql = event.action.sql().map(|sql| sql.to_str_lossy().into_owned());
+                format!("{} {}", event.action.kind(), sql.unwrap_or_default())
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told(&first),
+        ["connect ", "parse select 'prepared'", "simple set datestyle = german", "disconnect "]
+    );
+    assert_eq!(told(&second), ["connect ", "execute select 'prepared'"]);
 }
 
 /// A frame: kind, length, body.
