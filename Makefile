@@ -47,8 +47,9 @@ simulate: ## Run the pooler through invented worlds, and find planted mistakes: 
 failover: setup ## Kill a primary, promote its standby, start the old one again, before a pooler: 20 times, with other pauses each.
 	HOWDAH_FAILOVER_RUNS=20 $(CARGO) test --package howdah-pool --test it -- failovers_lose_nothing --nocapture
 
-compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18.
+compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18, and play what was captured.
 	compat/run
+	compat/run --replay
 
 receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and send to every receiver.
 	mkdir -p target/tools/receivers/usr/bin

@@ -99,6 +99,15 @@ fn drivers(pool: &Pool) {
     raw.ready();
     raw.send(&[describe('S', "nobody"), sync()]);
     raw.ready();
+    // A statement that has failed is not prepared anew. asyncpg again: a Query ends a pipeline.
+    raw.send(&[bind("s2", "", &[6, 6]), execute("", 0), sync()]);
+    raw.ready();
+    raw.send(&[parse("s5", "select * from copied limit 1", 0), describe('S', "s5"), flush()]);
+    raw.until(b'T');
+    raw.send(&[query("insert into copied values (6, 'six')")]);
+    raw.ready();
+    raw.send(&[parse("s6", "select 1", 0), flush(), query("select 1; select 1/0")]);
+    raw.ready();
     raw.send(&[query("insert into kept values ('driver', 4, 4)")]);
     raw.ready();
     // The fast path, and COPY by the extended protocol.
