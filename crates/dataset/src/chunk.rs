@@ -2,8 +2,8 @@
 //!
 //! The general encoder takes arrays: it hashes every value of a column to find it in a dictionary, and walks
 //! each level of each column. Whoever writes down what clients do has found equal values before, and most of
-//! its columns hold nothing. So this module takes numbers, and numbers of words in a [`Words`], and makes
-//! pages of them.
+//! its columns hold nothing. So this module takes numbers, and numbers of words in a
+//! [`Words`](crate::words::Words), and makes pages of them.
 //!
 //! ```text
 //! column chunk = dictionary page?, data page …     each page: header (Thrift), body, compressed
