@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use super::{ClusterState, Judge, Marks, MemberState, Question, Seen, Standing, Track};
+use super::{ClusterState, Dispute, Judge, Marks, MemberState, Question, Seen, Standing, Track};
 use crate::{
     config::{ClusterPool, EntryRole},
     time::Time,
@@ -111,9 +111,9 @@ impl Court {
         self.judge.system()
     }
 
-    /// Whether servers say that they are primaries of several systems, of which none can be preferred.
-    pub(crate) fn is_torn(&self) -> bool {
-        self.judge.is_torn()
+    /// Why there is no primary, where several servers say that they are.
+    pub(crate) fn dispute(&self) -> Option<Dispute> {
+        self.judge.dispute()
     }
 
     fn standings(&mut self, now: Time) -> Vec<Standing> {

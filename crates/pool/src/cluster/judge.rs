@@ -79,7 +79,16 @@ pub(crate) struct Judge {
     primary_return: Duration,
     /// Whether a server of another system cannot be the primary.
     same_system: bool,
-    is_torn: bool,
+    dispute: Option<Dispute>,
+}
+
+/// Why none of several primaries is preferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dispute {
+    /// They are of several systems.
+    Systems,
+    /// They are of one timeline, and none was the primary before.
+    Timeline,
 }
 
 /// The one that was the primary last.
@@ -116,7 +125,7 @@ impl Judge {
             system: None,
             primary_return,
             same_system,
-            is_torn: false,
+            dispute: None,
         }
     }
 
@@ -148,9 +157,9 @@ impl Judge {
         self.said(server).is_some_and(|seen| differ(seen.system, self.system))
     }
 
-    /// Whether there are primaries of several systems, of which none can be preferred.
-    pub(crate) fn is_torn(&self) -> bool {
-        self.is_torn
+    /// Why there is no primary, where several servers say that they are.
+    pub(crate) fn dispute(&self) -> Option<Dispute> {
+        self.dispute
     }
 
     /// That of the primary, as far as it is known.
@@ -161,9 +170,14 @@ impl Judge {
     /// What each server is.
     pub(crate) fn standings(&mut self, now: Time) -> Vec<Standing> {
         let all_asked = self.servers.iter().all(|server| server.was_asked);
-        self.is_torn = all_asked && !self.settle_system();
-        let is_known = all_asked && !self.is_torn;
+        let is_torn = all_asked && !self.settle_system();
+        let is_known = all_asked && !is_torn;
         let primary = if is_known { self.primary(now) } else { None };
+        self.dispute = match is_known {
+            true if primary.is_none() && self.are_equal() => Some(Dispute::Timeline),
+            false if is_torn => Some(Dispute::Systems),
+            _ => None,
+        };
         if let Some(server) = primary
             && let Some(seen) = self.said(server)
         {
@@ -233,6 +247,13 @@ impl Judge {
         }
         self.system = Some(system);
         true
+    }
+
+    /// Whether there are several primaries of one timeline where nobody was it before, and none is named.
+    fn are_equal(&self) -> bool {
+        let newest = |seen: &Seen| seen.timeline == self.timeline && self.may_be_ours(seen);
+        let several = self.claims().filter(|(_, seen)| newest(seen)).count() > 1;
+        several && self.trusted.is_none() && !self.roles.contains(&EntryRole::Primary)
     }
 
     /// The primary, if one is to be believed.
@@ -424,16 +445,34 @@ mod tests {
     }
 
     #[test]
+    fn primaries_of_one_timeline_are_in_dispute_until_one_is_named_or_follows() {
+        let mut judge = judging(2);
+        judge.hear(0, primary(1, "a"), at(1));
+        judge.hear(1, primary(1, "b"), at(1));
+        assert_eq!(words(&mut judge, 1), "returning returning");
+        assert_eq!(judge.dispute(), Some(Dispute::Timeline));
+        judge.hear(1, standby(true), at(2));
+        assert_eq!(words(&mut judge, 2), "primary replica");
+        assert_eq!(judge.dispute(), None);
+        let roles = [EntryRole::Primary, EntryRole::Auto];
+        let mut judge = Judge::new(roles, Duration::from_secs(10), true);
+        judge.hear(0, primary(1, "a"), at(1));
+        judge.hear(1, primary(1, "b"), at(1));
+        judge.standings(at(1));
+        assert_eq!(judge.dispute(), None, "the settings have decided it");
+    }
+
+    #[test]
     fn of_primaries_of_several_systems_one_with_a_standby_is_preferred() {
         let mut judge = judging(3);
         judge.hear(0, of(1, primary(1, "a")), at(1));
         judge.hear(1, of(2, primary(3, "b")), at(1));
         judge.hear(2, None, at(1));
         assert_eq!(words(&mut judge, 1), "returning returning unknown");
-        assert!(judge.is_torn());
+        assert_eq!(judge.dispute(), Some(Dispute::Systems));
         judge.hear(2, of(1, standby(true)), at(2));
         assert_eq!(words(&mut judge, 2), "primary foreign replica");
-        assert!(!judge.is_torn());
+        assert_eq!(judge.dispute(), None);
         judge.hear(2, of(1, primary(2, "c")), at(3));
         assert_eq!(words(&mut judge, 3), "stale foreign primary");
         // It does not say any more of which system it is.

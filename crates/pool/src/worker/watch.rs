@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     ClusterState, Member, Time,
-    cluster::{Court, Question, Seen, Standing},
+    cluster::{Court, Dispute, Question, Seen, Standing},
     config::{ClusterPool, EntryRole},
 };
 
@@ -76,7 +76,7 @@ pub(super) struct Watched {
     court: Mutex<Court>,
     /// What was told of each server in the log.
     told_log: Mutex<Vec<Told>>,
-    was_torn: AtomicBool,
+    has_dispute: AtomicBool,
     /// Whether a server was last seen to be another than the settings say.
     contradicts: Box<[AtomicBool]>,
     /// How often somebody wished for a check.
@@ -109,7 +109,7 @@ impl Watched {
             has_begun: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             told_log: Mutex::new(vec![Told::default(); servers]),
-            was_torn: AtomicBool::new(false),
+            has_dispute: AtomicBool::new(false),
             told: AtomicU32::new(0),
         }
     }
@@ -234,13 +234,22 @@ impl Watched {
                 tracing::info!(database, shard = self.shown_shard(), %server, role, "a server's role");
             }
         }
-        let is_torn = court.is_torn();
-        if !self.was_torn.swap(is_torn, Ordering::Relaxed) && is_torn {
-            tracing::error!(
+        let dispute = court.dispute();
+        let was_told = self.has_dispute.swap(dispute.is_some(), Ordering::Relaxed);
+        let shard = self.shown_shard();
+        match dispute.filter(|_| !was_told) {
+            Some(Dispute::Systems) => tracing::error!(
                 database,
-                shard = self.shown_shard(),
+                shard,
                 "primaries of several systems: SHOW MEMBERS has their identifiers, and nobody is written to"
-            );
+            ),
+            Some(Dispute::Timeline) => tracing::error!(
+                database,
+                shard,
+                "several primaries of one timeline: nobody is written to; take those out that are \
+                 not of this database, or name the primary (role = \"primary\")"
+            ),
+            None => {}
         }
     }
 
