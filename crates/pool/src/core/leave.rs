@@ -218,7 +218,8 @@ impl Core {
             }
             Some(Part::Shadow(shadow)) => {
                 let stream = shadow.stream;
-                match self.client_of(stream).filter(|_| self.makes(Mutant::MirrorAnswers)) {
+                let tells = self.makes(Mutant::MirrorAnswers);
+                match tells.then(|| self.client_of(stream)).flatten() {
                     Some(client) => id = client,
                     None => return self.shadow_hears(stream),
                 }
