@@ -12,9 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Court {
     state: Arc<ClusterState>,
-    same_system: bool,
     cut_after: Option<Duration>,
-    roles: Box<[EntryRole]>,
     lag_max: Option<Duration>,
     lag_max_bytes: Option<NonZeroU64>,
     judge: Judge,
@@ -28,9 +26,7 @@ impl Court {
         let roles = cluster.servers.iter().map(|server| server.role);
         Self {
             state,
-            same_system: settings.same_system,
             cut_after: settings.cut_after,
-            roles: cluster.servers.iter().map(|server| server.role).collect(),
             lag_max: settings.lag_max,
             lag_max_bytes: settings.lag_max_bytes,
             judge: Judge::new(roles, settings.primary_return, settings.same_system),
@@ -75,7 +71,7 @@ impl Court {
             lag: behind.map(|(_, time)| time),
             lags,
             system: seen.system,
-            is_foreign: self.must_not_be(server),
+            is_foreign: self.judge.must_not_be(server),
             replayed,
         };
         // The others first: there are never two to write to.
@@ -90,20 +86,15 @@ impl Court {
         let standings = self.standings(now);
         self.tell_others(server, &standings);
         let member = &self.state.members[server];
-        member.stands(standings[server], self.must_not_be(server));
+        member.stands(standings[server], self.judge.must_not_be(server));
         member.check_failed(now, reason, self.cut_after)
     }
 
     fn tell_others(&self, server: usize, standings: &[Standing]) {
         let members = self.state.members.iter().zip(standings).enumerate();
         for (at, (member, standing)) in members.filter(|(at, _)| *at != server) {
-            member.stands(*standing, self.must_not_be(at));
+            member.stands(*standing, self.judge.must_not_be(at));
         }
-    }
-
-    /// Whether a server is of another system than the primary, and must not be.
-    fn must_not_be(&self, server: usize) -> bool {
-        self.same_system && self.judge.is_foreign(server)
     }
 
     /// The identifier of the primary's system, as far as it is known.
@@ -122,6 +113,7 @@ impl Court {
             EntryRole::Primary => Standing::Primary,
             EntryRole::Replica => Standing::Replica,
         };
-        self.judge.standings(now).into_iter().zip(&self.roles).map(said).collect()
+        let standings = self.judge.standings(now).into_iter();
+        standings.zip(self.judge.roles()).map(said).collect()
     }
 }

@@ -157,6 +157,16 @@ impl Judge {
         self.said(server).is_some_and(|seen| differ(seen.system, self.system))
     }
 
+    /// Whether it is, and must not be here.
+    pub(crate) fn must_not_be(&self, server: usize) -> bool {
+        self.same_system && self.is_foreign(server)
+    }
+
+    /// What servers are said to be.
+    pub(crate) fn roles(&self) -> &[EntryRole] {
+        &self.roles
+    }
+
     /// Why there is no primary, where several servers say that they are.
     pub(crate) fn dispute(&self) -> Option<Dispute> {
         self.dispute
@@ -211,6 +221,12 @@ impl Judge {
         said.filter(|(_, seen)| !seen.is_in_recovery)
     }
 
+    /// Those of them that are of the newest timeline of ours.
+    fn newest_claims(&self) -> impl Iterator<Item = usize> {
+        let newest = |seen: &Seen| seen.timeline == self.timeline && self.may_be_ours(seen);
+        self.claims().filter(move |(_, seen)| newest(seen)).map(|(at, _)| at)
+    }
+
     fn may_be_ours(&self, seen: &Seen) -> bool {
         !self.same_system || !differ(seen.system, self.system)
     }
@@ -251,16 +267,14 @@ impl Judge {
 
     /// Whether there are several primaries of one timeline where nobody was it before, and none is named.
     fn are_equal(&self) -> bool {
-        let newest = |seen: &Seen| seen.timeline == self.timeline && self.may_be_ours(seen);
-        let several = self.claims().filter(|(_, seen)| newest(seen)).count() > 1;
-        several && self.trusted.is_none() && !self.roles.contains(&EntryRole::Primary)
+        self.newest_claims().count() > 1
+            && self.trusted.is_none()
+            && !self.roles.contains(&EntryRole::Primary)
     }
 
     /// The primary, if one is to be believed.
     fn primary(&self, now: Time) -> Option<usize> {
-        let newest = |seen: &Seen| seen.timeline == self.timeline && self.may_be_ours(seen);
-        let claims: Vec<_> =
-            self.claims().filter(|(_, seen)| newest(seen)).map(|(at, _)| at).collect();
+        let claims: Vec<_> = self.newest_claims().collect();
         let Some(Trusted { server: trusted, started, system }) = &self.trusted else {
             // Nobody was it before: two of one timeline are not servers of one cluster.
             return if let [only] = claims[..] { Some(only) } else { None };
