@@ -299,9 +299,7 @@ impl Player {
     /// Sends what was sent before a session's end, for no event of its own; then ends it.
     fn leave(&mut self, now: Instant, client: &mut Client) -> Step {
         let mut last = Part::new(self.pop());
-        let has_said =
-            |part: &Part| part.item.event.wire.as_ref().is_some_and(|wire| wire.messages.is_some());
-        if !has_said(&last) {
+        if last.item.event.messages().is_none() {
             return Step::Hangup(last.item);
         }
         let sent = self.queue_messages(std::slice::from_mut(&mut last), client);

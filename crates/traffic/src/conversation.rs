@@ -20,7 +20,7 @@ pub fn conversation(events: &[Event]) -> Vec<String> {
     }
     let mut lines = Vec::new();
     for event in events {
-        let Some(messages) = event.wire.as_ref().and_then(|wire| wire.messages.as_ref()) else {
+        let Some(messages) = event.messages() else {
             lines.extend(event.action.kind().is_execution().then(|| own(event)));
             continue;
         };

@@ -135,6 +135,13 @@ impl Outcome {
     }
 }
 
+impl Event {
+    /// The messages that are known to have been sent for it and around it.
+    pub fn messages(&self) -> Option<&Text> {
+        self.wire.as_ref()?.messages.as_ref()
+    }
+}
+
 impl Action {
     /// The kind, without the data.
     pub fn kind(&self) -> Kind {

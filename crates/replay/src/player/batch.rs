@@ -21,10 +21,8 @@ pub(super) fn continues(last: &Event, next: &Event) -> bool {
         let copies = |event: &Event| {
             event.action.sql().is_some_and(|sql| Command::of(sql.as_bytes()) == Command::Copy)
         };
-        let is_known =
-            |event: &Event| event.wire.as_ref().is_some_and(|wire| wire.messages.is_some());
         // Where it is known which Syncs there were, a COPY may be the last.
-        let fits = match is_known(last) && is_known(next) {
+        let fits = match last.messages().is_some() && next.messages().is_some() {
             true => !(last.action.kind().is_execution() && copies(last)),
             false => !copies(last) && !copies(next),
         };
@@ -49,8 +47,8 @@ pub(super) fn continues(last: &Event, next: &Event) -> bool {
 /// Whether an event of the extended protocol is known to be the last of a pipeline that no Sync ended: a Query or
 /// a FunctionCall behind it did.
 fn is_open_behind(last: &Event) -> bool {
-    let messages = last.wire.as_ref().and_then(|wire| wire.messages.as_ref());
-    last.pipeline.is_some() && messages.is_some_and(|it| !it.as_bytes().ends_with(b"S"))
+    let lacks_sync = last.messages().is_some_and(|it| !it.as_bytes().ends_with(b"S"));
+    last.pipeline.is_some() && lacks_sync
 }
 
 fn statement(action: &Action) -> Option<&Text> {

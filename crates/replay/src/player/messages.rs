@@ -24,7 +24,7 @@ impl Player {
             let mut behind = behind.iter().map(|part| &part.item.event.action);
             let event = &this.item.event;
             let wire = event.wire.as_deref();
-            if wire.is_some_and(|wire| wire.messages.is_some()) {
+            if event.messages().is_some() {
                 self.queue_as_captured(parts, at, client)?;
                 continue;
             }
@@ -92,7 +92,7 @@ impl Player {
         at: usize,
         client: &mut Client,
     ) -> Result<(), EncodeError> {
-        let messages = parts[at].item.event.wire.as_deref().and_then(|it| it.messages.clone());
+        let messages = parts[at].item.event.messages().cloned();
         for said in Said::all(messages.unwrap_or_default().as_bytes()) {
             match said {
                 Said::Own => {
