@@ -4,23 +4,24 @@
 //! what was asked and is not answered, as the client itself has to. An event goes out when its outcome is
 //! known, with the time at which its message arrived.
 
+mod heard;
+mod sent;
+
 use std::{collections::VecDeque, sync::Arc};
 
 use howdah_traffic::{
-    Action, Bound, CopyDirection, CopyIn, Event, Outcome, Parameter, SessionId, Source, SqlState,
-    Text, Timestamp, Wire,
+    Action, Bound, CopyIn, Event, Outcome, SessionId, Source, Text, Timestamp, Wire,
 };
 use howdah_wire::{
-    Backend, Format, Frame, Frontend, Tag,
-    backend::{Message as Reply, TransactionStatus},
-    frontend::{Bind, Message, Parse, Target},
+    Frame, Frontend, Tag,
+    frontend::{Message, Parse},
 };
 
 use crate::{
     by_name::ByName,
-    script::{Last, Script, add_sync},
+    script::Script,
     secrets,
-    stream::{Heard, Malformed, Stream},
+    stream::{Malformed, Stream},
     tally::Tally,
     texts::Texts,
 };
@@ -341,171 +342,6 @@ impl Session {
         }
     }
 
-    /// A message of the client's.
-    fn sent(&mut self, heard: Heard<'_>, now: u64, desk: &mut Desk<'_>) {
-        let (tag, body) = match heard {
-            Heard::Message { tag, body } => (tag, body),
-            Heard::Bare { tag, body_bytes, front } => {
-                return self.sent_bare(tag, body_bytes, front, now, desk);
-            }
-        };
-        // Every other message is one, and has nothing to be read.
-        if tag == SYNC && body.is_empty() && !self.is_copying {
-            return self.sync(now, desk);
-        }
-        let Ok(message) = Message::parse(Frame { tag, body }) else {
-            return self.note(Err(Malformed), desk);
-        };
-        match message {
-            Message::Sync if self.is_copying => return,
-            Message::Sync => return self.sync(now, desk),
-            Message::CopyData(_) | Message::CopyDone | Message::CopyFail { .. }
-                if self.asked.is_empty() =>
-            {
-                return; // Of a COPY that has failed: nobody looks at it.
-            }
-            Message::CopyData(data) => return self.copied(data, data.len(), desk.rows),
-            Message::CopyDone => return self.copy_ended(false),
-            Message::CopyFail { .. } => return self.copy_ended(true),
-            Message::Terminate | Message::Authentication(_) => return,
-            Message::Flush if self.is_skipping => return,
-            _ if self.is_skipping => {
-                desk.tally.skipped_by_server += 1;
-                return;
-            }
-            _ => {}
-        }
-        match &message {
-            // They end a pipeline, as a Sync does.
-            Message::Query { .. } | Message::FunctionCall(_) => self.end_pipeline(),
-            _ => self.has_begun_pipeline = true,
-        }
-        match &message {
-            Message::Flush => return self.script.add(b'H'),
-            Message::Bind(bind) => self.script.add_named(b"B", bind.portal),
-            Message::Describe(Target::Statement(name)) => self.script.add_named(b"DS", name),
-            Message::Describe(Target::Portal(name)) => self.script.add_named(b"DP", name),
-            Message::Close(Target::Statement(name)) => self.script.add_named(b"CS", name),
-            Message::Close(Target::Portal(name)) => self.script.add_named(b"CP", name),
-            _ => self.let_go(desk),
-        }
-        let time = desk.at(now);
-        let (what, event) = match message {
-            Message::Query { sql } => {
-                self.statements.set(Text::default(), None);
-                let action = Action::Simple { sql: sql_text(sql) };
-                let wire = Wire { messages: self.script.take_up_to(b'Q'), ..Wire::default() };
-                (What::Query, Some(self.event(action, Source::Wire, wire, time)))
-            }
-            Message::FunctionCall(call) => {
-                let action = Action::Call { function: call.function.to_string().into() };
-                let arguments = call.arguments.clone().map(|value| value.map(Text::from));
-                let wire = Wire {
-                    formats: call.formats.clone().map(Format::code).collect(),
-                    result_formats: vec![call.result_format.code()],
-                    arguments: Some(arguments.collect()),
-                    messages: self.script.take_up_to(b'F'),
-                    ..Wire::default()
-                };
-                (What::Call, Some(self.event(action, Source::Wire, wire, time)))
-            }
-            Message::Parse(parse) => self.parse(&parse, time, desk),
-            Message::Bind(bind) => (self.bind(&bind, desk), None),
-            Message::Execute { portal, max_rows } => self.execute(portal, max_rows, time, desk),
-            Message::Close(target) => {
-                match target {
-                    Target::Statement(name) => drop(self.statements.set(name.into(), None)),
-                    Target::Portal(name) => {
-                        let name = Text::from(name);
-                        self.portal_goes(&name, desk);
-                        self.portals.set(name, None);
-                    }
-                }
-                (What::Other, None)
-            }
-            _ => (What::Other, None),
-        };
-        self.asked.push_back(Asked { what, event, arrived: now, messages: None });
-    }
-
-    /// A message of which the body is not kept, but perhaps its front.
-    fn sent_bare(
-        &mut self,
-        tag: Tag,
-        body_bytes: u32,
-        front: &[u8],
-        now: u64,
-        desk: &mut Desk<'_>,
-    ) {
-        let kind = match Frontend::from_tag(tag) {
-            Some(Frontend::CopyData) if self.asked.is_empty() => return,
-            Some(Frontend::CopyData) => {
-                let rows = Rows { bytes_max: 0, ..desk.rows };
-                return self.copied(&[], body_bytes as usize, rows);
-            }
-            Some(
-                kind
-                @ (Frontend::Query | Frontend::FunctionCall | Frontend::Bind | Frontend::Parse),
-            ) => kind,
-            _ => return,
-        };
-        desk.tally.too_long += 1;
-        if self.is_skipping {
-            return;
-        }
-        let name = memchr::memchr(0, front).and_then(|end| front.get(..end)).map(Text::from);
-        let what = match kind {
-            Frontend::Query | Frontend::FunctionCall => {
-                self.let_go(desk);
-                self.end_pipeline();
-                match kind {
-                    Frontend::Query => What::Query,
-                    _ => What::Call,
-                }
-            }
-            // What its name stood for is gone, or nobody knows what is.
-            Frontend::Bind => {
-                match &name {
-                    Some(portal) => {
-                        self.portal_goes(portal, desk);
-                        self.portals.set(portal.clone(), None);
-                    }
-                    None => self.portals.clear(),
-                }
-                What::Bind(name.unwrap_or_default(), true)
-            }
-            _ => {
-                match name {
-                    Some(statement) => drop(self.statements.set(statement, None)),
-                    None => self.statements.clear(),
-                }
-                What::Other
-            }
-        };
-        if !matches!(what, What::Query | What::Call) {
-            self.has_begun_pipeline = true;
-            self.script.lose();
-        }
-        self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
-    }
-
-    fn sync(&mut self, now: u64, desk: &mut Desk<'_>) {
-        self.is_skipping = false;
-        self.has_begun_pipeline = true;
-        self.end_pipeline();
-        // What was sent since the last event of the pipeline goes with it.
-        let mut last = self.asked.iter_mut().rev().take_while(|asked| !asked.ends_pipeline());
-        let last = match last.find(|asked| asked.will_be_event()) {
-            Some(Asked { event: Some(event), .. }) => Some(Last::Event(event)),
-            Some(bind) => Some(Last::Bind(&mut bind.messages)),
-            None => self.held.as_deref_mut().map(Last::Event),
-        };
-        desk.tally.too_long += u64::from(!self.script.add_sync(last));
-        self.let_go(desk);
-        let what = What::Sync;
-        self.asked.push_back(Asked { what, event: None, arrived: now, messages: None });
-    }
-
     fn end_pipeline(&mut self) {
         if std::mem::take(&mut self.has_begun_pipeline) {
             self.pipeline = self.pipeline.saturating_add(1);
@@ -528,54 +364,6 @@ impl Session {
         self.held = Some(event);
     }
 
-    fn parse(
-        &mut self,
-        parse: &Parse<'_>,
-        time: Timestamp,
-        desk: &mut Desk<'_>,
-    ) -> (What, Option<Box<Event>>) {
-        let prepared = desk.texts.prepared(parse);
-        let statement = Text::from(parse.statement);
-        let action = Action::Parse { statement: statement.clone(), sql: prepared.sql.clone() };
-        let messages = self.script.take_up_to(b'P');
-        let wire = Wire { types: prepared.types.clone(), messages, ..Wire::default() };
-        let event = self.event(action, Source::Wire, wire, time);
-        let before = self.statements.set(statement.clone(), Some(prepared));
-        (What::Parse(statement, before), Some(self.of_pipeline(event)))
-    }
-
-    fn bind(&mut self, bind: &Bind<'_>, desk: &mut Desk<'_>) -> What {
-        let (statement, portal) = (Text::from(bind.statement), Text::from(bind.portal));
-        let Some(prepared) = self.statements.get(&statement) else {
-            desk.tally.unknown_statements += 1;
-            self.portals.set(portal.clone(), None);
-            self.script.lose();
-            return What::Bind(portal, true);
-        };
-        let value = |value: Option<&[u8]>| match value {
-            None => Parameter::Null,
-            Some(bytes) => Parameter::Value(bytes.into()),
-        };
-        let codes =
-            |formats: &howdah_wire::Formats<'_>| formats.clone().map(Format::code).collect();
-        let opened = Portal {
-            bound: Bound {
-                statement,
-                portal: portal.clone(),
-                sql: prepared.sql.clone(),
-                parameters: Some(bind.values.clone().map(value).collect()),
-            },
-            formats: codes(&bind.formats),
-            result_formats: codes(&bind.result_formats),
-            types: prepared.types.clone(),
-            was_executed: false,
-            pipeline: self.pipeline,
-        };
-        self.portal_goes(&portal, desk);
-        self.portals.set(portal.clone(), Some(opened));
-        What::Bind(portal, false)
-    }
-
     /// A portal is closed, or another one takes its name. If nothing has executed it and its Bind is not
     /// answered yet, that is the last moment to tell of it.
     fn portal_goes(&mut self, portal: &Text, desk: &Desk<'_>) {
@@ -588,157 +376,6 @@ impl Session {
         let event = self.bind_event(portal, None, desk.at(arrived));
         if let Some(asked) = self.asked.iter_mut().rev().find(is_its) {
             asked.event = event;
-        }
-    }
-
-    fn execute(
-        &mut self,
-        portal: &[u8],
-        rows_max: u32,
-        time: Timestamp,
-        desk: &mut Desk<'_>,
-    ) -> (What, Option<Box<Event>>) {
-        let name = Text::from(portal);
-        for asked in self.asked.iter_mut().rev() {
-            match &mut asked.what {
-                What::Bind(bound, is_executed) if *bound == name => {
-                    *is_executed = true;
-                    break;
-                }
-                What::Sync => break,
-                _ => {}
-            }
-        }
-        let Some(portal) = self.portals.get_mut(&name) else {
-            desk.tally.unknown_statements += u64::from(!name.is_empty());
-            return (What::Execute, None);
-        };
-        // Without a limit there is nothing left to be fetched.
-        let bound = match rows_max {
-            0 => Bound { parameters: portal.bound.parameters.take(), ..portal.bound.clone() },
-            _ => portal.bound.clone(),
-        };
-        let action = match std::mem::replace(&mut portal.was_executed, true) {
-            false => Action::Execute(bound),
-            true => Action::Fetch(bound),
-        };
-        let messages = self.script.take_up_to(b'E');
-        let wire = portal.wire(rows_max, messages);
-        let event = self.event(action, Source::Wire, wire, time);
-        (What::Execute, Some(self.of_pipeline(event)))
-    }
-
-    fn of_pipeline(&self, mut event: Box<Event>) -> Box<Event> {
-        event.pipeline = Some(self.pipeline);
-        event
-    }
-
-    fn copied(&mut self, data: &[u8], bytes: usize, rows: Rows) {
-        let copying = self.copy.get_or_insert_default();
-        copying.copy.bytes += bytes as u64;
-        let held: usize = copying.copy.data.iter().flatten().map(Text::len).sum();
-        copying.is_bare |=
-            bytes > data.len() || held + copying.data.len() + data.len() > rows.bytes_max;
-        if copying.is_bare {
-            copying.data = Vec::new();
-        } else {
-            copying.data.extend_from_slice(data);
-        }
-    }
-
-    fn copy_ended(&mut self, failed: bool) {
-        self.is_copying = false;
-        let copying = self.copy.get_or_insert_default();
-        let data = std::mem::take(&mut copying.data);
-        let is_bare = std::mem::take(&mut copying.is_bare);
-        copying.copy.data.push((!is_bare).then(|| data.into()));
-        copying.copy.failed = failed;
-    }
-
-    /// A message that the client was told; before it, so many others that answered requests of the
-    /// extended protocol.
-    pub(crate) fn heard(
-        &mut self,
-        kind: Backend,
-        answered: u16,
-        body: &[u8],
-        now: u64,
-        desk: &mut Desk<'_>,
-    ) {
-        if self.is_broken {
-            return;
-        }
-        let is_simple = |asked: &Asked| matches!(asked.what, What::Query | What::Call);
-        if !self.asked.front().is_some_and(is_simple) {
-            self.answer(answered, desk);
-        }
-        let body_of = || Reply::parse(Frame { tag: kind.tag(), body });
-        match kind {
-            Backend::CommandComplete => {
-                let rows = match body_of() {
-                    Ok(Reply::CommandComplete(tag)) => tag.rows(),
-                    _ => None,
-                };
-                self.completed(rows, now, desk);
-            }
-            Backend::EmptyQueryResponse => self.completed(None, now, desk),
-            Backend::PortalSuspended => {
-                let front = self.asked.front().and_then(|asked| asked.event.as_ref());
-                let wire = front.and_then(|event| event.wire.as_ref());
-                let rows = wire.map(|wire| u64::from(wire.rows_max));
-                self.completed(rows, now, desk);
-            }
-            Backend::ErrorResponse => {
-                let mut failure = Outcome { error: Some(Text::default()), ..Outcome::default() };
-                if let Ok(Reply::ErrorResponse(error)) = body_of() {
-                    failure.sqlstate = SqlState::new(error.sqlstate());
-                    failure.error = Some(error.message().into());
-                }
-                self.failed(failure, now, desk);
-            }
-            Backend::CopyInResponse => self.copy_in(),
-            Backend::CopyOutResponse => self.set_direction(CopyDirection::Out),
-            Backend::ReadyForQuery => {
-                let status = body.first().and_then(|byte| TransactionStatus::from_byte(*byte));
-                self.ready(status, now, desk);
-            }
-            _ => {}
-        }
-    }
-
-    /// So many requests are answered, and went well.
-    fn answer(&mut self, count: u16, desk: &mut Desk<'_>) {
-        for _ in 0..count {
-            match self.asked.front().map(|asked| &asked.what) {
-                Some(What::Parse(..) | What::Bind(..) | What::Other) => self.answered_well(desk),
-                _ => return,
-            }
-        }
-    }
-
-    /// The front of what was asked went well.
-    fn answered_well(&mut self, desk: &mut Desk<'_>) {
-        let Some(asked) = self.asked.pop_front() else { return };
-        let event = match &asked.what {
-            What::Bind(portal, false) if asked.event.is_none() => {
-                let messages = asked.messages.or_else(|| self.messages_so_far(0));
-                self.bind_event(portal, messages, desk.at(asked.arrived))
-            }
-            _ => asked.event,
-        };
-        if let Some(event) = event {
-            self.give(event, desk);
-        }
-    }
-
-    /// The messages of a Bind that is answered before its Sync is sent. If another event came behind it, which
-    /// begins at this index of what was asked, that one has them.
-    fn messages_so_far(&mut self, behind: usize) -> Option<Text> {
-        let behind = self.asked.iter().skip(behind);
-        let mut behind = behind.take_while(|asked| !asked.ends_pipeline());
-        match behind.any(Asked::will_be_event) {
-            true => Some(Text::default()),
-            false => self.script.take_rest(),
         }
     }
 
@@ -758,166 +395,9 @@ impl Session {
         Some(event)
     }
 
-    /// A statement is done.
-    fn completed(&mut self, rows: Option<u64>, now: u64, desk: &mut Desk<'_>) {
-        let Some(front) = self.asked.front_mut() else { return };
-        if let Some(wire) = front.event.as_mut().and_then(|event| event.wire.as_mut())
-            && let Some(rows) = rows
-        {
-            wire.rows = Some(wire.rows.unwrap_or(0).saturating_add(rows));
-        }
-        if matches!(front.what, What::Execute) {
-            self.conclude(None, now, desk);
-        }
-    }
-
-    /// The front of what was asked is over.
-    fn conclude(&mut self, failure: Option<Outcome>, now: u64, desk: &mut Desk<'_>) {
-        let Some(asked) = self.asked.pop_front() else { return };
-        let begun = asked.arrived.max(self.granted).max(self.answered);
-        self.answered = now;
-        let copying = self.copy.take();
-        self.is_copying = false;
-        let Some(mut event) = asked.event else { return };
-        if let Some(failure) = failure {
-            fail(&mut event, failure);
-        }
-        event.outcome.duration_us = Some(now.saturating_sub(begun) / 1000);
-        if let Some(copying) = copying.filter(|copying| copying.is_wanted)
-            && let Some(wire) = &mut event.wire
-        {
-            desk.tally.copies_without_rows +=
-                u64::from(copying.copy.data.iter().any(Option::is_none));
-            wire.copy_in = desk.rows.counts.then_some(copying.copy);
-        }
-        self.give(event, desk);
-    }
-
-    /// Something failed.
-    fn failed(&mut self, failure: Outcome, now: u64, desk: &mut Desk<'_>) {
-        let Some(front) = self.asked.front_mut() else { return };
-        match front.what {
-            What::Query | What::Call => {
-                if let Some(event) = &mut front.event
-                    && !event.outcome.failed()
-                {
-                    fail(event, failure);
-                }
-            }
-            What::Sync => {} // Of the transaction's end; ReadyForQuery follows.
-            _ => {
-                match &front.what {
-                    What::Parse(name, before) => {
-                        self.statements.set(name.clone(), before.clone());
-                    }
-                    // A Bind that fails fails its statement.
-                    What::Bind(portal, is_executed) => {
-                        let (portal, is_executed) = (portal.clone(), *is_executed);
-                        let time = desk.at(front.arrived);
-                        let event = match is_executed {
-                            true => self.take_executed(),
-                            false if front.event.is_some() => front.event.take(),
-                            false => {
-                                let messages = front.messages.take();
-                                let messages = messages.or_else(|| self.messages_so_far(1));
-                                self.bind_event(&portal, messages, time)
-                            }
-                        };
-                        if let Some(front) = self.asked.front_mut() {
-                            front.event = event;
-                        }
-                    }
-                    _ => {}
-                }
-                self.keep_sync();
-                self.conclude(Some(failure), now, desk);
-                self.skip(desk);
-            }
-        }
-    }
-
-    /// The front of what was asked has failed: if the Sync behind it was sent, and goes with an event that the
-    /// server will not look at, it goes with this one instead.
-    fn keep_sync(&mut self) {
-        let Some(sync) = self.asked.iter().position(Asked::is_sync) else { return };
-        let is_last = !self.asked.range(1..sync.max(1)).any(Asked::will_be_event);
-        if let Some(event) = self.asked.front_mut().and_then(|front| front.event.as_mut())
-            && !is_last
-        {
-            add_sync(event);
-        }
-    }
-
-    /// The event of the first Execute.
-    fn take_executed(&mut self) -> Option<Box<Event>> {
-        let is_execute = |asked: &&mut Asked| matches!(asked.what, What::Execute);
-        self.asked.iter_mut().find(is_execute)?.event.take()
-    }
-
-    /// What stands behind a failure, up to Sync, is not looked at.
-    fn skip(&mut self, desk: &mut Desk<'_>) {
-        let sync = self.asked.iter().position(Asked::is_sync);
-        self.is_skipping = sync.is_none();
-        self.is_copying = false;
-        let skipped = sync.unwrap_or(self.asked.len());
-        for asked in self.asked.drain(..skipped).rev() {
-            desk.tally.skipped_by_server += 1;
-            if let What::Parse(name, before) = asked.what {
-                // Its name stands for what it stood for before.
-                self.statements.set(name, before);
-            }
-        }
-    }
-
-    /// The server waits for rows, and ignores the Syncs that came behind what made it wait.
-    fn copy_in(&mut self) {
-        self.set_direction(CopyDirection::In);
-        let copying = self.copy.get_or_insert_default();
-        copying.is_wanted = true;
-        let has_ended = !copying.copy.data.is_empty();
-        let is_extended = self.asked.front().is_some_and(|it| matches!(it.what, What::Execute));
-        if is_extended && !has_ended {
-            self.is_copying = true;
-            while self.asked.get(1).is_some_and(Asked::is_sync) {
-                self.asked.remove(1);
-            }
-        }
-    }
-
-    fn set_direction(&mut self, direction: CopyDirection) {
-        let Some(event) = self.asked.front_mut().and_then(|asked| asked.event.as_mut()) else {
-            return;
-        };
-        if let Action::Simple { sql } = &event.action {
-            event.action = Action::Copy { sql: sql.clone(), direction };
-        }
-    }
-
-    /// The server is ready for more.
-    fn ready(&mut self, status: Option<TransactionStatus>, now: u64, desk: &mut Desk<'_>) {
-        while let Some(front) = self.asked.front() {
-            match front.what {
-                What::Query | What::Call => {
-                    self.conclude(None, now, desk);
-                    break;
-                }
-                What::Sync => {
-                    self.asked.pop_front();
-                    break;
-                }
-                // It is over, however that was said.
-                What::Execute => self.conclude(None, now, desk),
-                // Its answer was not counted.
-                _ => self.answered_well(desk),
-            }
-        }
-        self.answered = now;
-        if self.asked.is_empty() {
-            self.copy = None;
-        }
-        if status == Some(TransactionStatus::Idle) && self.asked.is_empty() {
-            self.portals.clear();
-        }
+    fn of_pipeline(&self, mut event: Box<Event>) -> Box<Event> {
+        event.pipeline = Some(self.pipeline);
+        event
     }
 }
 
@@ -948,16 +428,6 @@ impl Portal {
             ..Wire::default()
         }
     }
-}
-
-/// An event failed. What the server says of a text with a secret in it may quote the secret.
-fn fail(event: &mut Event, failure: Outcome) {
-    let finder = memchr::memmem::Finder::new(secrets::HIDDEN);
-    let hides = event.action.sql().is_some_and(|sql| finder.find(sql.as_bytes()).is_some());
-    event.outcome = match hides {
-        true => Outcome { error: Some(secrets::HIDDEN.into()), ..failure },
-        false => failure,
-    };
 }
 
 /// A text as it is kept.

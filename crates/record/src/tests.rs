@@ -95,14 +95,6 @@ impl Scene {
 
     /// What stands in the capture, a few words for each event.
     fn read(&mut self) -> Vec<String> {
-        if let Some(tape) = &mut self.tape {
-            tape.hand_over();
-        }
-        let Self { decoder, events, pieces, .. } = self;
-        for piece in pieces.try_iter() {
-            decoder.take(0, &piece.bytes, &mut |event| events.push(event.clone()));
-            piece.lane.give_back(piece.bytes);
-        }
         let words = |event: Event| {
             let sql = event.action.sql().map(|sql| format!(" {}", sql.to_str_lossy()));
             let code = event.outcome.sqlstate.map(|code| format!(" ! {code}"));
@@ -116,7 +108,26 @@ impl Scene {
                 code.unwrap_or_default()
             )
         };
-        std::mem::take(events).into_iter().map(words).collect()
+        self.take_events().into_iter().map(words).collect()
+    }
+
+    /// The messages of all events so far, with their kinds and pipelines.
+    fn read_messages(&mut self) -> Vec<(Kind, Option<u32>, Option<String>)> {
+        let messages = |event: &Event| event.messages().map(ToString::to_string);
+        let told = |event: Event| (event.action.kind(), event.pipeline, messages(&event));
+        self.take_events().into_iter().map(told).collect()
+    }
+
+    fn take_events(&mut self) -> Vec<Event> {
+        if let Some(tape) = &mut self.tape {
+            tape.hand_over();
+        }
+        let Self { decoder, events, pieces, .. } = self;
+        for piece in pieces.try_iter() {
+            decoder.take(0, &piece.bytes, &mut |event| events.push(event.clone()));
+            piece.lane.give_back(piece.bytes);
+        }
+        std::mem::take(events)
     }
 }
 
@@ -248,21 +259,11 @@ fn a_query_ends_a_pipeline_that_has_no_sync() {
     scene.says(&[&describe[..], &bind("a"), &execute(), &sync()].concat());
     scene.hears(&[Is(Backend::RowDescription), Is(Backend::BindComplete)]);
     scene.hears(&[Done("SELECT 1"), Ready(b'I')]);
-    scene.tape().hand_over();
-    let Scene { decoder, pieces, .. } = &mut scene;
-    let mut told = Vec::new();
-    for piece in pieces.try_iter() {
-        decoder.take(0, &piece.bytes, &mut |event| {
-            let wire = event.wire.clone().unwrap_or_default();
-            let messages = wire.messages.map(|messages| messages.to_string());
-            told.push((event.action.kind(), event.pipeline, messages.unwrap_or_default()));
-        });
-    }
-    let text = str::to_owned;
+    let text = |messages: &str| Some(messages.to_owned());
     assert_eq!(
-        told,
+        scene.read_messages(),
         [
-            (Kind::Connect, None, text("")),
+            (Kind::Connect, None, None),
             (Kind::Parse, Some(1), text("P")),
             (Kind::Simple, None, text("DSa\0HQ")),
             (Kind::Execute, Some(2), text("DSa\0B\0ES")),
@@ -305,18 +306,11 @@ fn nothing_is_made_of_what_stands_on_a_message_that_was_not_kept() {
     scene.hears(&[Is(Backend::BindComplete), Done("SELECT 1"), Ready(b'T')]);
     scene.says(&query("commit"));
     scene.hears(&[Done("COMMIT"), Ready(b'I')]);
-    scene.tape().hand_over();
-    let Scene { decoder, pieces, .. } = &mut scene;
-    let mut told = Vec::new();
-    for piece in pieces.try_iter() {
-        decoder.take(0, &piece.bytes, &mut |event| {
-            let wire = event.wire.clone().unwrap_or_default();
-            let messages = wire.messages.map(|messages| messages.to_string());
-            told.push((event.action.kind(), messages));
-        });
-    }
+    let told: Vec<_> =
+        scene.read_messages().into_iter().map(|(kind, _, said)| (kind, said)).collect();
     assert_eq!(told, [(Kind::Execute, Some("B\0ES".to_owned())), (Kind::Simple, None)]);
-    assert_eq!((decoder.tally.too_long, decoder.tally.unknown_statements), (1, 1));
+    let tally = &scene.decoder.tally;
+    assert_eq!((tally.too_long, tally.unknown_statements), (1, 1));
 }
 
 /// What a server says of a statement with a password in it may quote that.
