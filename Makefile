@@ -3,13 +3,14 @@
 
 CARGO ?= cargo
 DEMO_OUT ?= demo-out
+PREFIX ?= /usr/local
 TARGET ?= all
 SECONDS ?= 60
 SEEDS ?= 100000
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fmt fuzz explore simulate failover bench compat doc receivers
+.PHONY: help setup demo install test lint fmt fuzz explore simulate failover bench compat doc receivers
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -20,7 +21,12 @@ setup: ## Install what a Debian lacks for building and testing.
 demo: ## Plant a slow query on a throw-away server and find it; results in demo-out/.
 	@scripts/setup build
 	$(CARGO) build --package howdah
-	target/debug/howdah demo --out $(DEMO_OUT)
+	target/debug/howdah demo --output $(DEMO_OUT)
+
+install: ## Build with optimisation and install into PREFIX (/usr/local): command, manual pages, completions.
+	@scripts/setup build
+	$(CARGO) build --release --package howdah
+	scripts/install target/release/howdah "$(DESTDIR)$(PREFIX)"
 
 # The tests come last: their summaries are what a reader of a long log looks for. Generated tests take the
 # same cases each time, so that a commit is either good or not; `make explore` looks for others.

@@ -34,8 +34,9 @@ class Labs:
         self.ask(3, f"alter system set bench.slow_ms = '{millis}'")
         self.ask(3, "select pg_reload_conf()")
 
-    def ports(self):
-        return [int(re.search(r":(\d+)/", uri)[1]) for uri in self.uris]
+    def servers(self):
+        """Directories of sockets, and the numbers in their names."""
+        return [re.search(r"host=([^&]+)&port=(\d+)", uri).groups() for uri in self.uris]
 
     def stop(self):
         for name in reversed(self.names):
@@ -68,11 +69,11 @@ def balance(bench):
 
 def measured(bench, labs, folder, strategy):
     """p50 and p99 in milliseconds, and the slow one's share of a thousand requests, once all is warm."""
-    servers = ", ".join(f"{{ host = '127.0.0.1', port = {port} }}" for port in labs.ports())
+    servers = ", ".join(f"{{ host = '{host}', port = {port} }}" for host, port in labs.servers())
     (folder / "pool.toml").write_text(
         f"[pool]\nmode = 'transaction'\nsizes = {{ pool = 40 }}\nadmin-users = ['postgres']\n"
         f"[pool.listen]\naddresses = ['127.0.0.1']\nport = {POOL_PORT}\nunix-directories = []\n"
-        "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n"
+        "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n"
         f"[pool.databases.postgres]\nservers = [{servers}]\n"
         f"cluster = {{ role = 'replica', strategy = '{strategy}' }}\n")
     with Pooler([bench.words.howdah, "pool", "-c", folder / "pool.toml", "--workers", 1]) as pooler:

@@ -79,7 +79,7 @@ def toml(more):
     """The same for howdah alone, with more settings."""
     return (f"[pool]\nmode = 'transaction'\nsizes = {{ pool = 20 }}\nlimits = {{ clients = 12000 }}\n{more}\n"
             f"[pool.listen]\nport = {POOL_PORT}\nunix-directories = []\nbacklog = 4096\n"
-            "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n"
+            "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n"
             f"[pool.databases.postgres]\nhosts = ['127.0.0.1:{PORT}']\n")
 
 

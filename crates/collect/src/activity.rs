@@ -1,7 +1,7 @@
 //! Who does what: the rows of `pg_stat_activity`, read politely.
 //!
 //! One statement a tick reads all sessions. Blockers are asked for only of sessions that wait
-//! for a lock, since `pg_blocking_pids` holds up the lock manager.
+//! for a lock, since `pg_blocking_pids` holds up the lock manager. They are visible to every role.
 
 mod reader;
 mod statement;
@@ -198,6 +198,20 @@ impl Backend {
     /// What tells this session from all others of its server.
     pub fn key(&self) -> (i32, i64) {
         (self.pid, self.started_us)
+    }
+
+    /// Whether it is a client's session, as far as the role can tell. The kind of a hidden session is hidden, too;
+    /// that it has a database distinguishes it from the server's own processes, but not from workers in a database.
+    pub fn may_be_client(&self) -> bool {
+        match &self.kind {
+            Some(kind) => *kind == Kind::Client,
+            None => self.database.is_some(),
+        }
+    }
+
+    /// Whether the role cannot see what this session does, and it may be a client's.
+    pub fn is_hidden_client(&self) -> bool {
+        !self.is_readable && self.may_be_client()
     }
 
     /// Since when it does what it does: runs its statement, or idles.

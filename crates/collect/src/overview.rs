@@ -42,6 +42,8 @@ pub struct Overview {
     /// Seconds that the replay of the slowest standby or subscriber is behind, as the server measured it;
     /// `None` also while all of them have caught up.
     pub followers_lag_seconds: Option<f64>,
+    /// Standbys and subscribers whose lag the role may not see.
+    pub followers_hidden: i64,
     /// Age of the oldest transaction that must not be forgotten, in transactions: `datfrozenxid` of the
     /// database where it is oldest.
     pub frozen_age: Option<i64>,
@@ -58,7 +60,8 @@ const WAL_SINCE_10: &str = "\
     date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END, \
     (SELECT max(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() \
     ELSE pg_current_wal_lsn() END, replay_lsn))::int8 FROM pg_stat_get_wal_senders()), \
-    (SELECT max(date_part('epoch', replay_lag)) FROM pg_stat_get_wal_senders())";
+    (SELECT max(date_part('epoch', replay_lag)) FROM pg_stat_get_wal_senders()), \
+    (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE state IS NULL)";
 
 const WAL_SINCE_9: &str = "\
     pg_xlog_location_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_xlog_receive_location() \
@@ -70,13 +73,14 @@ const WAL_SINCE_9: &str = "\
     date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END END, \
     (SELECT max(pg_xlog_location_diff(CASE WHEN pg_is_in_recovery() \
     THEN pg_last_xlog_receive_location() ELSE pg_current_xlog_location() END, replay_location))::int8 \
-    FROM pg_stat_get_wal_senders()), NULL";
+    FROM pg_stat_get_wal_senders()), NULL, \
+    (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE state IS NULL)";
 
 const WAL: &[Since] = &[(9, WAL_SINCE_9), (10, WAL_SINCE_10)];
 
 /// The statement for it.
 pub(crate) fn sql(version: Version) -> String {
-    let wal = chosen(WAL, version).unwrap_or("NULL, NULL, NULL, NULL, NULL");
+    let wal = chosen(WAL, version).unwrap_or("NULL, NULL, NULL, NULL, NULL, NULL");
     format!(
         "SELECT (date_part('epoch', clock_timestamp()) * 1e6)::int8, pg_is_in_recovery(), \
          sum(xact_commit)::int8, sum(xact_rollback)::int8, sum(blks_hit)::int8, sum(blks_read)::int8, \
@@ -106,6 +110,7 @@ impl Overview {
             replay_lag_seconds: row.text(12).and_then(|text| text.parse().ok()),
             followers_lag_bytes: number(13),
             followers_lag_seconds: row.text(14).and_then(|text| text.parse().ok()),
+            followers_hidden: number(15).unwrap_or(0),
         })
     }
 

@@ -30,6 +30,12 @@ pub struct Missing {
     pub remedy: String,
 }
 
+impl Missing {
+    /// [`Missing::what`] where other roles' sessions are hidden.
+    pub const SESSIONS: &str =
+        "statements, states and waits of other roles' sessions; sizes of databases";
+}
+
 impl Privileges {
     pub(crate) fn read(client: &mut Client, version: Version) -> Result<Self, CollectError> {
         // Before version 10 there were no such roles, and only superusers saw all.
@@ -67,11 +73,7 @@ impl Privileges {
             _ => format!("ALTER ROLE \"{role}\" SUPERUSER"),
         };
         let table = [
-            (
-                self.reads_all_stats,
-                "statements, states and waits of other roles' sessions; sizes of databases",
-                "pg_monitor",
-            ),
+            (self.reads_all_stats, Missing::SESSIONS, "pg_monitor"),
             (self.reads_all_settings, "settings such as data_directory", "pg_monitor"),
             (
                 self.signals_backends,

@@ -98,6 +98,7 @@ mod tests {
         ],
         from: &[],
         order: "n",
+        essentials: &[],
         is_of_database: false,
         extension: None,
     };

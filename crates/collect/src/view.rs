@@ -88,6 +88,8 @@ pub struct View {
     pub(crate) from: &'static [Since],
     /// The column to sort by, the greatest first, unless somebody says otherwise.
     pub order: &'static str,
+    /// The columns that a narrow screen shows first, the most important first. The others follow by position.
+    pub essentials: &'static [&'static str],
     /// It shows the database of the connection, not the whole cluster.
     pub is_of_database: bool,
     /// The extension that it is of, if it is none of the server's own.
@@ -191,6 +193,9 @@ mod tests {
     fn every_view_can_be_sorted_and_told_apart() {
         for view in VIEWS {
             assert!(view.column(view.order).is_some(), "{}", view.name);
+            for name in view.essentials {
+                assert!(view.column(name).is_some(), "{}: {name}", view.name);
+            }
             assert!(
                 view.columns.iter().any(|column| column.meaning == Meaning::Key),
                 "{}",

@@ -44,6 +44,8 @@ pub fn compare(
             let words = run.words(fingerprint).or_else(|| base.words(fingerprint));
             let mut query = pair.compared(fingerprint, change, noise.as_ref(), settings);
             query.words = words.cloned().unwrap_or_default();
+            query.types_deduced =
+                base.has_deduced_types(fingerprint) || run.has_deduced_types(fingerprint);
             query
         })
         .collect();
@@ -163,6 +165,7 @@ impl Pair<'_> {
             impact_us: self.impact_us(),
             errors: self.errors(),
             because: None,
+            types_deduced: false,
         }
     }
 
@@ -240,14 +243,34 @@ fn caveats(
             caveats.push(Caveat::Incomplete { name: about.name.clone() });
         }
     }
-    // With fewer queries, one that changed is most of them.
-    const MOST_OF_MANY: usize = 4;
-    let judged = queries.iter().filter(|query| query.change.is_some()).count();
-    let moved = drift.is_some_and(|drift| drift.ln().abs() >= settings.change_min.get().ln());
-    if moved && judged >= MOST_OF_MANY {
+    let factors: Vec<f64> = queries
+        .iter()
+        .filter_map(|query| query.change)
+        .map(|change| change.factor.estimate)
+        .collect();
+    if drift.is_some_and(|drift| moved_together(&factors, drift, settings)) {
         caveats.push(Caveat::EverythingMoved);
     }
+    let typed = queries.iter().filter(|query| query.types_deduced).count();
+    if typed > 0 {
+        caveats.push(Caveat::TypesDeduced { queries: typed });
+    }
     caveats
+}
+
+/// Queries below which no drift is looked for: one that changed would be most of them.
+const DRIFT_QUERIES_MIN: usize = 4;
+
+/// Share of the judged queries that must have moved with the drift.
+const DRIFT_SHARE_MIN: f64 = 0.8;
+
+/// Whether the drift, the median of the factors, is a change in itself and nearly all queries moved by
+/// about that factor: within half of [`Settings::change_min`], in logarithms, on either side.
+fn moved_together(factors: &[f64], drift: f64, settings: &Settings) -> bool {
+    let change = settings.change_min.get().ln();
+    let near = |factor: &&f64| (factor.ln() - drift.ln()).abs() <= change / 2.0;
+    let share = factors.iter().filter(near).count() as f64 / factors.len().max(1) as f64;
+    factors.len() >= DRIFT_QUERIES_MIN && drift.ln().abs() >= change && share >= DRIFT_SHARE_MIN
 }
 
 fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {

@@ -81,6 +81,8 @@ pub struct QueryComparison {
     pub errors: Vec<ErrorChange>,
     /// What changed in its plan, if that was asked and found.
     pub because: Option<String>,
+    /// A replay deduced types for its parameters, because its capture holds none.
+    pub types_deduced: bool,
 }
 
 /// One query in one run. Times are in microseconds and of executions that ended well.
@@ -175,8 +177,15 @@ pub enum Caveat {
         /// Its name.
         name: String,
     },
-    /// Most queries moved by about the same factor: perhaps the machine, not the change.
+    /// Nearly all judged queries moved by about [`Comparison::drift`]: perhaps the machine, not the
+    /// change.
     EverythingMoved,
+    /// Parameter types of some queries were deduced in one of the runs only, or in both: their plans
+    /// may be others than in production.
+    TypesDeduced {
+        /// How many queries.
+        queries: usize,
+    },
 }
 
 impl Measures {

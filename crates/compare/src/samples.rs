@@ -5,7 +5,7 @@ mod query;
 mod reservoir;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
 };
 
@@ -24,6 +24,8 @@ pub struct Samples {
     about: About,
     queries: HashMap<Fingerprint, Query>,
     statements: HashMap<Fingerprint, Words>,
+    /// Queries with deduced parameter types.
+    typed: BTreeSet<Fingerprint>,
     unattributed: u64,
 }
 
@@ -75,7 +77,13 @@ impl Samples {
 
     /// No executions yet.
     pub fn new(about: About) -> Self {
-        Self { about, queries: HashMap::new(), statements: HashMap::new(), unattributed: 0 }
+        Self {
+            about,
+            queries: HashMap::new(),
+            statements: HashMap::new(),
+            typed: BTreeSet::new(),
+            unattributed: 0,
+        }
     }
 
     /// Reads the run in the folder `path`, once from end to end.
@@ -101,6 +109,7 @@ impl Samples {
         let run = Run::open(path)?;
         let total = run.manifest().outcomes;
         let mut samples = Self::new(About::of(path, run.manifest()));
+        samples.typed = typed_statements(run.manifest());
         for (read, outcome) in run.outcomes().enumerate() {
             samples.record(&outcome?);
             if read % NOW_AND_THEN == 0 {
@@ -143,6 +152,16 @@ impl Samples {
         }
     }
 
+    /// Marks a query whose parameters got deduced types: see [`Self::has_deduced_types`].
+    pub fn mark_deduced_types(&mut self, fingerprint: Fingerprint) {
+        self.typed.insert(fingerprint);
+    }
+
+    /// Whether the replay deduced types for the query's parameters, because its capture holds none.
+    pub fn has_deduced_types(&self, fingerprint: Fingerprint) -> bool {
+        self.typed.contains(&fingerprint)
+    }
+
     /// The same executions under another name.
     #[must_use]
     pub fn with_about(self, about: About) -> Self {
@@ -176,6 +195,13 @@ impl Samples {
     pub(crate) fn query(&self, fingerprint: Fingerprint) -> Option<&Query> {
         self.queries.get(&fingerprint)
     }
+}
+
+/// What the summary of a run says about deduced types; nothing in those of an older replay.
+fn typed_statements(manifest: &RunManifest) -> BTreeSet<Fingerprint> {
+    let statements = manifest.summary["types_deduced"]["statements"].as_array();
+    let texts = statements.into_iter().flatten().filter_map(|text| text.as_str());
+    texts.filter_map(|text| text.parse().ok()).collect()
 }
 
 impl About {

@@ -11,7 +11,10 @@ mod settings;
 mod verifier;
 mod x509;
 
-pub use config::{client_config, server_name};
+pub use config::{
+    check_authorities, check_certificates, check_private_key, client_config, client_verifier,
+    server_identity, server_name,
+};
 pub use error::TlsError;
 pub use negotiation::{Encryption, Negotiation, NegotiationError, Opening};
 pub use settings::{

@@ -1,5 +1,7 @@
 //! The folder of a dataset: which names it uses, and how a file appears in it whole or not at all.
 //!
+//! Folders and files that are created here are for their owner only: they hold what clients sent.
+//!
 //! Every file is written as `.NAME.tmp`, flushed to the disk, renamed to `NAME`, and the folder is
 //! flushed too. After a crash at any point each name is absent, old, or new, never half.
 
@@ -114,7 +116,7 @@ impl Folder {
             }
             Ok(_) => folder.clear(overwrite)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(dir).map_err(failed)?;
+                howdah_files::create_dir_all(dir).map_err(failed)?;
             }
             Err(error) => return Err(failed(error)),
         }
@@ -248,7 +250,7 @@ impl Folder {
         let failed = |source| WriteError::from_io(path.to_owned(), files_kept, source);
         let temporary = temporary_path(path);
         let write = || {
-            let file = fs::File::create(&temporary).map_err(failed)?;
+            let file = howdah_files::create_anew(&temporary).map_err(failed)?;
             fill(&file)?;
             file.sync_all().map_err(failed)?;
             fs::rename(&temporary, path).map_err(failed)

@@ -1,7 +1,7 @@
 //! The servers: one shop, built once, and copies of it.
 
 use howdah_connect::{Client, Environment, Target, Words};
-use howdah_lab::{Cluster, Search};
+use howdah_lab::{Builder, Cluster, Search};
 
 use crate::{Error, shop};
 
@@ -45,7 +45,7 @@ pub(crate) struct Copy {
 impl Original {
     /// Builds the shop.
     pub(crate) fn build(search: Search) -> Result<Self, Error> {
-        let mut builder = Cluster::builder().search(search).name("demo-original");
+        let mut builder = Builder::new().search(search).name("demo-original");
         for (name, value) in QUIET {
             builder = builder.setting(*name, *value);
         }
@@ -77,7 +77,7 @@ impl Original {
 
     fn copy(&mut self, name: &str, settings: &[(&str, &str)]) -> Result<Copy, Error> {
         self.0.stop()?;
-        let mut builder = Cluster::builder().name(name);
+        let mut builder = Builder::new().name(name);
         for (name, value) in settings {
             builder = builder.setting(*name, *value);
         }

@@ -22,8 +22,15 @@
 //! ten times the median second's and 10 ms at least, and so does a **sweep** of ten buffers and more for one over
 //! the whole recording.
 //!
+//! Independent of checkpoints, too, are events of client sessions, second by second (see [`sessions`]): a **stall**
+//! is two seconds or more in which sessions wait and none is on a processor; a **surge** is an event with three times
+//! the sessions of its median second, one at least, for two seconds or more; an event **dominates** with 30 % of
+//! database time.
+//!
 //! Findings stand in the order of the time they cost: seconds that sessions waited inside, beyond what they would
 //! have at the rate of outside. That two things happen together is what is said; that one is the other's cause is not.
+
+mod sessions;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -100,6 +107,7 @@ pub fn verdict(timeline: &Timeline) -> Verdict {
     }
     verdict.find_slow_seconds(timeline);
     verdict.find_long_sweeps(timeline);
+    sessions::find(&mut verdict, timeline);
     if phases.is_empty() {
         verdict
             .remarks
@@ -176,6 +184,11 @@ impl Side {
 }
 
 impl Verdict {
+    /// Whether a finding is about an event already.
+    fn mentions(&self, event: &str) -> bool {
+        self.findings.iter().any(|finding| finding.text.contains(event))
+    }
+
     fn compare_extension(
         &mut self,
         timeline: &Timeline,

@@ -14,7 +14,7 @@ use clap::{
 
 use crate::{
     commands::Command,
-    config::{self, ConfigFile},
+    config::{self, ConfigFile, ConfigSource, Discovery},
     errors, logging,
     outcome::Outcome,
     terminal::{Color, write_stderr},
@@ -32,6 +32,9 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// Which configuration file is used or not used, and why; for stderr.
+    #[arg(skip)]
+    pub(crate) config_notices: Vec<String>,
 }
 
 const AFTER_HELP: &str = "\
@@ -44,14 +47,14 @@ Options can stand in howdah.toml ([replay] rate = 2) and in the environment (HOW
 pub(crate) struct Global {
     /// Read options from this file.
     ///
-    /// Without it: ./howdah.toml, $XDG_CONFIG_HOME/howdah/howdah.toml, /etc/howdah/howdah.toml,
-    /// the first that exists.
+    /// Without it: ./howdah.toml, $XDG_CONFIG_HOME/howdah/howdah.toml, /etc/howdah/howdah.toml, the
+    /// first that exists, that you or root own, and that nobody else can write.
     // Acted upon before the words are parsed, see `parse`; it stands here for the help.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// How much to log, to stderr
-    #[arg(long, global = true, value_enum, value_name = "LEVEL", default_value_t)]
-    pub(crate) log_level: logging::Level,
+    /// How much to log, to stderr; warn unless told otherwise, and info by what runs as a service
+    #[arg(long, global = true, value_enum, value_name = "LEVEL")]
+    pub(crate) log_level: Option<logging::Level>,
     /// Log lines for people (text) or for collectors (json); auto: text on a terminal
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) log_format: logging::Format,
@@ -97,7 +100,9 @@ impl Stop {
 /// the commands that do not read the file.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Cli, Stop> {
     match configured(&words) {
-        Ok(command) => values(command, words).map_err(Stop::Words),
+        Ok((command, config_notices)) => {
+            values(command, words).map(|cli| Cli { config_notices, ..cli }).map_err(Stop::Words)
+        }
         Err(error) => match values(command(), words) {
             Ok(cli) if cli.command.ignores_config() => Ok(cli),
             Err(answer) if !answer.use_stderr() => Err(Stop::Words(answer)),
@@ -106,20 +111,23 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Cli, Stop> {
     }
 }
 
-/// The command tree with the file's values as defaults.
-fn configured(words: &[OsString]) -> anyhow::Result<clap::Command> {
-    let named = config_word(words);
-    let is_named = named.is_some();
-    match ConfigFile::find(named)? {
-        Some(file) if is_named && is_top(words) && config::pgtop::is_one(&file) => {
-            let applied = config::pgtop::apply(&file, command());
-            let (command, remarks) = applied.map_err(config::Problems::into_error)?;
-            remarks.iter().for_each(|remark| write_stderr(&format!("howdah: {remark}\n")));
-            Ok(command)
-        }
-        Some(file) => file.apply(command()).map_err(config::Problems::into_error),
-        None => Ok(command()),
+/// The command tree with the file's values as defaults, and what to report about the file.
+fn configured(words: &[OsString]) -> anyhow::Result<(clap::Command, Vec<String>)> {
+    let Discovery { file, skipped } = ConfigFile::find(config_word(words))?;
+    let mut notices: Vec<String> = skipped.iter().map(ToString::to_string).collect();
+    let Some(file) = file else { return Ok((command(), notices)) };
+    let is_named = file.source() == ConfigSource::Named;
+    if is_named && is_top(words) && config::pgtop::is_one(&file) {
+        let applied = config::pgtop::apply(&file, command());
+        let (command, remarks) = applied.map_err(config::Problems::into_error)?;
+        notices.extend(remarks);
+        return Ok((command, notices));
     }
+    if !is_named && file.sets_options() {
+        notices.push(format!("using {}", file.path().display()));
+    }
+    let command = file.apply(command()).map_err(config::Problems::into_error)?;
+    Ok((command, notices))
 }
 
 /// Whether the command is `top`: the first word that is a command's.

@@ -16,17 +16,22 @@
 //!
 //! `howdah top` takes the file of [`pgtop`], too.
 //!
+//! A file that was not named but found is [checked for its owner](discovery), and one in the working
+//! folder may not set [options that run programs, write files or send data away](privileged).
+//!
 //! The command tree is the schema, so there is none to keep in step with it: a key nobody knows is
 //! refused with the nearest one that is known, and a value is judged by the option's own parser.
 
+mod discovery;
 mod metrics;
 pub(crate) mod pgtop;
+mod privileged;
 mod problem;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fs,
+    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
@@ -38,47 +43,52 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-pub(crate) use self::problem::{Problem, Problems};
+pub(crate) use self::{
+    discovery::{ConfigSource, Discovery, SkippedFile},
+    problem::{Problem, Problems},
+};
 use crate::{cli, errors::Advise as _};
 
 /// Far more than all options of all commands take. A file this long is not ours.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A configuration file, read but not judged.
+/// A configuration file that was read; its values are not checked yet.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     path: PathBuf,
     text: String,
+    source: ConfigSource,
 }
 
 impl ConfigFile {
-    /// Reads `named`, or the first file that exists of those places where one may stand.
+    /// Reads the file `named`, or else the first usable file of the default locations.
     ///
     /// # Errors
     ///
-    /// A file that is there cannot be read, or a named one is not there.
-    pub(crate) fn find(named: Option<PathBuf>) -> anyhow::Result<Option<Self>> {
+    /// The named file cannot be read, or the contents of a default file are not UTF-8 or too long.
+    /// Default files that may not be used are in [`Discovery::skipped`].
+    pub(crate) fn find(named: Option<PathBuf>) -> anyhow::Result<Discovery> {
+        let read_error = |path: &Path| format!("cannot read the configuration {}", path.display());
+        let mut skipped = Vec::new();
         if let Some(path) = named {
-            return Self::read(&path)
-                .with_context(|| format!("cannot read the configuration {}", path.display()))
-                .map(Some);
+            let file = File::open(&path)
+                .and_then(|file| Self::read(file, &path, ConfigSource::Named))
+                .with_context(|| read_error(&path))?;
+            return Ok(Discovery { file: Some(file), skipped });
         }
-        for path in places() {
-            match Self::read(&path) {
-                Ok(file) => return Ok(Some(file)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // Somebody's home that we may not enter is as good as empty.
-                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-                Err(error) => {
-                    return Err(error)
-                        .with_context(|| {
-                            format!("cannot read the configuration {}", path.display())
-                        })
-                        .hint("name another file by --config");
+        for (path, source) in discovery::default_locations() {
+            match discovery::open_trusted(&path) {
+                Ok(Some(file)) => {
+                    let file = Self::read(file, &path, source)
+                        .with_context(|| read_error(&path))
+                        .hint("name another file by --config")?;
+                    return Ok(Discovery { file: Some(file), skipped });
                 }
+                Ok(None) => {}
+                Err(reason) => skipped.push(SkippedFile { path, reason }),
             }
         }
-        Ok(None)
+        Ok(Discovery { file: None, skipped })
     }
 
     /// Where it was found.
@@ -89,6 +99,11 @@ impl ConfigFile {
     /// All of it, as it stands there.
     pub(crate) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Whether the file was named or found.
+    pub(crate) fn source(&self) -> ConfigSource {
+        self.source
     }
 
     /// Whether it says anything about a server whose section is its own. A file that is broken says
@@ -107,7 +122,10 @@ impl ConfigFile {
             let at = error.span().map_or(0, |span| span.start);
             self.problems(vec![Problem::new(at, "", error.message())])
         })?;
-        let mut found = Vec::new();
+        let mut found = match self.source {
+            ConfigSource::WorkingFolder => privileged::problems(document.get_ref()),
+            ConfigSource::Named | ConfigSource::WellKnown => Vec::new(),
+        };
         let command = apply_table(command, document.get_ref(), "", &mut found);
         match found.is_empty() {
             true => Ok(command),
@@ -115,18 +133,25 @@ impl ConfigFile {
         }
     }
 
-    /// How many values it sets.
+    /// The number of values it sets.
     pub(crate) fn len(&self) -> usize {
-        fn count(table: &DeTable<'_>) -> usize {
-            let one = |value: &Spanned<DeValue<'_>>| value.get_ref().as_table().map_or(1, count);
-            table.values().map(one).sum()
-        }
-        DeTable::parse(&self.text).map_or(0, |document| count(document.get_ref()))
+        DeTable::parse(&self.text).map_or(0, |document| count_values(document.get_ref()))
     }
 
-    fn read(path: &Path) -> io::Result<Self> {
+    /// Whether it sets any option, apart from the sections that servers read themselves.
+    pub(crate) fn sets_options(&self) -> bool {
+        DeTable::parse(&self.text).is_ok_and(|document| {
+            let mut sections = document.get_ref().iter();
+            sections.any(|(key, value)| {
+                !OWN_SECTIONS.contains(&key.get_ref().as_ref())
+                    && value.get_ref().as_table().is_none_or(|table| count_values(table) > 0)
+            })
+        })
+    }
+
+    fn read(file: File, path: &Path, source: ConfigSource) -> io::Result<Self> {
         let mut bytes = Vec::new();
-        fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(io::Error::other("it is longer than 1 MiB"));
         }
@@ -135,7 +160,7 @@ impl ConfigFile {
             let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
             io::Error::other(format!("line {line} is not UTF-8"))
         })?;
-        Ok(Self { path: path.to_owned(), text })
+        Ok(Self { path: path.to_owned(), text, source })
     }
 
     fn problems(&self, mut found: Vec<Problem>) -> Problems {
@@ -147,16 +172,9 @@ impl ConfigFile {
 /// Sections that hold more than options: their crate reads and judges them when its command runs.
 const OWN_SECTIONS: [&str; 2] = ["pool", "statsd"];
 
-/// Where a file may stand, nearest first.
-fn places() -> Vec<PathBuf> {
-    let home = std::env::var_os("XDG_CONFIG_HOME")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
-    let mut places = vec![PathBuf::from("howdah.toml")];
-    places.extend(home.map(|home| home.join("howdah/howdah.toml")));
-    places.push("/etc/howdah/howdah.toml".into());
-    places
+fn count_values(table: &DeTable<'_>) -> usize {
+    let count = |value: &Spanned<DeValue<'_>>| value.get_ref().as_table().map_or(1, count_values);
+    table.values().map(count).sum()
 }
 
 /// Whether a file and the environment may set an option. The one that names the file cannot stand

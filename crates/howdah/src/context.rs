@@ -13,6 +13,7 @@ use indicatif::ProgressBar;
 use crate::{
     cli::Global,
     interrupt::Interrupt,
+    printable,
     progress::{Bars, Total},
     terminal::{Stdout, StdoutLock, Terminal},
 };
@@ -26,6 +27,7 @@ pub(crate) struct Context {
     interrupt: Interrupt,
     registry: Registry,
     quiet: bool,
+    logs_json: bool,
     config: Option<PathBuf>,
 }
 
@@ -40,6 +42,7 @@ impl Context {
             interrupt: Interrupt::default(),
             registry: Registry::new(),
             quiet: global.quiet,
+            logs_json: global.log_format == crate::logging::Format::Json,
             config: global.config.clone(),
         }
     }
@@ -52,6 +55,14 @@ impl Context {
     /// Says one line on stderr, unless `--quiet`.
     pub(crate) fn say(&self, line: impl fmt::Display) {
         self.talk().say(line);
+    }
+
+    /// Says where a server listens. A log of JSON lines that has it already, at level info, is left alone:
+    /// collectors expect nothing but JSON there.
+    pub(crate) fn announce(&self, line: impl fmt::Display) {
+        if !(self.logs_json && tracing::enabled!(tracing::Level::INFO)) {
+            self.say(line);
+        }
     }
 
     /// The same for other threads.
@@ -108,7 +119,8 @@ impl Talk {
     pub(crate) fn say(&self, line: impl fmt::Display) {
         if !self.quiet {
             // Nobody is left to be told that stderr is closed.
-            let _ = self.bars.write_above(format!("{line}\n").as_bytes());
+            let line = format!("{line}\n");
+            let _ = self.bars.write_above(printable::lines(&line).as_bytes());
         }
     }
 }

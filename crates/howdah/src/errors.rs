@@ -17,7 +17,7 @@ use std::{
 
 use crate::{
     outcome::{self, Outcome},
-    terminal,
+    printable, terminal,
 };
 
 /// Adds advice to an error.
@@ -58,7 +58,8 @@ pub(crate) fn exit_code(result: anyhow::Result<Outcome>) -> ExitCode {
     if causes.iter().any(|cause| is_closed_stdout(*cause)) {
         return ExitCode::from(outcome::DONE);
     }
-    terminal::write_stderr(&report(&error, &causes));
+    // Part of it may be a server's or a file's words.
+    terminal::write_stderr(&printable::lines(&report(&error, &causes)));
     ExitCode::from(match causes.iter().any(|cause| cause.is::<WrongUsage>()) {
         true => outcome::WRONG_USAGE,
         false => outcome::FAILED,

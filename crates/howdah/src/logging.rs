@@ -1,6 +1,7 @@
 //! Logs, by `tracing`, to stderr: text for a person, JSON for a collector. A command whose own settings
 //! say so moves them to syslog ([`adjust`]).
 
+mod fields;
 mod syslog;
 
 use std::{io, sync::OnceLock};
@@ -15,7 +16,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::syslog::Syslog;
+use self::{fields::EscapedFields, syslog::Syslog};
 use crate::{
     cli::Global,
     context::Context,
@@ -52,14 +53,14 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The level, to be changed later. There is one log in a process.
-static LEVEL: OnceLock<(Level, reload::Handle<LevelFilter, Registry>)> = OnceLock::new();
+/// The level that somebody asked for, and how to change it later. There is one log in a process.
+static LEVEL: OnceLock<(Option<Level>, reload::Handle<LevelFilter, Registry>)> = OnceLock::new();
 /// Where lines go once somebody said so.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
 /// Starts logging for the process. Call once.
 pub(crate) fn start(global: &Global, ctx: &Context) {
-    let (level, handle) = reload::Layer::new(filter(global.log_level));
+    let (level, handle) = reload::Layer::new(filter(global.log_level.unwrap_or_default()));
     let _ = LEVEL.set((global.log_level, handle));
     let json = match global.log_format {
         Format::Auto => !ctx.terminal().stderr,
@@ -72,20 +73,20 @@ pub(crate) fn start(global: &Global, ctx: &Context) {
         .with_writer(Lines(ctx.bars().clone()));
     let lines = match json {
         true => lines.json().flatten_event(true).boxed(),
-        false => lines.boxed(),
+        false => lines.fmt_fields(EscapedFields).boxed(),
     };
     tracing_subscriber::registry().with(level).with(lines).init();
 }
 
-/// What a command's own settings say about the log: a level, unless the command line has another than
-/// the usual one, and the name to log to syslog under.
+/// What a command's own settings say about the log: a level, unless somebody asked for one by
+/// `--log-level`, and the name to log to syslog under.
 ///
 /// # Errors
 ///
 /// There is no syslog; the log stays where it is.
 pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<()> {
     if let (Some(level), Some((asked, handle))) = (level, LEVEL.get())
-        && *asked == Level::default()
+        && asked.is_none()
     {
         // Fails only if the log is gone.
         let _ = handle.reload(filter(level));
@@ -96,6 +97,14 @@ pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<(
         let _ = SYSLOG.set(Syslog::open(syslog::PATH.as_ref(), application)?);
     }
     Ok(())
+}
+
+/// Changes the level of the log, whatever it was before.
+pub(crate) fn change(level: LevelFilter) {
+    if let Some((_, handle)) = LEVEL.get() {
+        // Fails only if the log is gone.
+        let _ = handle.reload(level);
+    }
 }
 
 /// Logs nothing any more to a terminal that has a picture on it, which lines would go through. A log that goes

@@ -13,8 +13,10 @@ mod logging;
 mod metrics;
 mod notify;
 mod outcome;
+mod printable;
 mod progress;
 mod terminal;
+mod values;
 
 use std::process::ExitCode;
 
@@ -22,9 +24,10 @@ use crate::{cli::Cli, context::Context};
 
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os().collect()) {
-        Ok(Cli { global, command }) => {
+        Ok(Cli { global, command, config_notices }) => {
             let ctx = Context::new(&global);
             logging::start(&global, &ctx);
+            config_notices.iter().for_each(|notice| ctx.say(format_args!("howdah: {notice}")));
             // The words are not logged: a connection URI may hold a password.
             tracing::debug!(version = env!("CARGO_PKG_VERSION"), "starting");
             let result = command.run(&ctx).and_then(|outcome| {

@@ -78,7 +78,8 @@ impl MetricsArgs {
         let server = match &self.metrics {
             Some(address) => {
                 let server = serve(address, ctx.registry().clone(), Arc::clone(&is_ready))?;
-                ctx.say(format_args!("metrics: http://{}/metrics", server.address()));
+                ctx.announce(format_args!("metrics: http://{}/metrics", server.address()));
+                tracing::info!(address = %server.address(), "serving metrics");
                 Some(server)
             }
             None => None,
@@ -126,7 +127,7 @@ pub(crate) fn serve(
 ) -> anyhow::Result<MetricsServer> {
     let listener = listen(address)
         .with_context(|| format!("cannot serve metrics at {address}"))
-        .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9187; port 0 takes a free one")?;
+        .hint("--metrics takes HOST:PORT, such as 127.0.0.1:9127; port 0 takes a free one")?;
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

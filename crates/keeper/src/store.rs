@@ -17,6 +17,9 @@ use crate::watch::WatchError;
 /// The newest image's name; older ones are `newest.cache.1` and so on.
 pub(crate) const NEWEST: &str = "newest.cache";
 
+/// The name of an image that could be loaded in part only, and is kept until the cache is as full again.
+pub(crate) const ASIDE: &str = "aside.cache";
+
 /// A folder that is ours as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -28,8 +31,8 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn open(folder: &Path, keep: Generations) -> Result<Self, WatchError> {
         let failed = |source| WatchError::Folder { folder: folder.to_path_buf(), source };
-        fs::create_dir_all(folder).map_err(failed)?;
-        let lock = File::create(folder.join("lock")).map_err(failed)?;
+        howdah_files::create_dir_all(folder).map_err(failed)?;
+        let lock = howdah_files::create(&folder.join("lock")).map_err(failed)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -47,6 +50,32 @@ impl Store {
     /// Replaces the newest, whatever is kept of older ones.
     pub(crate) fn replace(&self, image: &CacheImage) -> Result<(), ImageError> {
         image.save(self.folder.join(NEWEST), Generations(0))
+    }
+
+    /// Keeps an image beside the newest ones, so that they do not replace it.
+    pub(crate) fn put_aside(&self, image: &CacheImage) -> Result<(), ImageError> {
+        image.save(self.folder.join(ASIDE), Generations(0))
+    }
+
+    /// The image that was put aside, if it can be read.
+    pub(crate) fn aside(&self) -> Option<CacheImage> {
+        let path = self.folder.join(ASIDE);
+        if !path.exists() {
+            return None;
+        }
+        CacheImage::open(&path)
+            .inspect_err(|error| {
+                tracing::warn!(error = causes(error), "the image put aside cannot be read");
+            })
+            .ok()
+    }
+
+    /// Removes what was put aside.
+    pub(crate) fn remove_aside(&self) -> std::io::Result<()> {
+        match fs::remove_file(self.folder.join(ASIDE)) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
     }
 
     /// The newest image that can be read. Damaged ones are said and passed over.
@@ -119,6 +148,21 @@ mod tests {
         assert_eq!(store.newest().unwrap().origin.taken_at_us, 4);
         fs::remove_file(folder.path().join(NEWEST)).unwrap();
         assert_eq!(store.newest().unwrap().origin.taken_at_us, 2, "replacing shifts nothing");
+    }
+
+    #[test]
+    fn image_put_aside_stays_until_it_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), Generations(1)).unwrap();
+        assert!(store.aside().is_none());
+        store.remove_aside().unwrap();
+        store.put_aside(&image(1)).unwrap();
+        for taken_at_us in 2..6 {
+            store.save(&image(taken_at_us)).unwrap();
+        }
+        assert_eq!(store.aside().unwrap().origin.taken_at_us, 1);
+        store.remove_aside().unwrap();
+        assert!(store.aside().is_none() && store.newest().is_some());
     }
 
     #[test]

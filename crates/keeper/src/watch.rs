@@ -16,7 +16,8 @@
 //! smart shutdown would wait for it.
 //!
 //! An image is taken of a cache only after what was in it before was loaded, so a cold cache never
-//! replaces a warm one.
+//! replaces a warm one. Where that load brought less than [`ENOUGH`] back (a missing right, a lock), the image it
+//! came from is put aside: it is loaded after the newest at each restart, until the cache is as full as it was.
 
 mod arrival;
 mod host;
@@ -102,6 +103,8 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const REMIND: Duration = Duration::from_secs(300);
 /// While a server stops, images follow each other after this time, or ten times what one takes.
 const WHILE_STOPPING: Duration = Duration::from_secs(1);
+/// The share of an image, 0 to 1, that makes a cache as warm as it was.
+const ENOUGH: f64 = 0.9;
 /// How often a load that the server broke is tried again before it is given up.
 const LOADS_MAX: u32 = 5;
 
@@ -113,7 +116,7 @@ const LOADS_MAX: u32 = 5;
 /// goes wrong is logged, and it goes on.
 pub fn watch(settings: &WatchSettings, stop: &Stop, registry: &Registry) -> Result<(), WatchError> {
     let store = Store::open(&settings.folder, settings.keep)?;
-    let known = store.newest();
+    let (known, aside) = (store.newest(), store.aside());
     let numbers = Numbers::new(registry, &name_of(&settings.target));
     if let Some(image) = &known {
         numbers.work.image_is(image.page_count(), image.origin.taken_at_us);
@@ -125,6 +128,7 @@ pub fn watch(settings: &WatchSettings, stop: &Stop, registry: &Registry) -> Resu
         store,
         numbers,
         known,
+        aside,
         data_dir,
         ahead_for: None,
         tries: None,
@@ -143,6 +147,8 @@ struct Watch<'a> {
     numbers: Numbers,
     /// The newest image: what is loaded, and where names come from when nobody can be asked.
     known: Option<CacheImage>,
+    /// An image that could be loaded in part only, while the cache is not as full as it was then.
+    aside: Option<CacheImage>,
     data_dir: Option<PathBuf>,
     /// The start of the server for which files were read ahead.
     ahead_for: Option<(u32, i64)>,
@@ -227,31 +233,89 @@ impl Watch<'_> {
                 "the server started with an empty cache: loading the newest image"
             );
         }
+        let newest = self.load(image, arrival);
+        if let Some(newest) = newest {
+            self.judge_load(newest, tries);
+        }
+        // What the newest lacks, into what room is left.
+        let aside = match (newest, &self.aside) {
+            (Some(Ok(_)), Some(aside)) => self.load(aside, arrival),
+            _ => Some(Ok(0.0)),
+        };
+        let done = matches!(newest, Some(Ok(_))) && aside.is_some() || self.is_cold;
+        if !done {
+            let _ = self.stop.wait(RETRY);
+        }
+        done
+    }
+
+    /// Loads an image, and gives the share of it that is in the cache then, or whether the load may be tried
+    /// again. Nothing, if it ended because the server or we do: the next start loads again.
+    fn load(&self, image: &CacheImage, arrival: &Arrival) -> Option<Result<f64, Retry>> {
         let watcher = Watcher { stop: self.stop, host: arrival.host.as_ref() };
         let shown = self.numbers.work.progress(&watcher);
-        let done = match load::load(image, &self.settings.target, &self.settings.load, &shown) {
-            // It ended because the server or we do: the next start loads again.
+        match load::load(image, &self.settings.target, &self.settings.load, &shown) {
             Ok(loaded) if loaded.is_cut_short => {
                 self.numbers.work.loaded(&loaded);
-                false
+                None
             }
             Ok(loaded) => {
                 self.numbers.work.loaded(&loaded);
                 loaded::tell(&name_of(&self.settings.target), &loaded);
-                true
+                Some(Ok(loaded.share()))
             }
             Err(error) => {
                 self.numbers.work.load_failed();
                 tracing::error!(error = causes(&error), "the image could not be loaded");
                 // A server that went away may be tried again; an image that does not fit may not.
-                self.is_cold = !matches!(error, LoadError::Server(_)) || tries >= LOADS_MAX;
-                self.is_cold
+                Some(Err(Retry { is_useful: matches!(error, LoadError::Server(_)) }))
+            }
+        }
+    }
+
+    /// Decides by a load of the newest image whether the images of this start may replace it.
+    fn judge_load(&mut self, load: Result<f64, Retry>, tries: u32) {
+        let share = match load {
+            Ok(share) => share,
+            Err(Retry { is_useful: true }) if tries < LOADS_MAX => return,
+            Err(_) => {
+                self.is_cold = true;
+                0.0
             }
         };
-        if !done {
-            let _ = self.stop.wait(RETRY);
+        let Some(image) = &self.known else { return };
+        let is_fuller = |aside: &CacheImage| image.page_count() >= aside.page_count();
+        if share >= ENOUGH || !self.aside.as_ref().is_none_or(is_fuller) {
+            return;
         }
-        done
+        let resident = format!("{:.1} %", share * 100.0);
+        match self.store.put_aside(image) {
+            Ok(()) => tracing::warn!(
+                resident,
+                "not enough of the newest image is in the cache: it is put aside as aside.cache"
+            ),
+            Err(error) => {
+                tracing::error!(error = causes(&error), "the newest image cannot be put aside");
+            }
+        }
+        self.aside = Some(image.clone());
+    }
+
+    /// Removes what was put aside, once an image is as full.
+    fn forget_aside(&mut self, image: &CacheImage) {
+        let Some(aside) = &self.aside else { return };
+        // A server may have been given fewer buffers.
+        let most = u64::from(image.origin.buffers).max(1);
+        if (image.page_count() as f64) < aside.page_count().min(most) as f64 * ENOUGH {
+            return;
+        }
+        match self.store.remove_aside() {
+            Ok(()) => {
+                tracing::info!("the cache is as full as before: the image put aside is removed");
+            }
+            Err(error) => tracing::warn!(%error, "the image put aside cannot be removed"),
+        }
+        self.aside = None;
     }
 
     fn serve(&mut self, arrival: &Arrival) -> Left {
@@ -393,6 +457,7 @@ impl Watch<'_> {
                 let took = began.elapsed();
                 self.numbers.work.dumped(took, pages, taken_at_us);
                 tracing::info!(pages, ?took, "image taken");
+                self.forget_aside(&image);
                 self.known = Some(image);
             }
             Err(error) => {
@@ -453,6 +518,13 @@ impl Watch<'_> {
             Err(error) => tracing::info!(error = causes(&error), "files cannot be read ahead"),
         }
     }
+}
+
+/// A load that failed as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Retry {
+    /// Whether another try may end in another way.
+    is_useful: bool,
 }
 
 enum Look {

@@ -10,10 +10,15 @@ use std::{
 
 use crate::error::Error;
 
-/// Who runs initdb and the server, and owns their files.
+/// The system account that runs root's clusters. It owns nothing else, so whoever gets into such a
+/// cluster as its superuser reaches no other data of the host: `postgres` owns the production
+/// cluster, and `nobody` is shared with other services.
+pub const ACCOUNT_NAME: &str = "howdah-lab";
+
+/// The account that runs initdb and the server, and owns their files.
 ///
-/// PostgreSQL refuses to run as root. So root's clusters belong to `postgres` if there is such an
-/// account in `/etc/passwd`, else to `nobody`; everybody else's belong to themselves.
+/// PostgreSQL refuses to run as root, so root's clusters belong to [`ACCOUNT_NAME`], which is made
+/// when it is missing. Clusters of other users belong to those users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account(Option<Other>);
 
@@ -25,20 +30,20 @@ struct Other {
 }
 
 impl Account {
-    /// The account for servers that this process starts.
+    /// The account for servers that this process starts. Root's is made if it is missing.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAccount`] for root on a machine with neither account.
+    /// [`Error::NoAccount`] when root needs the account and it cannot be made.
     pub fn for_servers() -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self(None));
         }
-        let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        match find(&passwd, "postgres").or_else(|| find(&passwd, "nobody")) {
-            Some(other) => Ok(Self(Some(other))),
-            None => Err(Error::NoAccount),
-        }
+        let account = match existing()? {
+            Some(account) => account,
+            None => create()?,
+        };
+        Ok(Self(Some(account)))
     }
 
     /// Its name, when it is not the one we run as.
@@ -62,6 +67,12 @@ impl Account {
             command.gid(*gid).uid(*uid).env("HOME", "/");
         }
         command
+    }
+
+    /// The user number of its processes and files.
+    pub(crate) fn uid(&self) -> u32 {
+        let ours = || rustix::process::geteuid().as_raw();
+        self.0.as_ref().map_or_else(ours, |other| other.uid)
     }
 
     /// Gives it a file or directory; a symbolic link itself, not what it points to.
@@ -89,6 +100,74 @@ impl Account {
             true => Ok(()),
             false => Err(Error::Unreachable { path: dir.to_owned(), account: other.name.clone() }),
         }
+    }
+}
+
+const PASSWD: &str = "/etc/passwd";
+
+/// Programs that make a system account, and their arguments before its name: of shadow-utils
+/// (Debian, Red Hat, SUSE), then of BusyBox (Alpine).
+const CREATORS: [(&str, &[&str]); 2] = [
+    (
+        "useradd",
+        &[
+            "--system",
+            "--user-group",
+            "--no-create-home",
+            "--home-dir=/nonexistent",
+            "--shell=/usr/sbin/nologin",
+            "--comment=throw-away PostgreSQL servers of howdah lab",
+        ],
+    ),
+    ("adduser", &["-S", "-D", "-H", "-h", "/nonexistent", "-s", "/sbin/nologin"]),
+];
+
+/// Where those programs are; the PATH of a service or of `su` may lack these directories.
+const CREATOR_DIRS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
+
+/// The account, if there is one already.
+fn existing() -> Result<Option<Other>, Error> {
+    let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
+    match find(&passwd, ACCOUNT_NAME) {
+        Some(Other { uid: 0, .. }) => {
+            Err(Error::NoAccount { reason: format!("{ACCOUNT_NAME} in {PASSWD} is root itself") })
+        }
+        found => Ok(found),
+    }
+}
+
+/// Makes the account. Of several processes that begin at once, one makes it and the others find it.
+fn create() -> Result<Other, Error> {
+    let _lock = fs::File::open(PASSWD).and_then(|file| file.lock().map(|()| file));
+    let mut reasons = Vec::new();
+    for (program, arguments) in CREATORS {
+        if let Some(account) = existing()? {
+            return Ok(account);
+        }
+        let output = Command::new(program)
+            .args(arguments)
+            .arg(ACCOUNT_NAME)
+            .current_dir("/")
+            .env("PATH", CREATOR_DIRS)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                let line = text.lines().next().unwrap_or("no reason given");
+                reasons.push(format!("{program}: {line}"));
+            }
+            Err(error) => reasons.push(format!("{program}: {error}")),
+        }
+    }
+    match existing()? {
+        Some(account) => {
+            tracing::info!("made the system account {ACCOUNT_NAME}");
+            Ok(account)
+        }
+        None => Err(Error::NoAccount { reason: reasons.join("; ") }),
     }
 }
 

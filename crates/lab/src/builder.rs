@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
+    access::Access,
     account::Account,
     cluster::{Cluster, Parts},
     error::{Error, FileContext as _},
@@ -26,6 +27,7 @@ pub struct Builder {
     dir: Option<PathBuf>,
     keep: bool,
     port: Option<u16>,
+    access: Access,
     password: Option<String>,
     own_system: bool,
     upstream: Option<Upstream>,
@@ -41,6 +43,7 @@ impl Default for Builder {
             dir: None,
             keep: false,
             port: None,
+            access: Access::default(),
             password: None,
             own_system: false,
             upstream: None,
@@ -50,7 +53,9 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// A cluster of the newest PostgreSQL there is, with trusted local connections.
+    /// A cluster of the newest PostgreSQL there is. It is reached by its unix socket only, without a
+    /// password, by the caller, by root and by the server's own account: its directory is closed to
+    /// all others. See [`Builder::tcp`] and, for tests, [`Cluster::builder`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -86,7 +91,7 @@ impl Builder {
     ///
     /// Beside PostgreSQL's defaults stand `fsync = off`, `full_page_writes = off`,
     /// `shared_buffers = 32MB`, `wal_keep_size = 512MB`, `lc_messages = C`,
-    /// `listen_addresses = 127.0.0.1`.
+    /// `unix_socket_permissions = 0700`. `listen_addresses` needs [`Builder::tcp`].
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push(name, value);
         self
@@ -109,14 +114,31 @@ impl Builder {
         self
     }
 
-    /// The TCP port, instead of a free one.
+    /// Listens on 127.0.0.1, too, where clients have to give a password (SCRAM). It is random, and in a file that only the caller can read: the URI names it by `passfile`.
+    /// The unix socket asks for no password.
+    pub fn tcp(mut self) -> Self {
+        self.access = Access::TcpWithPassword;
+        self
+    }
+
+    /// Listens on 127.0.0.1, too, and lets everybody in without a password, as superuser.
+    ///
+    /// **For tests only.** As long as the server runs, each user of the host can run programs as the
+    /// server's account: that is [`crate::ACCOUNT_NAME`] for root, and the caller's own account for
+    /// others. [`Cluster::builder`] begins with it.
+    pub fn trusted_tcp(mut self) -> Self {
+        self.access = Access::TcpTrusted;
+        self
+    }
+
+    /// The port, instead of a free one: of 127.0.0.1, and the number in the socket's name.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// The superuser's password: connections have to give it (SCRAM), instead of being trusted.
-    /// Such a cluster takes a second longer to make.
+    /// The superuser's password: all connections have to give it (SCRAM), also those by the unix
+    /// socket. Such a cluster takes a second longer to make.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
@@ -168,7 +190,12 @@ impl Builder {
         if !is_name(&self.name) {
             return Err(Error::BadName { name: self.name.clone() });
         }
-        self.settings.check()
+        self.settings.check(self.access.is_tcp())
+    }
+
+    /// The directory given for its files.
+    pub(crate) fn given_dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
     }
 
     /// Makes the cluster, starts its server, and waits until it accepts connections.
@@ -191,6 +218,7 @@ impl Builder {
         let (places, holds, mut janitor) = self.places(&account)?;
         if let Holds::Cluster { .. } = holds {
             self.own_settings().append(&places.data)?;
+            self.access.tighten_rules(&places.data, &account)?;
         } else {
             let data = &places.data;
             if let Some(secret) = &self.password {
@@ -204,9 +232,12 @@ impl Builder {
                 template::make_data_dir(data, &binaries, &account, cache, &mut janitor)?;
             }
             self.own_settings().install(data, &account)?;
+            self.access.write_rules(data, &account, self.password.is_some())?;
         }
         let name = self.name.clone();
-        self.start_in(Parts { name, binaries, account, places, janitor, password: None })
+        let (access, password, passfile) = (self.access, None, None);
+        let parts = Parts { name, binaries, account, places, janitor, access, password, passfile };
+        self.start_in(parts)
     }
 
     /// Makes a copy of a stopped cluster's data directory, and starts it.
@@ -221,23 +252,32 @@ impl Builder {
             _ => Take::All,
         })?;
         self.own_settings().append(&places.data)?;
+        self.access.tighten_rules(&places.data, &account)?;
         let binaries = original.binaries().clone();
         let password = original.password().map(str::to_owned);
-        let name = self.name.clone();
-        self.start_in(Parts { name, binaries, account, places, janitor, password })
+        let (name, access) = (self.name.clone(), self.access);
+        let passfile = None;
+        let parts = Parts { name, binaries, account, places, janitor, access, password, passfile };
+        self.start_in(parts)
     }
 
     fn start_standby(self, upstream: &Upstream, account: Account) -> Result<Cluster, Error> {
         let binaries = upstream.binaries(&account)?;
+        if self.access == Access::TcpWithPassword && self.password.is_none() {
+            // A standby cannot set a password: it has that of its primary.
+            upstream.ensure_password()?;
+        }
         let (places, janitor) = self.new_places(&account)?;
         let backup = standby::take(upstream, &places.data, &account)?;
         let mut settings = self.own_settings();
         settings.push("primary_conninfo", upstream.conninfo(&self.name));
         settings.push("wal_receiver_create_temp_slot", "on");
         settings.append(&places.data)?;
+        self.access.tighten_rules(&places.data, &account)?;
         let password = upstream.password().map(str::to_owned);
-        let name = self.name.clone();
-        let parts = Parts { name, binaries, account, places, janitor, password };
+        let (name, access) = (self.name.clone(), self.access);
+        let passfile = Some(upstream.passfile());
+        let parts = Parts { name, binaries, account, places, janitor, access, password, passfile };
         let cluster = self.start_in(parts)?;
         // Until here it has kept the primary's WAL for the standby.
         drop(backup);
@@ -254,6 +294,7 @@ impl Builder {
     fn own_settings(&self) -> Settings {
         let mut settings = Settings::default();
         settings.push("cluster_name", &self.name);
+        self.access.push_settings(&mut settings);
         settings.extend(&self.settings);
         settings
     }

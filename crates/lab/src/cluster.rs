@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    access::{self, Access},
     account::Account,
     binaries::Binaries,
     builder::Builder,
@@ -20,7 +21,8 @@ use crate::{
 
 /// A PostgreSQL cluster of our own: a data directory, and most of the time a server on it.
 ///
-/// It listens on 127.0.0.1 and on a unix socket. The superuser is `postgres`. When the value is
+/// It listens on a unix socket in a private directory, and on 127.0.0.1 if it was asked to. The
+/// superuser is `postgres`. When the value is
 /// dropped, the server stops and the files are removed, unless they were to be kept. The same
 /// happens when this process dies, by Ctrl-C or by SIGKILL, at whatever moment, the start included:
 /// another process, which waits for that, does it then.
@@ -42,13 +44,18 @@ pub(crate) struct Parts {
     pub(crate) account: Account,
     pub(crate) places: Places,
     pub(crate) janitor: Janitor,
+    pub(crate) access: Access,
     pub(crate) password: Option<String>,
+    /// The password file of the cluster that this one streams from.
+    pub(crate) passfile: Option<PathBuf>,
 }
 
 impl Cluster {
-    /// Describe a cluster, then [`Builder::start`] it.
+    /// Describe a cluster for a test, then [`Builder::start`] it: [`Builder::new`] with
+    /// [`Builder::trusted_tcp`], so that every client under test can connect by host and port.
+    /// What is not a test begins with [`Builder::new`].
     pub fn builder() -> Builder {
-        Builder::new()
+        Builder::new().trusted_tcp()
     }
 
     /// Starts the server on a directory that is ready for it.
@@ -59,20 +66,48 @@ impl Cluster {
             Some(port) => (Server::start(start, port, janitor)?, port),
             None => Server::start_anywhere(start, janitor, port::free)?,
         };
-        Ok(Self { parts, port, server: Some(server) })
+        // From here on dropping the value stops the server.
+        let cluster = Self { parts, port, server: Some(server) };
+        if cluster.has_passfile() && !cluster.parts.places.passfile().exists() {
+            let socket = cluster.socket_dir();
+            match &cluster.parts.passfile {
+                Some(passfile) => access::copy_password(passfile, socket)?,
+                None => access::set_password(socket, port)?,
+            }
+        }
+        Ok(cluster)
     }
 
-    /// A connection URI by TCP, for the superuser: `postgresql://postgres@127.0.0.1:21234/postgres`.
-    /// It holds no password.
+    /// A connection URI for the superuser. It holds no password.
+    ///
+    /// - reached by the unix socket only: as [`Cluster::socket_uri`];
+    /// - with [`Builder::tcp`]: `postgresql://postgres@127.0.0.1:21234/postgres?passfile=…`;
+    /// - with [`Builder::trusted_tcp`]: `postgresql://postgres@127.0.0.1:21234/postgres`.
     pub fn uri(&self, database: &str) -> String {
-        tcp_uri(self.port, database)
+        match self.parts.access {
+            Access::Socket => self.socket_uri(database),
+            _ => tcp_uri(self.port, database, self.passfile().as_deref()),
+        }
     }
 
     /// A connection URI by the unix socket.
     pub fn socket_uri(&self, database: &str) -> String {
-        let (socket, database) = (self.parts.places.socket.to_string_lossy(), encoded(database));
-        let host = encoded(&socket);
-        format!("postgresql:///{database}?host={host}&port={}&user={SUPERUSER}", self.port)
+        socket_uri(&self.parts.places.socket, self.port, database)
+    }
+
+    /// Whether the server listens on 127.0.0.1.
+    pub fn is_on_tcp(&self) -> bool {
+        self.parts.access.is_tcp()
+    }
+
+    /// The file with the password for TCP, in the form of `~/.pgpass`, mode 0600, with
+    /// [`Builder::tcp`].
+    pub fn passfile(&self) -> Option<PathBuf> {
+        self.has_passfile().then(|| self.parts.places.passfile())
+    }
+
+    fn has_passfile(&self) -> bool {
+        self.parts.access == Access::TcpWithPassword && self.parts.password.is_none()
     }
 
     /// Its name.
@@ -80,7 +115,8 @@ impl Cluster {
         &self.parts.name
     }
 
-    /// The TCP port on 127.0.0.1, and the number in the socket's name. It never changes.
+    /// The number in the socket's name, and the port of 127.0.0.1 where it listens there. It never
+    /// changes.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -249,9 +285,24 @@ impl Drop for Cluster {
     }
 }
 
-/// See [`Cluster::uri`].
-pub(crate) fn tcp_uri(port: u16, database: &str) -> String {
-    format!("postgresql://{SUPERUSER}@127.0.0.1:{port}/{}", encoded(database))
+/// A URI by TCP.
+pub(crate) fn tcp_uri(port: u16, database: &str, passfile: Option<&Path>) -> String {
+    let uri = format!("postgresql://{SUPERUSER}@127.0.0.1:{port}/{}", encoded(database));
+    match passfile {
+        Some(passfile) => format!("{uri}?passfile={}", encoded_path(passfile)),
+        None => uri,
+    }
+}
+
+/// See [`Cluster::socket_uri`].
+pub(crate) fn socket_uri(socket: &Path, port: u16, database: &str) -> String {
+    let (host, database) = (encoded_path(socket), encoded(database));
+    format!("postgresql:///{database}?host={host}&port={port}&user={SUPERUSER}")
+}
+
+/// A path as the value of a URI's parameter, where a slash needs no escape.
+fn encoded_path(path: &Path) -> String {
+    encoded(&path.to_string_lossy()).replace("%2F", "/")
 }
 
 /// Percent-encoded for a place in a URI.
@@ -274,7 +325,17 @@ mod tests {
 
     #[test]
     fn names_of_databases_in_uris() {
-        assert_eq!(tcp_uri(5432, "postgres"), "postgresql://postgres@127.0.0.1:5432/postgres");
-        assert_eq!(tcp_uri(1, "a b/ü?"), "postgresql://postgres@127.0.0.1:1/a%20b%2F%C3%BC%3F");
+        assert_eq!(
+            tcp_uri(5432, "postgres", None),
+            "postgresql://postgres@127.0.0.1:5432/postgres"
+        );
+        assert_eq!(
+            tcp_uri(1, "a b/ü?", Some(Path::new("/a b/pgpass"))),
+            "postgresql://postgres@127.0.0.1:1/a%20b%2F%C3%BC%3F?passfile=/a%20b/pgpass"
+        );
+        assert_eq!(
+            socket_uri(Path::new("/tmp/a&b"), 5432, "x y"),
+            "postgresql:///x%20y?host=/tmp/a%26b&port=5432&user=postgres"
+        );
     }
 }

@@ -65,9 +65,26 @@ pub enum Error {
         account: String,
     },
 
-    /// Root runs us, and neither of the accounts that could run the server exists.
-    #[error("PostgreSQL refuses to run as root, and there is no account postgres or nobody")]
-    NoAccount,
+    /// Root runs us, and the account for the server is missing and cannot be made.
+    #[error(
+        "PostgreSQL refuses to run as root, and the system account {} cannot be made: {reason}",
+        crate::ACCOUNT_NAME
+    )]
+    NoAccount {
+        /// What the programs that make accounts reported.
+        reason: String,
+    },
+
+    /// A setting that opens TCP was given to a cluster that is reached by its unix socket only.
+    #[error("listen_addresses cannot be set: the server listens on its unix socket only")]
+    TcpNotEnabled,
+
+    /// The password for TCP connections could not be set.
+    #[error("cannot set the password for TCP connections")]
+    SetPassword {
+        /// What the connection or the server reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 
     /// A file operation failed.
     #[error("cannot {action} {}", path.display())]

@@ -2,8 +2,10 @@
 
 use std::{
     fs::{self, DirBuilder, File},
-    io::{self, Read as _, Seek as _, SeekFrom},
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink,
+    },
     path::{Path, PathBuf},
 };
 
@@ -11,6 +13,10 @@ use crate::{
     account::Account,
     error::{Error, FileContext as _},
 };
+
+/// Opening fails on a symbolic link. Root opens files in directories of the server's account, which
+/// could lead it elsewhere by a link.
+pub(crate) const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 /// What to do with an entry of a directory that is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +88,47 @@ fn copy_dir_itself(source: &Path, target: &Path, account: &Account) -> io::Resul
 pub(crate) fn make_dir(dir: &Path, mode: u32, account: &Account) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(dir)?;
     account.own(dir)
+}
+
+/// Gives `account` a directory and all below it. Symbolic links are not followed.
+pub(crate) fn own_tree(dir: &Path, account: &Account) -> Result<(), Error> {
+    account.own(dir).context("change the owner of", dir)?;
+    for entry in fs::read_dir(dir).context("read", dir)? {
+        let path = entry.context("read", dir)?.path();
+        let kind = fs::symlink_metadata(&path).context("read", &path)?.file_type();
+        match kind.is_dir() {
+            true => own_tree(&path, account)?,
+            false => account.own(&path).context("change the owner of", &path)?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory that exists already as private as a new one.
+pub(crate) fn make_private(dir: &Path, account: &Account) -> io::Result<()> {
+    if !fs::symlink_metadata(dir)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    account.own(dir)?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+}
+
+/// Whether a file or directory belongs to the account.
+pub(crate) fn belongs_to(path: &Path, account: &Account) -> io::Result<bool> {
+    Ok(fs::symlink_metadata(path)?.uid() == account.uid())
+}
+
+/// Writes a file of the account so that others see the old content or the new one, complete.
+pub(crate) fn replace(path: &Path, content: &[u8], account: &Account) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    present(fs::remove_file(&new))?;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.create_new(true).write(true).mode(0o600).open(&new)?;
+    file.write_all(content)?;
+    account.own(&new)?;
+    fs::rename(&new, path)
 }
 
 /// `None` for what is not there.

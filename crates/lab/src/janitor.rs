@@ -70,6 +70,11 @@ pub(crate) struct Janitor {
 }
 
 impl Janitor {
+    /// Starts one that stops a program, and removes nothing.
+    pub(crate) fn hire_to_stop() -> Result<Self, Error> {
+        Self::hire(std::iter::empty::<&OsStr>())
+    }
+
     /// Starts one that will remove these files and directories. They need not exist yet.
     pub(crate) fn hire<P: AsRef<OsStr>>(
         remove: impl IntoIterator<Item = P>,

@@ -2,7 +2,7 @@
 //! stopped and cleaned up, whatever becomes of the process that asked for it.
 //!
 //! ```no_run
-//! let mut cluster = howdah_lab::Cluster::builder().major(17).setting("work_mem", "1MB").start()?;
+//! let mut cluster = howdah_lab::Builder::new().major(17).setting("work_mem", "1MB").start()?;
 //! println!("{}", cluster.uri("postgres"));
 //! cluster.restart()?;
 //! # Ok::<(), howdah_lab::Error>(())
@@ -13,11 +13,14 @@
 //! a cluster with a name that outlives its maker until somebody stops it; [`Labs`] keeps their list.
 //!
 //! Run as root, everything that belongs to the server (initdb, the server, its files) belongs to
-//! another account, because PostgreSQL refuses to run as root; see [`Account`].
+//! another account, because PostgreSQL refuses to run as root; see [`Account`]. Other users of the
+//! host cannot connect: the server listens on a unix socket in a private directory, and on TCP only
+//! if asked to, with a password. The exception are tests; see [`Builder::trusted_tcp`].
 //!
 //! Linux only in one respect: it reads `/proc` to tell a dead server from a process that got its
 //! number. What a cluster holds, and what tests assert about it, is not this crate's business.
 
+mod access;
 mod account;
 mod binaries;
 mod builder;
@@ -40,7 +43,7 @@ mod standby;
 mod template;
 mod version;
 
-pub use account::Account;
+pub use account::{ACCOUNT_NAME, Account};
 pub use binaries::{Binaries, Origin, client_tool};
 pub use builder::Builder;
 pub use cluster::Cluster;

@@ -12,12 +12,14 @@ use std::{
 };
 
 use crate::{
+    access,
     account::Account,
     error::{Error, FileContext as _},
     files,
     janitor::Janitor,
+    labs::Lab,
     port::random,
-    settings,
+    postmaster, settings,
 };
 
 /// The directories and files of one cluster.
@@ -30,6 +32,8 @@ pub(crate) struct Places {
     /// What goes when the cluster does.
     pub(crate) remove: Vec<PathBuf>,
 }
+
+const SERVER_LOG: &str = "server.log";
 
 /// What a directory given for a cluster holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +56,21 @@ impl Places {
         let socket = if fits_socket(&socket) { socket } else { short_dir("socket") };
         Self {
             data: dir.join("data"),
-            server_log: dir.join("server.log"),
+            server_log: dir.join(SERVER_LOG),
             remove: vec![socket.clone()],
             socket,
             dir: dir.to_owned(),
+        }
+    }
+
+    /// Those of a lab that was started earlier.
+    pub(crate) fn of_lab(lab: &Lab) -> Self {
+        Self {
+            dir: lab.dir.clone(),
+            data: lab.data_dir.clone(),
+            socket: lab.socket_dir.clone(),
+            server_log: lab.dir.join(SERVER_LOG),
+            remove: lab.remove.clone(),
         }
     }
 
@@ -110,6 +125,7 @@ impl Places {
         } else {
             account.own(dir).context("change the owner of", dir)?;
             places.make_socket(account)?;
+            places.take_over_data(account)?;
             account.check_reach(dir)?;
         }
         Ok((places, holds, janitor))
@@ -121,13 +137,30 @@ impl Places {
         account.check_reach(&self.dir)
     }
 
-    fn make_socket(&self, account: &Account) -> Result<(), Error> {
-        match files::make_dir(&self.socket, 0o700, account) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                Err(error).context("create", &self.socket)
+    /// Gives the account a data directory that another one owned: earlier versions ran root's
+    /// servers as `postgres`.
+    pub(crate) fn take_over_data(&self, account: &Account) -> Result<(), Error> {
+        let owned = files::present(files::belongs_to(&self.data, account));
+        match owned.context("read", &self.data)? {
+            Some(false) if postmaster::running(&self.data).is_none() => {
+                files::own_tree(&self.data, account)
             }
             _ => Ok(()),
         }
+    }
+
+    pub(crate) fn make_socket(&self, account: &Account) -> Result<(), Error> {
+        match files::make_dir(&self.socket, 0o700, account) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                files::make_private(&self.socket, account).context("take over", &self.socket)
+            }
+            result => result.context("create", &self.socket),
+        }
+    }
+
+    /// The password file for TCP, if it was written.
+    pub(crate) fn passfile(&self) -> PathBuf {
+        self.socket.join(access::PASSFILE)
     }
 
     /// Where the server puts log files when `logging_collector` is on and `log_directory` is not

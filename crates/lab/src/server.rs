@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::File,
+    os::unix::fs::OpenOptionsExt as _,
     process::{Child, ExitStatus},
     time::{Duration, Instant},
 };
@@ -13,7 +14,7 @@ use crate::{
     account::Account,
     binaries::Binaries,
     error::{Error, FileContext as _},
-    files,
+    files::{self, NO_FOLLOW},
     janitor::Janitor,
     places::Places,
     postmaster::PidFile,
@@ -79,7 +80,9 @@ impl Server {
     pub(crate) fn start(start: Start<'_>, port: u16, janitor: &mut Janitor) -> Result<Self, Error> {
         let Start { binaries, account, places } = start;
         let log = &places.server_log;
-        let output = File::options().create(true).append(true).open(log).context("open", log)?;
+        let mut options = File::options();
+        let output = options.create(true).append(true).mode(0o600).custom_flags(NO_FOLLOW);
+        let output = output.open(log).context("open", log)?;
         let port = port.to_string();
         let arguments: [&OsStr; 6] = [
             "-D".as_ref(),
@@ -205,7 +208,9 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::{or_say_why_not, port, search::Search, settings::Settings, template};
+    use crate::{
+        access::Access, or_say_why_not, port, search::Search, settings::Settings, template,
+    };
 
     #[test]
     fn a_port_taken_after_it_was_chosen_is_given_up() {
@@ -215,7 +220,9 @@ mod tests {
         let (places, mut janitor) = Places::throw_away(&account, &[]).unwrap();
         let cache = search.cache();
         template::make_data_dir(&places.data, &binaries, &account, cache, &mut janitor).unwrap();
-        Settings::default().install(&places.data, &account).unwrap();
+        let mut settings = Settings::default();
+        Access::TcpTrusted.push_settings(&mut settings);
+        settings.install(&places.data, &account).unwrap();
 
         let thief = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let taken = thief.local_addr().unwrap().port();

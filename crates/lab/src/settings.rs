@@ -7,12 +7,14 @@
 use std::{
     fs,
     io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
 
 use crate::{
     account::Account,
     error::{Error, FileContext as _},
+    files::NO_FOLLOW,
 };
 
 /// The file in the data directory.
@@ -20,7 +22,8 @@ pub(crate) const FILE: &str = "lab.conf";
 
 /// What a throw-away cluster does differently from PostgreSQL's defaults.
 const DEFAULTS: &[(&str, &str)] = &[
-    ("listen_addresses", "127.0.0.1"),
+    // The directory of the socket is private already; this is the second lock on the same door.
+    ("unix_socket_permissions", "0700"),
     // The files do not outlive the machine's next crash, so nobody waits for the disk.
     ("fsync", "off"),
     ("full_page_writes", "off"),
@@ -45,14 +48,18 @@ impl Settings {
         self.0.push((name.into(), value.into()));
     }
 
-    /// Checks the names. Values are for the server to judge.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Checks the names. Values are for the server to judge. `is_tcp` says whether the server may
+    /// be reached by TCP at all.
+    pub(crate) fn check(&self, is_tcp: bool) -> Result<(), Error> {
         for (name, _) in &self.0 {
             if !is_name(name) {
                 return Err(Error::BadSetting { name: name.clone() });
             }
             if RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
                 return Err(Error::ReservedSetting { name: name.clone() });
+            }
+            if !is_tcp && name.eq_ignore_ascii_case("listen_addresses") {
+                return Err(Error::TcpNotEnabled);
             }
         }
         Ok(())
@@ -77,6 +84,22 @@ impl Settings {
         append(&main, |out| writeln!(out, "include '{FILE}'")).context("write", &main)
     }
 
+    /// Adds these to the `lab.conf` that is there, and gives its length before.
+    pub(crate) fn append_undoable(&self, data: &Path) -> Result<u64, Error> {
+        let file = data.join(FILE);
+        let before = fs::symlink_metadata(&file).context("read", &file)?.len();
+        self.append(data)?;
+        Ok(before)
+    }
+
+    /// Takes back what was added after `lab.conf` had this length.
+    pub(crate) fn undo(data: &Path, before: u64) -> Result<(), Error> {
+        let file = data.join(FILE);
+        let mut options = fs::File::options();
+        let open = options.write(true).custom_flags(NO_FOLLOW).open(&file);
+        open.and_then(|open| open.set_len(before)).context("write", &file)
+    }
+
     /// Adds these to the `lab.conf` that is there.
     pub(crate) fn append(&self, data: &Path) -> Result<(), Error> {
         let file = data.join(FILE);
@@ -88,7 +111,7 @@ impl Settings {
 }
 
 fn append(path: &Path, write: impl FnOnce(&mut fs::File) -> io::Result<()>) -> io::Result<()> {
-    write(&mut fs::File::options().append(true).open(path)?)
+    write(&mut fs::File::options().append(true).custom_flags(NO_FOLLOW).open(path)?)
 }
 
 fn write_line(out: &mut fs::File, name: &str, value: &str) -> io::Result<()> {
@@ -128,7 +151,7 @@ mod tests {
     fn check(name: &str) -> Result<(), Error> {
         let mut settings = Settings::default();
         settings.push(name, "on");
-        settings.check()
+        settings.check(false)
     }
 
     #[test]
@@ -146,6 +169,14 @@ mod tests {
         for name in ["port", "PORT", "data_directory", "unix_socket_directories"] {
             assert!(matches!(check(name), Err(Error::ReservedSetting { .. })), "{name}");
         }
+    }
+
+    #[test]
+    fn listen_addresses_needs_tcp() {
+        assert!(matches!(check("Listen_Addresses"), Err(Error::TcpNotEnabled)));
+        let mut settings = Settings::default();
+        settings.push("listen_addresses", "127.0.0.2");
+        assert!(settings.check(true).is_ok());
     }
 
     #[test]

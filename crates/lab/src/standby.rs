@@ -14,6 +14,7 @@ use std::{
 use howdah_connect::{Client, Environment, Target, Words};
 
 use crate::{
+    access,
     account::Account,
     binaries::{Binaries, Origin},
     cluster::Cluster,
@@ -55,7 +56,7 @@ impl Upstream {
             socket: lab.socket_dir.clone(),
             port: lab.port,
             bin_dir: lab.bin_dir.clone(),
-            // Labs trust who connects.
+            // The socket of a lab asks for none.
             password: None,
         }
     }
@@ -66,6 +67,19 @@ impl Upstream {
 
     pub(crate) fn password(&self) -> Option<&str> {
         self.password.as_deref()
+    }
+
+    /// Where the primary's password for TCP is, if it has one.
+    pub(crate) fn passfile(&self) -> PathBuf {
+        self.socket.join(access::PASSFILE)
+    }
+
+    /// Sets a password for TCP, unless there is one: standbys have it, too.
+    pub(crate) fn ensure_password(&self) -> Result<(), Error> {
+        match self.passfile().exists() {
+            true => Ok(()),
+            false => access::set_password(&self.socket, self.port),
+        }
     }
 
     /// The programs it runs: a standby has to have the same.

@@ -25,15 +25,17 @@ pub struct Gap {
     pub count: u64,
 }
 
-/// As an object with `lack`, `count`, and for people `text`, `meaning` and, if there is one, `remedy`.
+/// As an object with `lack`, `count`, and for people `text`, `meaning` and, where there is one, the server's
+/// setting as `remedy` and something else to do as `advice`.
 impl Serialize for Gap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Gap", 5)?;
+        let mut object = serializer.serialize_struct("Gap", 6)?;
         object.serialize_field("lack", &self.lack)?;
         object.serialize_field("count", &self.count)?;
         object.serialize_field("text", self.lack.as_str())?;
         object.serialize_field("meaning", self.lack.meaning())?;
         object.serialize_field("remedy", &self.lack.remedy())?;
+        object.serialize_field("advice", &self.lack.advice())?;
         object.end()
     }
 }
@@ -65,6 +67,17 @@ macro_rules! lacks {
                 match self { $(Self::$variant => $remedy,)* }
             }
 
+            /// What a person can do about it in a replay, if the server's settings cannot help.
+            pub const fn advice(self) -> Option<&'static str> {
+                match self {
+                    Self::LoginSettings => Some(
+                        "replay with --set [USER@DATABASE:]NAME=VALUE, such as --set app@shop:search_path=s2",
+                    ),
+                    Self::Repeated => Some("give each part of the log once"),
+                    _ => None,
+                }
+            }
+
             fn count(self, summary: &Summary) -> u64 {
                 match self { $(Self::$variant => ($count)(summary),)* }
             }
@@ -78,6 +91,11 @@ lacks! {
         "lines that the server wrote and the log does not hold",
         "whatever they said is not replayed: statements, values or ends of sessions",
         Some("logging_collector = on; with syslog, no rate limit");
+    /// Records of a session that go back in the server's numbers.
+    Repeated, |s: &Summary| s.facts.repeated_lines,
+        "places where the lines of a session begin anew: a part of the log was read twice",
+        "what stands there twice is replayed twice",
+        None;
     /// Records that could not be read.
     Rejected, |s: &Summary| s.rejected(),
         "records or lines that could not be read",
@@ -163,6 +181,11 @@ lacks! {
         "fetches from portals, whose number of rows no log holds",
         "they fetch as many rows as the replay is told to",
         None;
+    /// Settings in startup packets.
+    LoginSettings, |s: &Summary| s.events(howdah_traffic::Kind::Connect),
+        "sessions whose settings at login (options, PGOPTIONS, currentSchema, TimeZone) no log holds",
+        "they have the settings of role and database on the target: a search_path may lead to other tables",
+        None;
     /// Types and formats of parameters.
     ParameterTypes, |s: &Summary| s.facts.executions_with_values,
         "executions with parameters, whose declared types and binary formats no log holds",
@@ -172,7 +195,7 @@ lacks! {
     SyncUnknown, |s: &Summary| s.facts.executions_of_unknown_pipeline,
         "extended executions of which the log does not tell whether they were sent in one pipeline",
         "each is sent with a Sync of its own",
-        Some("log_destination = 'csvlog' or 'jsonlog', or %v in log_line_prefix");
+        Some("log_destination = 'csvlog' or 'jsonlog', or %v in log_line_prefix; and log_duration = on, or log_min_duration_statement = 0");
     /// Statements that a timeout of the server ended.
     Timeouts, |s: &Summary| s.facts.timeouts(),
         "statements or sessions ended by a timeout, whose setting the log need not hold",

@@ -8,7 +8,7 @@ use crate::{
     language::Language,
     options::{Format, OptionsError},
     pieces::RECORD_BYTES_LIMIT,
-    prefix::{Names, Prefix, guess},
+    prefix::{Names, Prefix, guess, is_misfit},
     reader::{Closing, Reader},
     record::Label,
     stderr::Stderr,
@@ -97,7 +97,7 @@ impl Wanted {
         if !allows(Format::Stderr) || self.prefix.is_some() || !sample.is_ready {
             return None;
         }
-        let prefix = guess(sample.lines())?;
+        let prefix = guess(sample.lines()).filter(Prefix::fits_all)?;
         Some(Reader::Stderr(Stderr::new(prefix, true, self.max_record_bytes)))
     }
 
@@ -115,6 +115,9 @@ impl Wanted {
             let (excerpt, language) = (shorten(line_text), Language::of_line(line_text));
             return ImportError::Translated { file, line, excerpt, language };
         }
+        if sample.lines().any(is_rewritten_row) {
+            return ImportError::RewrittenCsv { file, line, excerpt };
+        }
         match (self.format, &self.prefix) {
             (Some(format @ (Format::Csv | Format::Json)), _) => {
                 ImportError::WrongFormat { format, file, line, excerpt }
@@ -126,14 +129,46 @@ impl Wanted {
                 excerpt,
                 guess: guess(sample.lines()).map(|guess| guess.source().to_owned()),
             },
-            (_, None) => binary_or_unknown(input, first, place),
+            (_, None) => match guess(sample.lines()) {
+                Some(prefix) => uncertain(&prefix, sample, input, place),
+                None => binary_or_unknown(input, first, place),
+            },
         }
     }
 }
 
+/// The error about a prefix that does not fit all records of a sample. `place` is that of its first text.
+fn uncertain(prefix: &Prefix, sample: &Sample<'_>, input: &[u8], place: Place<'_>) -> ImportError {
+    let blank = sample.first_text().map_or(0, |(offset, _)| offset);
+    let first = place.line - memchr::memchr_iter(b'\n', &input[..blank]).count() as u64;
+    let lines = (first..).zip(sample.bytes.split_inclusive(|byte| *byte == b'\n'));
+    let misfits = lines
+        .filter(|(_, line)| !line.starts_with(b"\t") && is_misfit(prefix, line))
+        .map(|(number, line)| (number, shorten(line)))
+        .take(MISFITS_MAX)
+        .collect();
+    let confidence = prefix.confidence();
+    ImportError::UncertainPrefix {
+        file: place.file.to_owned(),
+        guess: prefix.source().to_owned(),
+        fits: confidence.map_or(0, |confidence| confidence.lines),
+        records: confidence.map_or(0, |confidence| confidence.lines_of),
+        misfits,
+    }
+}
+
+/// Lines that an error quotes.
+const MISFITS_MAX: usize = 3;
+
 /// Whether a line that goes on beyond the sample begins as a jsonlog record does.
 fn begins_as_record(line: &[u8]) -> bool {
     !line.ends_with(b"\n") && line.starts_with(b"{\"timestamp\":\"")
+}
+
+/// Whether a line begins as a csvlog does, but with its time between quotes.
+fn is_rewritten_row(line: &[u8]) -> bool {
+    let Some(rest) = line.strip_prefix(b"\"") else { return false };
+    stamp_len(rest, true).is_some_and(|len| rest[len..].starts_with(b"\","))
 }
 
 fn binary_or_unknown(input: &[u8], first: &[u8], place: Place<'_>) -> ImportError {

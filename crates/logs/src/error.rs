@@ -37,11 +37,43 @@ pub enum ImportError {
         /// A prefix that does match, if one was found.
         guess: Option<String>,
     },
+    /// No prefix fits every record. Reading on by the best guess could leave out whole databases.
+    #[error(
+        "{file}: no log_line_prefix is known that fits all records. {guess:?} fits {fits} of {records}, \
+         and not {}. Give the server's own by --prefix: SHOW log_line_prefix prints it. \
+         --prefix {guess:?} counts these lines and leaves them out",
+        lines(misfits)
+    )]
+    UncertainPrefix {
+        /// Name of the file.
+        file: String,
+        /// The prefix that fits most.
+        guess: String,
+        /// Records at the beginning of the file that it fits.
+        fits: u64,
+        /// Records that were looked at.
+        records: u64,
+        /// The first few of the others: line, and its beginning.
+        misfits: Vec<(u64, String)>,
+    },
     /// The input is not in the format that was given.
     #[error("{file}:{line}: not a {} record: {excerpt:?}", format.as_str())]
     WrongFormat {
         /// The format that was given.
         format: Format,
+        /// Name of the file.
+        file: String,
+        /// Line of the excerpt.
+        line: u64,
+        /// The first line with text, shortened.
+        excerpt: String,
+    },
+    /// A csvlog that another tool has written anew.
+    #[error(
+        "{file}:{line}: a csvlog with its time between quotes, which no server writes: {excerpt:?}; another tool \
+         has written it anew: give the server's own file"
+    )]
+    RewrittenCsv {
         /// Name of the file.
         file: String,
         /// Line of the excerpt.
@@ -73,4 +105,10 @@ pub enum ImportError {
         /// It begins as a gzip, zstd, xz or bzip2 file does.
         compressed: bool,
     },
+}
+
+/// `line 7 ("…"), line 9 ("…")`.
+fn lines(lines: &[(u64, String)]) -> String {
+    let one = |(line, excerpt): &(u64, String)| format!("line {line} ({excerpt:?})");
+    lines.iter().map(one).collect::<Vec<_>>().join(", ")
 }

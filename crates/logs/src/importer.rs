@@ -459,6 +459,7 @@ impl Importer {
         self.reader = match (found, &self.before) {
             (Ok(Some(reader)), _) => Some(reader),
             (Ok(None), _) => None,
+            (Err(error @ ImportError::UncertainPrefix { .. }), _) => return Err(error),
             (Err(_), Some(before)) => Some(before.restarted()),
             (Err(error), None) => return Err(error),
         };

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-pub(crate) use self::guess::guess;
+pub(crate) use self::guess::{guess, is_misfit};
 use crate::{options::OptionsError, record::Label, summary::Confidence};
 
 /// A compiled prefix.
@@ -213,6 +213,11 @@ impl Prefix {
     /// How sure it is, if it was guessed.
     pub(crate) fn confidence(&self) -> Option<&Confidence> {
         self.confidence.as_ref()
+    }
+
+    /// Whether it fits all records that it was guessed from; true if it was given.
+    pub(crate) fn fits_all(&self) -> bool {
+        self.confidence.as_ref().is_none_or(|it| it.lines == it.lines_of)
     }
 
     /// Whether lines tell one session from another.

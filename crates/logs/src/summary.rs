@@ -139,6 +139,9 @@ pub struct Facts {
     pub sessions_without_names: u64,
     /// Lines that the server numbered but the log does not hold.
     pub lost_lines: u64,
+    /// Records of a session whose number is not above that of the record before: parts of a log that was
+    /// given twice. Counted once for each time that the numbers go back.
+    pub repeated_lines: u64,
     /// The shortest duration that was logged with its text, in microseconds. With
     /// `log_min_duration_statement` above 0 it is not below that.
     pub shortest_logged_us: Option<u64>,
@@ -159,9 +162,13 @@ pub struct Facts {
     pub executions_with_cut_values: u64,
     /// Executions with parameters.
     pub executions_with_values: u64,
-    /// Executions of the extended protocol whose transaction the log does not name, so that their
-    /// pipeline cannot be known.
+    /// Executions of the extended protocol whose pipeline cannot be known: the log does not name their
+    /// transaction, or several share one and the log does not show whether that was a transaction block.
     pub executions_of_unknown_pipeline: u64,
+    /// Of these, executions whose transaction the log does not name.
+    pub executions_of_unknown_transaction: u64,
+    /// A session logged at its start what only `log_statement = all` logs there, such as a SELECT.
+    pub every_statement_logged: bool,
     /// Executions whose text or parameters are not UTF-8.
     pub executions_not_utf8: u64,
     /// `COPY … FROM STDIN`.
@@ -247,8 +254,8 @@ reasons! {
     TooLong, true, "records over the size limit";
     /// The time is not one.
     BadTime, true, "records without a readable time";
-    /// A csvlog row of fewer than 22 columns, or with stray quotes.
-    BadRow, true, "malformed csvlog rows";
+    /// A csvlog row of fewer than 22 columns or of 25, which no server writes, or with stray quotes.
+    BadRow, true, "malformed csvlog rows: stray quotes, or other columns than a server writes (22 to 24, 26)";
     /// A jsonlog line that is not an object with the fields of a record.
     BadObject, true, "malformed jsonlog lines";
     /// A severity in another language, or none.
@@ -329,9 +336,6 @@ impl Summary {
             },
             _ => {}
         }
-        let is_extended = matches!(kind, Kind::Execute | Kind::Fetch);
-        let is_unknown = is_extended && event.vxid.is_none();
-        facts.executions_of_unknown_pipeline += u64::from(is_unknown);
         let is_utf8 = is_ascii || !kind.is_execution() || is_utf8(&event.action);
         facts.executions_not_utf8 += u64::from(!is_utf8);
     }

@@ -14,7 +14,10 @@ use rustix::net::{
 };
 use rustls::pki_types::ServerName;
 
-use crate::stream::{Secure, Stream, Transport};
+use crate::{
+    stream::{Secure, Stream, Transport},
+    tcp::TcpOptions,
+};
 
 /// Begins connections to one server.
 ///
@@ -24,6 +27,7 @@ use crate::stream::{Secure, Stream, Transport};
 pub struct Dialer {
     address: Address,
     tls: Option<Secure>,
+    tcp: Option<TcpOptions>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +47,14 @@ pub enum DialError {
         host: String,
         /// What the resolver said, if it said more than "none".
         source: Option<io::Error>,
+    },
+    /// The kernel does not take one of the [`TcpOptions`].
+    #[error("cannot set the TCP options of a connection to {address}")]
+    Options {
+        /// Address and port.
+        address: String,
+        /// The kernel's reason.
+        source: io::Error,
     },
     /// The socket could not be made, or the peer refused at once.
     #[error("cannot connect to {address}")]
@@ -64,12 +76,17 @@ impl Dialer {
         let unknown = |source| DialError::UnknownHost { host: host.to_owned(), source };
         let mut found = (host, port).to_socket_addrs().map_err(|error| unknown(Some(error)))?;
         let address = found.next().ok_or_else(|| unknown(None))?;
-        Ok(Self { address: Address::Tcp(address), tls: None })
+        Ok(Self { address: Address::Tcp(address), tls: None, tcp: None })
+    }
+
+    /// A dialer for a TCP address that is known.
+    pub fn tcp_at(address: SocketAddr) -> Self {
+        Self { address: Address::Tcp(address), tls: None, tcp: None }
     }
 
     /// A dialer for a unix socket.
     pub fn unix(path: &Path) -> Self {
-        Self { address: Address::Unix(path.to_owned()), tls: None }
+        Self { address: Address::Unix(path.to_owned()), tls: None, tcp: None }
     }
 
     /// The same, with TLS. With `direct` the handshake begins at once, otherwise an SSLRequest
@@ -82,6 +99,16 @@ impl Dialer {
         direct: bool,
     ) -> Self {
         self.tls = Some(Secure { config, server_name, direct, optional: false });
+        self
+    }
+
+    /// The same, with these options for TCP connections. They are set before the connection begins:
+    /// the size of the receive buffer decides the window scale and the segment size that are
+    /// negotiated, and a buffer that shrinks below the peer's segment size afterwards stalls the
+    /// peer until its probe timer runs out, for every segment.
+    #[must_use]
+    pub fn with_tcp_options(mut self, options: TcpOptions) -> Self {
+        self.tcp = Some(options);
         self
     }
 
@@ -99,25 +126,32 @@ impl Dialer {
     /// # Errors
     ///
     /// [`DialError::Refused`]; a refusal that takes a round trip comes from [`Stream::open`].
+    /// [`DialError::Options`].
     pub fn dial(&self) -> Result<Stream, DialError> {
-        self.begin()
-            .map_err(|source| DialError::Refused { address: self.address.to_string(), source })
-    }
-
-    fn begin(&self) -> io::Result<Stream> {
+        let refused =
+            |source: io::Error| DialError::Refused { address: self.address.to_string(), source };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (transport, begun) = match &self.address {
             Address::Tcp(address) => {
                 let family =
                     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-                let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-                set_tcp_nodelay(&socket, true)?;
+                let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+                    .map_err(|error| refused(error.into()))?;
+                set_tcp_nodelay(&socket, true).map_err(|error| refused(error.into()))?;
+                if let Some(options) = &self.tcp {
+                    options.apply(&socket).map_err(|source| DialError::Options {
+                        address: self.address.to_string(),
+                        source,
+                    })?;
+                }
                 let begun = connect(&socket, address);
                 (Transport::Tcp(socket.into()), begun)
             }
             Address::Unix(path) => {
-                let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-                let begun = connect(&socket, &unix_address(path)?);
+                let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+                    .map_err(|error| refused(error.into()))?;
+                let address = unix_address(path).map_err(|error| refused(error.into()))?;
+                let begun = connect(&socket, &address);
                 (Transport::Unix(socket.into()), begun)
             }
         };
@@ -125,7 +159,7 @@ impl Dialer {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {
                 Ok(Stream::new(transport, self.tls.clone()))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(refused(error.into())),
         }
     }
 }

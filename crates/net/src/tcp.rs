@@ -26,7 +26,9 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Sets them for a socket. Connections that a listener accepts have those of the listener.
+    /// Sets them for a socket that is not connected: a receive buffer that shrinks once segment size
+    /// and window scale are negotiated stalls the peer. Connections that a listener accepts have those
+    /// of the listener.
     ///
     /// # Errors
     ///

@@ -13,15 +13,21 @@ mod server;
 mod startup;
 mod work;
 
+use crate::config::SECRET_BYTES_MAX;
+
 pub use client::{
     Admitted, ClientHandshake, ClientRules, ClientStep, Entropy, Known, Replication, TlsFacts,
 };
-pub use rejection::Rejection;
+pub use rejection::{RefusalReason, Rejection};
 pub use server::{
     ServerHandshake, ServerIntent, ServerLoginError, ServerProtection, ServerReady, ServerStep,
 };
 pub use work::{Derived, Work};
 
-/// Longest message of a login, in bytes after its header. A SCRAM message has some hundred bytes, a
-/// token of a cloud's identity service some thousand.
+/// Longest message of a login, in bytes after its header, but for a password in the clear. A SCRAM
+/// message has some hundred bytes.
 pub const MESSAGE_BYTES_MAX: u32 = 8 * 1024;
+
+/// Longest PasswordMessage where the password comes in the clear: the longest secret and the zero byte
+/// that ends it.
+pub const PASSWORD_BYTES_MAX: u32 = SECRET_BYTES_MAX as u32 + 1;

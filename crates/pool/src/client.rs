@@ -80,6 +80,8 @@ pub(crate) struct Client {
     pub(crate) pool: PoolId,
     /// The pool of its database and user.
     pub(crate) home: PoolId,
+    /// Its own user, where that is not its pool's.
+    pub(crate) user: Option<Arc<str>>,
     /// Whether its home is a cluster.
     pub(crate) roams: bool,
     /// Which members would do: looked at when it asks for a server, so that it may change between
@@ -138,6 +140,7 @@ impl Client {
         Self {
             pool: login.pool,
             home: login.pool,
+            user: login.user.clone(),
             roams: false,
             role: ServerRole::default(),
             shard: None,

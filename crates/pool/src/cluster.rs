@@ -37,7 +37,7 @@ pub use self::member::{Ban, Member, MemberReport, MemberState};
 pub(crate) use self::{
     balances::{Balances, Choice, Request, Seat},
     court::Court,
-    judge::{Dispute, Judge, Seen, Standing},
+    judge::{Dispute, Judge, Seen, Standing, WentBack},
     lag::Track,
     tide::{Floors, Marks, Question, Tide, end_of_wal},
 };

@@ -63,7 +63,7 @@ pub use self::{
     routing::{
         Hints, KeyedTables, Place, Routing, ShardEntry, ShardHash, Sharding, TextOrder, Value,
     },
-    secret::StoredSecret,
+    secret::{SECRET_BYTES_MAX, StoredSecret},
     tcp::Tcp,
     timeouts::Timeouts,
     tls::{Tls, TlsLeg},
@@ -121,6 +121,11 @@ pub struct Config {
     /// Whether clients may use the simple query protocol, where one message may hold several
     /// statements.
     pub simple_queries: bool,
+    /// What SIGTERM does.
+    pub shutdown_mode: ShutdownMode,
+    /// Whether servers that ask for a password in the clear get it over connections that are neither
+    /// encrypted nor local, for databases that do not say it themselves.
+    pub allow_cleartext_password: bool,
     /// What is told in the log.
     pub log: Log,
     /// LISTEN where clients share servers.
@@ -159,6 +164,8 @@ impl Default for Config {
             round_robin: false,
             application_name: None,
             simple_queries: true,
+            shutdown_mode: ShutdownMode::default(),
+            allow_cleartext_password: false,
             log: Log::default(),
             notifications: Notifications::default(),
             capture: Capture::default(),
@@ -257,6 +264,27 @@ impl PoolMode {
     }
 }
 
+/// What SIGTERM waits for. SIGINT waits for servers, and SIGQUIT for nothing, in either case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShutdownMode {
+    /// Transactions: each client is disconnected when it is in none.
+    #[default]
+    WaitForServers,
+    /// Clients: each is served until it disconnects.
+    WaitForClients,
+}
+
+impl ShutdownMode {
+    /// The word that stands for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::WaitForServers => "wait-for-servers",
+            Self::WaitForClients => "wait-for-clients",
+        }
+    }
+}
+
 /// Server connections of one user in one database: `[pool.sizes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
@@ -282,6 +310,9 @@ impl Default for Sizes {
 pub struct Limits {
     /// Clients of all databases, at least 1.
     pub clients: u32,
+    /// TCP connections that have not logged in, and as many unix sockets; 0: as many as `clients`, and 128 at
+    /// least.
+    pub logins: u32,
     /// Clients of one database.
     #[serde(with = "toml::limit")]
     pub clients_per_database: Option<NonZeroU32>,
@@ -306,6 +337,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             clients: 100,
+            logins: 0,
             clients_per_database: None,
             clients_per_user: None,
             servers_per_database: None,

@@ -7,6 +7,7 @@ mod check;
 mod clock;
 mod downstream;
 mod drain;
+mod elsewhere;
 mod fan;
 mod forget;
 mod leave;
@@ -105,6 +106,10 @@ pub struct Core {
     next_sweep: Time,
     /// Clients with keys that another process gave them.
     foreign_keys: HashMap<CancelKey, ClientId>,
+    /// How many workers share the pools.
+    workers: u32,
+    /// Some pool has servers that are kept open, with clients or without.
+    keeps_minimum: bool,
     /// Servers that nobody waits for are closed.
     keeps_no_servers: bool,
     /// Everything stands still, see [`Core::suspend`].
@@ -127,6 +132,8 @@ pub struct Core {
     without_turn: VecDeque<(PoolId, ClientId)>,
     /// Pools that want a server and may not open one.
     starving: Vec<PoolId>,
+    /// Reads that were taken back from servers that do not answer, since that was asked for.
+    reads_moved: u32,
     /// A mistake to make, so that the simulator can show that it would find it.
     #[cfg(test)]
     pub(crate) mutant: Option<Mutant>,
@@ -164,6 +171,8 @@ impl Core {
             body_bytes_max: u32::MAX,
             next_sweep: Time::default(),
             foreign_keys: HashMap::new(),
+            workers: 1,
+            keeps_minimum: false,
             keeps_no_servers: false,
             is_suspended: false,
             tape: None,
@@ -175,6 +184,7 @@ impl Core {
             overhears: false,
             without_turn: VecDeque::new(),
             starving: Vec::new(),
+            reads_moved: 0,
             #[cfg(test)]
             mutant: None,
         }
@@ -187,6 +197,19 @@ impl Core {
         self.body_bytes_max = message_bytes.saturating_sub(header);
     }
 
+    /// Says how many workers there are: each keeps its share of [`PoolSpec::servers_min`] open.
+    pub fn share_minimum(&mut self, workers: u32) {
+        self.workers = workers;
+    }
+
+    /// Opens what is to be kept open of a pool, without waiting for its first client.
+    pub fn open_minimum_of(&mut self, pool: PoolId, now: Time, io: &mut dyn Io) {
+        self.now = now;
+        if self.has_pool(pool) {
+            self.open_for_waiting(pool, io);
+        }
+    }
+
     /// Makes a pool known, or gives it other settings; those with limits in them take effect for
     /// what is opened from now on. [`Core::pools_changed`] deals with what is there.
     pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
@@ -194,6 +217,7 @@ impl Core {
             self.pools.resize_with(id.index() + 1, || None);
         }
         self.routers.follow(id, &spec);
+        self.keeps_minimum |= self.minimum_here(&spec) > 0;
         match &mut self.pools[id.index()] {
             Some(pool) if !same_mirrors(&pool.spec.mirrors, &spec.mirrors) => {
                 self.mirrors_before.push((id, Arc::clone(&pool.spec.mirrors)));
@@ -300,12 +324,14 @@ impl Core {
     }
 
     /// Somebody wants a client's statement cancelled. The key has to be of this worker, see
-    /// [`crate::worker_of_key`]; a wrong key does nothing. There is never an answer: the worker just
+    /// [`crate::worker_of_key`]; a wrong key does nothing, and
+    /// gives false. There is never an answer: the worker just
     /// closes the connection that the request came by.
-    pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn Io) {
+    pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn Io) -> bool {
         self.now = now;
-        self.cancel_by_key(key, io);
+        let is_known = self.cancel_by_key(key, io);
         self.follow_spreads(io);
+        is_known
     }
 
     /// A CancelRequest ordered by [`Io::send_cancel`] is over, however it went.
@@ -364,6 +390,11 @@ impl Core {
     /// Whether a client waits for a server; not for one that is gone.
     pub fn is_waiting(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
+    }
+
+    /// How many reads were taken back from servers that do not answer, and asked of others, since the last call.
+    pub fn take_reads_moved(&mut self) -> u32 {
+        std::mem::take(&mut self.reads_moved)
     }
 
     /// Whether a planted mistake is to be made; never outside of tests.

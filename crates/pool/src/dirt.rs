@@ -51,6 +51,17 @@ impl Dirt {
         }
     }
 
+    /// What a command tag says a client has ended that may have been made after the login.
+    pub(crate) fn undone_by_tag(tag: &[u8]) -> Self {
+        match tag {
+            b"DISCARD TEMP" | b"DROP TABLE" => Self::TEMP,
+            b"DEALLOCATE ALL" => Self::PREPARED,
+            b"UNLISTEN" => Self::LISTEN,
+            b"CLOSE CURSOR ALL" => Self::CURSORS,
+            _ => Self::NONE,
+        }
+    }
+
     /// What the text of statements may do without its tag telling: words for advisory locks,
     /// `set_config` and temporary tables, wherever they stand.
     pub(crate) fn of_text(sql: &[u8]) -> Self {

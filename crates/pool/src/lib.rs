@@ -18,6 +18,7 @@ pub mod auth;
 mod client;
 mod cluster;
 pub mod config;
+mod connect_query;
 mod console;
 mod core;
 mod deallocate;
@@ -34,6 +35,7 @@ mod login;
 mod metrics;
 mod mirror;
 mod owed;
+mod parse_settings;
 mod plain;
 mod pool;
 mod prepared;
@@ -59,6 +61,7 @@ pub use cluster::{
     Ban, Cluster, ClusterMember, ClusterState, Member, MemberPlace, MemberReport, MemberState,
     ServerRole, Strategy,
 };
+pub use connect_query::ConnectQuery;
 #[doc(hidden)]
 pub use console::console_tag;
 pub use console::{
@@ -84,6 +87,9 @@ pub use spec::{Check, Mode, PoolSpec, Reserve, Reset, Timeouts};
 pub use statements::Statements;
 pub use tally::{Spans, Tally};
 pub use time::Time;
+#[doc(hidden)]
+pub use worker::Names;
 pub use worker::{
-    CaptureError, Control, End, HubReport, Origin, Pooler, ReloadError, Reloaded, StartError,
+    CaptureError, Control, End, HubReport, Origin, Pooler, Preflight, ReloadError, Reloaded,
+    StartError, preflight,
 };

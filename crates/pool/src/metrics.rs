@@ -12,6 +12,7 @@ use howdah_traffic::Timestamp;
 
 use crate::{
     Control, Counts, MemberView, MirrorReport, MirrorView, View,
+    auth::RefusalReason,
     mirror::Dropped,
     tally::{Spans, Tally, micros},
 };
@@ -25,6 +26,7 @@ pub const METRICS: &[Description] = &[
     TRANSACTIONS,
     QUERIES,
     LOGINS,
+    LOGINS_REFUSED,
     ASSIGNMENTS,
     READS_KEPT,
     READS_AWAITED,
@@ -82,6 +84,11 @@ const QUERIES: Description =
     Description::counter("howdah_pool_queries_total", "Requests that were answered.").labels(POOL);
 const LOGINS: Description =
     Description::counter("howdah_pool_logins_total", "Clients that logged in.").labels(POOL);
+const LOGINS_REFUSED: Description = Description::counter(
+    "howdah_pool_logins_refused_total",
+    "Logins that were refused, by reason.",
+)
+.labels(&["reason"]);
 const ASSIGNMENTS: Description = Description::counter(
     "howdah_pool_assignments_total",
     "Times that a client was given a server.",
@@ -233,6 +240,8 @@ struct Known {
     members: HashMap<(String, String, String), u64>,
     /// By database and mirror: what was counted up to then.
     mirrors: HashMap<(String, String), MirrorReport>,
+    /// Logins that were refused up to then.
+    refused: HashMap<RefusalReason, u64>,
     /// The last capture: when it began, and what it had counted.
     capture: Option<(Timestamp, CaptureTally)>,
 }
@@ -293,6 +302,12 @@ impl Control {
             registry.gauge_with(&LISTENING_CLIENTS, &labels).set(f64::from(clients));
             let is_up = f64::from(u8::from(hub.process_id.is_some()));
             registry.gauge_with(&LISTENER_UP, &labels).set(is_up);
+        }
+        for (reason, count) in &view.refused {
+            let before = known.refused.insert(*reason, *count).unwrap_or_default();
+            let labels = [("reason", reason.as_str())];
+            let more = count.saturating_sub(before);
+            registry.counter_with(&LOGINS_REFUSED, &labels).add(more);
         }
         show_members(registry, &view, known);
         show_mirrors(registry, &view, known);

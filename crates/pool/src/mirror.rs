@@ -71,9 +71,11 @@ impl Dropped {
     /// What it means for a transaction that its shadow was refused.
     pub(crate) fn because(refusal: &Refusal) -> Self {
         match refusal {
-            Refusal::QueryWait | Refusal::ServerLogin { .. } | Refusal::NoMember(_) => {
-                Self::Unreachable
-            }
+            Refusal::QueryWait
+            | Refusal::NoServerInTime { .. }
+            | Refusal::ServerLogin { .. }
+            | Refusal::NoMember(_)
+            | Refusal::StalePrimary => Self::Unreachable,
             Refusal::QueryTimeout
             | Refusal::Transaction
             | Refusal::IdleTransaction

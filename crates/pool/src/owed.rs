@@ -149,6 +149,9 @@ pub(crate) enum Audience {
     /// The pooler, which asks what the server listens to, when a transaction has ended that did something
     /// about that: an error is the end of the link.
     Listens,
+    /// The pooler, which finds out or changes for a moment what statements are parsed under: an error is as
+    /// good as that of the request behind it, or in a batch of its own the end of the link.
+    ParseSettings,
     /// The pooler, which cleans up: an error is the end of the server.
     Cleaning,
 }
@@ -205,6 +208,11 @@ impl Owed {
     /// Whether the batch or query that is being answered is the last.
     pub(crate) fn is_at_last(&self) -> bool {
         self.entries.iter().filter(|entry| entry.ends()).count() <= 1
+    }
+
+    /// Whether the batch that is being answered is one of the pooler's own, with this audience.
+    pub(crate) fn is_batch_for(&self, audience: Audience) -> bool {
+        self.entries.iter().find(|entry| entry.ends()).is_some_and(|end| end.audience == audience)
     }
 
     /// Whether there is one request only.
@@ -279,7 +287,9 @@ impl Owed {
 
     /// Whether anything of it is asked for by the client.
     pub(crate) fn is_for_client(&self) -> bool {
-        let is = |audience| matches!(audience, Audience::Client | Audience::Pooler);
+        let is = |audience| {
+            matches!(audience, Audience::Client | Audience::Pooler | Audience::ParseSettings)
+        };
         self.entries.iter().any(|entry| is(entry.audience))
     }
 
@@ -299,6 +309,35 @@ impl Owed {
             self.entries.push_front(Entry { request, audience: Audience::Pooler });
         }
         self.count_doubts();
+    }
+
+    /// Whether all that is owed is one request of the client's, with what the pooler asked on its behalf before.
+    pub(crate) fn is_one_request(&self) -> bool {
+        let is_of_client = |entry: &&Entry| entry.ends() && entry.audience == Audience::Client;
+        let fits = |entry: &Entry| {
+            matches!(entry.audience, Audience::Client | Audience::Pooler | Audience::Settings)
+        };
+        self.entries.iter().filter(is_of_client).count() == 1
+            && self.entries.back().as_ref().is_some_and(is_of_client)
+            && self.entries.iter().all(fits)
+    }
+
+    /// Whether nothing of the client's is owed, but what sets its settings.
+    pub(crate) fn is_settings_only(&self) -> bool {
+        let is_setting = |entry: &Entry| entry.audience == Audience::Settings;
+        !self.entries.is_empty() && self.entries.iter().all(is_setting)
+    }
+
+    /// Nobody waits for what is owed any more: whatever comes is swallowed, up to its end. Gives what was assumed of
+    /// it, the latest first.
+    pub(crate) fn give_up(&mut self) -> Vec<Undo> {
+        let ends = self.entries.iter().filter(|entry| entry.ends()).count();
+        let undone = self.entries.drain(..).rev().filter_map(Entry::into_undo).collect();
+        let swallowed =
+            |_| Entry { request: Request::Query(SetKind::Lasting), audience: Audience::Cleaning };
+        self.entries.extend((0..ends).map(swallowed));
+        self.count_doubts();
+        undone
     }
 
     fn count_doubts(&mut self) {

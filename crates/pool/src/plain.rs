@@ -14,6 +14,14 @@ pub(crate) fn is_plain(sql: &[u8]) -> bool {
     sql[end + 1..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace())
 }
 
+/// Whether a text is a plain statement that neither begins nor ends a transaction.
+pub(crate) fn is_query(sql: &[u8]) -> bool {
+    let is_control = |word: &[u8; 4]| {
+        [b"begi", b"comm", b"roll"].iter().any(|control| word.eq_ignore_ascii_case(*control))
+    };
+    is_plain(sql) && !sql.first_chunk().is_some_and(is_control)
+}
+
 /// How such statements begin. None of the others begins like that.
 const WORDS: [u32; 8] = [
     u32::from_le_bytes(*b"sele"),

@@ -10,6 +10,7 @@ use std::{
 use crate::{
     cluster::Balances,
     ids::{ClientId, ServerId, WorkerId},
+    login::ServerFailure,
     settings::Setting,
     spec::PoolSpec,
     tally::Tally,
@@ -70,6 +71,11 @@ pub(crate) struct Pool {
     pub(crate) checking: u32,
     /// Failed logins since the last that succeeded.
     pub(crate) failures: u32,
+    /// Why the last of them failed.
+    pub(crate) last_failure: Option<Arc<ServerFailure>>,
+    /// A server was closed to make room for another pool: none is opened for [`PoolSpec::servers_min`]
+    /// before this.
+    pub(crate) fill_at: Time,
     /// No login before this.
     pub(crate) retry_at: Time,
     /// Whether the server has said that it takes nobody for now, and nobody has got in since: it
@@ -99,6 +105,8 @@ impl Pool {
             servers: 0,
             checking: 0,
             failures: 0,
+            last_failure: None,
+            fill_at: Time::default(),
             retry_at: Time::default(),
             restarting: false,
             wanted_by: VecDeque::new(),
@@ -126,6 +134,13 @@ impl Pool {
             (None, Some(member)) if self.failures > 0 => member.failover_wait,
             (None, _) => None,
         }
+    }
+
+    /// Why its server cannot be had: it has none, and the last login failed. `None` while the server is
+    /// known to be on its way back: its clients wait then, those that log in as well.
+    pub(crate) fn outage(&self) -> Option<&ServerFailure> {
+        let is_down = self.servers == self.opening && !self.restarting;
+        self.last_failure.as_deref().filter(|_| is_down && self.spec.clusters.is_empty())
     }
 
     /// How many of its servers are not there for the next, and how many wait for one.

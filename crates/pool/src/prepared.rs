@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::statements::Statement;
+use crate::{parse_settings::ParseSettings, statements::Statement};
 
 /// The statements of one client.
 #[derive(Clone, Debug, Default)]
@@ -15,11 +15,25 @@ pub(crate) struct ClientStatements {
     pub(crate) unnamed: Vec<u8>,
     /// The unnamed statement is known to be [plain](crate::statements::is_plain).
     pub(crate) unnamed_is_plain: bool,
+    /// The settings under which it was parsed; `None` if it does not depend on them, or nobody knows.
+    pub(crate) unnamed_settings: Option<Arc<ParseSettings>>,
+    /// Whether its text depends on such settings, if that was looked for.
+    pub(crate) unnamed_is_sensitive: Option<bool>,
 }
 
 impl ClientStatements {
     /// Keeps the text of the unnamed statement.
-    pub(crate) fn set_unnamed(&mut self, text: &[u8], is_plain: bool) {
+    pub(crate) fn set_unnamed(
+        &mut self,
+        text: &[u8],
+        is_plain: bool,
+        settings: Option<&Arc<ParseSettings>>,
+    ) {
+        let id = |settings: Option<&Arc<ParseSettings>>| settings.map(|it| it.id);
+        if id(settings) != id(self.unnamed_settings.as_ref()) {
+            self.unnamed_settings = settings.cloned();
+        }
+        self.unnamed_is_sensitive = None;
         self.unnamed_is_plain = is_plain;
         self.unnamed.clear();
         self.unnamed.shrink_to(UNNAMED_BYTES_KEPT);

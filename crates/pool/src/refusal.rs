@@ -1,6 +1,6 @@
 //! [`Refusal`]: the errors of the pooler itself that a client gets to see.
 
-use howdah_wire::backend::{Severity, encode};
+use howdah_wire::backend::{ErrorField, Severity, encode};
 
 use crate::ServerRole;
 
@@ -14,6 +14,14 @@ pub enum Refusal {
     /// It waited too long for a server.
     #[error("query_wait_timeout: no server connection became free in time")]
     QueryWait,
+    /// It waited too long for a server, and the last attempt to open one had failed.
+    #[error(
+        "query_wait_timeout: no server connection became free in time; the last login failed: {reason}"
+    )]
+    NoServerInTime {
+        /// What the server, or the network, said.
+        reason: String,
+    },
     /// A request was not answered in time.
     #[error("query_timeout: the server took too long")]
     QueryTimeout,
@@ -49,6 +57,9 @@ pub enum Refusal {
         /// What it wanted.
         ServerRole,
     ),
+    /// The only primary of its database is of an older timeline than one that was known before.
+    #[error("the only primary of the database is of an older timeline than one that was known")]
+    StalePrimary,
     /// No standby had what it wrote in time, and no other server would do for it.
     #[error("no standby has replayed in time what this session wrote")]
     NotReplayed,
@@ -83,13 +94,17 @@ impl Refusal {
     pub fn sqlstate(&self) -> [u8; 5] {
         *match self {
             Self::Protocol(_) => b"08P01",
-            Self::QueryWait => b"08P01",
+            Self::QueryWait | Self::NoServerInTime { .. } => b"08P01",
             Self::QueryTimeout => b"57014",
             Self::Transaction => b"25P04",
             Self::IdleTransaction => b"25P03",
             Self::ClientIdle => b"57P05",
             Self::TransactionInStatementMode => b"08P01",
-            Self::ServerLost | Self::GivenUp | Self::NoMember(_) | Self::NotReplayed => b"08006",
+            Self::ServerLost
+            | Self::GivenUp
+            | Self::NoMember(_)
+            | Self::StalePrimary
+            | Self::NotReplayed => b"08006",
             Self::Fenced => b"57P01",
             Self::ServerProtocol(_) => b"08P01",
             Self::ServerLogin { sqlstate, .. } => sqlstate,
@@ -99,12 +114,28 @@ impl Refusal {
         }
     }
 
+    /// What can be done about it, where that is not in the text.
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoMember(_) => {
+                Some("SHOW MEMBERS at the pooler's console tells what each server is.")
+            }
+            Self::StalePrimary => Some(
+                "If the newer timeline is gone for good, RESET CLUSTER with the database's name at the \
+                 pooler's console has it forgotten.",
+            ),
+            _ => None,
+        }
+    }
+
     /// Appends it as an ErrorResponse.
     pub fn write(&self, buf: &mut Vec<u8>, severity: Severity) {
         let message = self.to_string().replace('\0', " ");
         let sqlstate = self.sqlstate();
         let sqlstate = if sqlstate.contains(&0) { *b"XX000" } else { sqlstate };
         let fields = encode::essentials(severity, &sqlstate, message.as_bytes());
+        let hint = self.hint().map(|hint| (ErrorField::Hint.code(), hint.as_bytes()));
+        let fields = fields.into_iter().chain(hint);
         encode::error_response(buf, fields).expect("no field holds a zero byte");
     }
 }

@@ -10,6 +10,8 @@ use crate::{
     limits::Permits,
     listen::Undertaking,
     owed::Owed,
+    parse_settings::{Change, Doubt, change_by, is_parse_setting, skip_comments},
+    plain,
     prepared::ServerStatements,
     put_back::{self, ResettingPortal, Woven},
     settings::{ServerSettings, Setting, Wishes},
@@ -78,6 +80,9 @@ pub(crate) struct Server {
     pub(crate) set_kind: SetKind,
     /// The batch that it works on, should it have to be sent again.
     pub(crate) again: Again,
+    /// The request that it has been sent, as its client sent it, while no byte has come in answer: see
+    /// [`crate::core`]'s `elsewhere`. Empty if it could not be asked of another.
+    pub(crate) unanswered: Vec<u8>,
     /// Of the settings that its client began with, those that the last statement about settings puts
     /// back; whether it has succeeded, so that they have to be given again.
     pub(crate) put_back: Vec<Setting>,
@@ -128,6 +133,7 @@ impl Server {
             dirt: Dirt::NONE,
             set_kind: SetKind::NotSet,
             again: Again::default(),
+            unanswered: Vec::new(),
             put_back: Vec::new(),
             put_back_due: false,
             woven: None,
@@ -146,6 +152,7 @@ impl Server {
     pub(crate) fn link(&mut self, client: ClientId, now: Time) {
         self.state = ServerState::Linked(client);
         self.since = now;
+        self.unanswered.clear();
         self.statements.unnamed_is_ours = false;
         self.set_kind = SetKind::NotSet;
         self.put_back.clear();
@@ -155,6 +162,7 @@ impl Server {
         self.resetting = None;
         self.holds_back = false;
         self.deallocates = None;
+        self.settings.parsing.link();
     }
 
     /// Notes which of the settings that its client began with a text puts back.
@@ -164,6 +172,31 @@ impl Server {
             && let Some(back) = put_back::put_back(sql, startup.list())
         {
             self.put_back = back;
+        }
+    }
+
+    /// Notes what a query string that is sent does to the settings that matter to parsing.
+    pub(crate) fn note_parse_settings(&mut self, sql: &[u8]) {
+        let doubt = self.change_by(sql, || Doubt::Unreported);
+        self.settings.parsing.change(doubt);
+    }
+
+    /// What a text does to the settings that matter to parsing, when it is run; `by_parameter` tells if the
+    /// name of the setting is a parameter.
+    pub(crate) fn change_by(&self, sql: &[u8], by_parameter: impl FnOnce() -> Doubt) -> Doubt {
+        let settings = &self.settings;
+        let doubt = match change_by(sql, |name| settings.reports(name)) {
+            Change::Known(doubt) => doubt,
+            Change::ByParameter => by_parameter(),
+        };
+        if plain::is_query(skip_comments(sql)) {
+            return doubt;
+        }
+        // It may end the transaction, or reset everything.
+        let touched = settings.parsing.touched();
+        match doubt == Doubt::Reported && settings.gave_any(is_parse_setting) {
+            true => Doubt::Unreported,
+            false => doubt.max(touched),
         }
     }
 

@@ -18,6 +18,8 @@ use std::{
 
 use hashbrown::HashSet;
 
+use crate::parse_settings::{self, COUNT, NAMES, ParseState, is_parse_setting};
+
 /// A setting with its value, in bytes as the wire has them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Setting {
@@ -163,6 +165,10 @@ pub(crate) struct ServerSettings {
     pub(crate) fulfils: Option<Arc<Wishes>>,
     /// Whether the statement that sets a setting is prepared on it.
     pub(crate) setter_prepared: bool,
+    /// Whose wishes were sent and are not confirmed yet.
+    sent: Option<Arc<Wishes>>,
+    /// What is known of those that matter to parsing.
+    pub(crate) parsing: ParseState,
 }
 
 impl ServerSettings {
@@ -184,6 +190,22 @@ impl ServerSettings {
     /// Takes a ParameterStatus. What it fulfils is for the caller to say, who knows for whom it was.
     pub(crate) fn report(&mut self, name: &[u8], value: &[u8]) {
         self.fulfils = None;
+        let expected = self.value_in_force(name);
+        if expected.is_none_or(|expected| *expected != *value) && is_parse_setting(name) {
+            match self.sent {
+                Some(_) => self.parsing.forget_current(), // It spells the value in its own way.
+                None => self.parsing.value_changed(),
+            }
+        }
+        self.note_reported(name, value);
+    }
+
+    /// Takes a ParameterStatus about a value that is set and set back by the pooler.
+    pub(crate) fn report_passing(&mut self, name: &[u8], value: &[u8]) {
+        self.note_reported(name, value);
+    }
+
+    fn note_reported(&mut self, name: &[u8], value: &[u8]) {
         if let Some(known) = self.reported.iter_mut().find(|known| *known.name == *name) {
             if *known.now != *value {
                 known.now = value.into();
@@ -192,6 +214,58 @@ impl ServerSettings {
             let (name, value) = (name.into(), Box::<[u8]>::from(value));
             self.reported.push(Reported { name, at_login: value.clone(), now: value });
         }
+    }
+
+    /// The value that a reported setting has once the server has done what it was sent.
+    fn value_in_force(&self, name: &[u8]) -> Option<&[u8]> {
+        let known = self.reported.iter().find(|known| same_name(&known.name, name))?;
+        Some(match &self.sent {
+            Some(wishes) => wishes.value(name).unwrap_or(&known.at_login),
+            None => &known.now,
+        })
+    }
+
+    /// The values in force of settings that matter to parsing, once the server has done what it was sent.
+    pub(crate) fn parse_values(&self) -> [Option<&[u8]>; COUNT] {
+        parse_settings::values_of(|at| {
+            let name = NAMES[at].as_bytes();
+            if let Some(value) = self.parsing.queried(at) {
+                return Some(value);
+            }
+            if let Some(value) = self.value_in_force(name) {
+                return Some(value);
+            }
+            let given = match &self.sent {
+                Some(wishes) => wishes.value(name),
+                None => self.given_value(name),
+            };
+            given.or_else(|| self.parsing.unreported(at))
+        })
+    }
+
+    fn given_value(&self, name: &[u8]) -> Option<&[u8]> {
+        let given = self.given.iter().find(|given| same_name(&given.name, name))?;
+        Some(&given.value)
+    }
+
+    /// Takes the answer to the query for settings that matter to parsing.
+    pub(crate) fn parse_values_are(&mut self, values: parse_settings::Values) {
+        let Self { given, parsing, .. } = self;
+        let is_given = |name: &str| given.iter().any(|it| same_name(&it.name, name.as_bytes()));
+        parsing.answer(values, is_given);
+    }
+
+    /// Whether it reports a setting.
+    pub(crate) fn reports(&self, name: &[u8]) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// These are sent, for it to fulfil these wishes.
+    pub(crate) fn sends(&mut self, missing: &[Missing], wishes: &Arc<Wishes>) {
+        if missing.iter().any(|missing| is_parse_setting(&missing.name)) {
+            self.parsing.forget_current();
+        }
+        self.sent = Some(Arc::clone(wishes));
     }
 
     /// The value it reported last.
@@ -240,6 +314,7 @@ impl ServerSettings {
     pub(crate) fn fulfil(&mut self, wishes: Arc<Wishes>) {
         let unreported = wishes.list.iter().filter(|wish| self.value(&wish.name).is_none());
         self.given = unreported.cloned().collect();
+        self.sent = None;
         self.fulfils = Some(wishes);
     }
 
@@ -252,8 +327,16 @@ impl ServerSettings {
         wishes.list.iter().map(spelled).collect()
     }
 
+    /// Whether it was given a setting that it does not report, of whose name this is true.
+    pub(crate) fn gave_any(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
+        self.given.iter().any(|given| is_it(&given.name))
+    }
+
     /// All settings went back to what they were at login. What is reported was or will be reported.
     pub(crate) fn was_reset(&mut self) {
+        if self.gave_any(is_parse_setting) {
+            self.parsing.forget_current();
+        }
         self.given.clear();
         self.fulfils = None;
     }

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     cluster::{Cluster, MemberPlace},
+    connect_query::ConnectQuery,
     gate::Gate,
     limits::Limit,
     mirror::MirrorTarget,
@@ -34,7 +35,8 @@ pub struct PoolSpec {
     pub server_limits: Arc<[Arc<Limit>]>,
     /// Its part, beside that of others, of limits that it shares with them; at least 1.
     pub weight: u32,
-    /// How many servers this worker opens without a client that waits.
+    /// How many servers all workers together open without a client that waits. They are closed
+    /// where another pool needs their place under a limit that both share.
     pub servers_min: u32,
     /// How many prepared statements are kept on a server for its clients; 0 leaves the names of
     /// statements as clients send them. Only for modes other than [`Mode::Session`].
@@ -49,6 +51,8 @@ pub struct PoolSpec {
     /// What is run when a client leaves its server. Without it what is dirty is reset, and in
     /// [`Mode::Session`] everything.
     pub reset: Option<Reset>,
+    /// What was run after a server's login, and has to be run again after each reset.
+    pub connect_query: Option<Arc<ConnectQuery>>,
     /// What is asked of a server that was idle for long, before a client gets it.
     pub check: Option<Check>,
     /// Whether the server that was used longest ago is used first, instead of the one used last.
@@ -135,6 +139,7 @@ impl PoolSpec {
             servers_once: false,
             settings_at_login: false,
             reset: None,
+            connect_query: None,
             check: None,
             round_robin: false,
             listen_bytes: Some(1 << 20),

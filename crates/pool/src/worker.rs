@@ -10,7 +10,7 @@
 //!             └──────────────────────────────────┘       └────────────┘
 //! ```
 //!
-//! Workers share limits, the directory of pools and four helper threads, and otherwise nothing: a
+//! Workers share limits, the directory of pools and some helper threads, and otherwise nothing: a
 //! client stays with the worker that accepted it, and a server too, unless another worker starves.
 
 mod capture;
@@ -24,13 +24,19 @@ mod helpers;
 mod hub;
 mod link;
 mod listening;
+mod log_level;
 mod lookup;
 mod mail;
 mod mirrors;
+mod names;
+mod preflight;
+mod refusals;
 mod reload;
+mod resolve;
 mod run;
 mod seats;
 mod sockets;
+mod startups;
 mod stillness;
 mod takeover;
 mod tls;
@@ -48,22 +54,25 @@ use std::{
 use howdah_connect::tls::TlsError;
 use howdah_net::{ListenError, Listener, PassedSocket, Poller};
 
+pub(crate) use self::log_level::verbosity;
 pub use self::{
     capture::CaptureError,
     control::Control,
     hub::HubReport,
+    names::Names,
+    preflight::{Preflight, preflight},
     reload::{Origin, ReloadError, Reloaded},
 };
 use self::{
     directory::Directory,
-    front::Front,
+    front::{Front, System},
     helpers::Helpers,
     listening::Places,
     mail::{Mail, Mailbox},
     run::{Parts, Worker},
     takeover::{Giver, Heir},
 };
-use crate::{WorkerId, config::Config};
+use crate::{WorkerId, config::Config, console::Shutdown};
 
 /// A pooler that runs.
 ///
@@ -118,16 +127,21 @@ pub enum StartError {
         /// What is wrong with it.
         text: String,
     },
-    /// Certificates, keys or authorities.
-    #[error("cannot set up TLS")]
-    Tls(#[from] TlsError),
-    /// The client leg's certificate or key.
-    #[error("cannot set up TLS for clients: {path}: {text}")]
-    ClientTls {
-        /// The file, or the setting that lacks one.
-        path: String,
+    /// Certificate, key or authorities of the server side.
+    #[error("cannot set up TLS for servers: {key}")]
+    ServerTls {
+        /// The key below `[pool]` that names the file.
+        key: String,
         /// What is wrong with it.
-        text: String,
+        source: Box<TlsError>,
+    },
+    /// Certificate, key or authorities of the client side.
+    #[error("cannot set up TLS for clients: {key}")]
+    ClientTls {
+        /// The key below `[pool]` that names the file.
+        key: String,
+        /// What is wrong with it.
+        source: Box<TlsError>,
     },
     /// More workers than cancel keys can name.
     #[error("{workers} workers are too many: at most 128")]
@@ -141,6 +155,9 @@ pub enum StartError {
         /// Why.
         text: String,
     },
+    /// Without random bytes no login and no key for cancels is safe.
+    #[error("the system's source of random bytes fails")]
+    Randomness,
     /// The capture that was to begin with it.
     #[error("cannot begin the capture")]
     Capture(#[from] CaptureError),
@@ -179,7 +196,17 @@ impl Pooler {
         config: Config,
         origin: Option<Origin>,
     ) -> Result<Self, StartError> {
-        Self::begin(config, origin, passed, None)
+        Self::begin(config, origin, passed, None, System::default())
+    }
+
+    /// Listens, and starts the workers, with names of servers looked up in another way: for tests.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left behind.
+    #[doc(hidden)]
+    pub fn start_with_names(config: Config, names: Names) -> Result<Self, StartError> {
+        Self::begin(config, None, Vec::new(), None, System { names, ..System::default() })
     }
 
     /// Takes over from the process that serves now, by `listen.takeover`: its listeners, and its clients
@@ -191,7 +218,7 @@ impl Pooler {
     /// [`StartError`]; the other process serves on.
     pub fn take_over(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
         let heir = Heir::knock(&config)?;
-        Self::begin(config, origin, Vec::new(), Some(heir))
+        Self::begin(config, origin, Vec::new(), Some(heir), System::default())
     }
 
     /// Whether another process has taken over, or is about to.
@@ -204,6 +231,7 @@ impl Pooler {
         origin: Option<Origin>,
         passed: Vec<PassedSocket>,
         mut heir: Option<Heir>,
+        system: System,
     ) -> Result<Self, StartError> {
         let workers = match config.workers {
             Some(workers) => workers.get(),
@@ -230,7 +258,9 @@ impl Pooler {
         let door = takeover::place(&config);
 
         let tls = tls::server_config(&config.tls)?;
-        let front = Arc::new(Front::new(Directory::new(config)?, tls, origin));
+        let directory = Directory::new(config, system.names.clone())?;
+        let front = Arc::new(Front::new(directory, tls, origin, system)?);
+        *front.listeners() = shown;
         let helpers = Helpers::start(&front)?;
         let pollers = (0..workers).map(|_| Poller::new()).collect::<io::Result<Vec<_>>>()?;
         let mailboxes = pollers
@@ -271,13 +301,15 @@ impl Pooler {
         }
         pooler.put_beside("statistics", Control::keep_history)?;
         pooler.put_beside("upkeep", Control::keep_up)?;
+        pooler.put_beside("refusals", Control::keep_refusals)?;
+        pooler.put_beside("names", Control::follow_names)?;
         if let Some(heir) = heir {
             let taker = heir.ready(pooler.control())?;
             thread::Builder::new().name("takeover".to_owned()).spawn(move || taker.run())?;
         }
         if let Some(path) = door {
             let control = pooler.control();
-            let giver = Giver { control, listeners: shown, are_given, path };
+            let giver = Giver { control, are_given, path };
             let watch = move || takeover::watch(&giver);
             thread::Builder::new().name("handover".to_owned()).spawn(watch)?;
         }
@@ -310,7 +342,12 @@ impl Pooler {
     /// Takes no new clients, lets go of each as soon as it is in no transaction, and ends with the
     /// last one.
     pub fn drain(&self) {
-        self.tell(|| Mail::Drain);
+        self.control().shut_down(Shutdown::WaitForServers);
+    }
+
+    /// Takes no new clients, serves those that there are until they disconnect, and ends with the last one.
+    pub fn wait_for_clients(&self) {
+        self.control().shut_down(Shutdown::WaitForClients);
     }
 
     /// Ends now, whatever clients are doing.

@@ -75,6 +75,8 @@ pub enum PostError {
         code: u16,
         /// The beginning of its reply, without control characters.
         quote: String,
+        /// All of its reply that was read, 64 KiB at most.
+        body: Box<[u8]>,
         /// The seconds of its `Retry-After`, if it has one; a date there is not read.
         retry_after: Option<Duration>,
     },
@@ -336,7 +338,7 @@ fn judge(reply: &[u8]) -> Result<Vec<u8>, PostError> {
                 .find(is_it)
                 .and_then(|header| str::from_utf8(header.value).ok()?.trim().parse().ok());
             let retry_after = seconds.map(Duration::from_secs);
-            Err(PostError::Status { code, quote: quote(body), retry_after })
+            Err(PostError::Status { code, quote: quote(body), body: body.into(), retry_after })
         }
         None => Err(PostError::NotHttp),
     }

@@ -4,16 +4,12 @@
 //! any other is executed out of line under single-stepping, which costs several times as much, in a
 //! nested virtual machine ten times. So the first instruction of a function decides what watching it costs.
 
-use std::{
-    arch::naked_asm,
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{arch::naked_asm, fs, path::Path, time::Duration};
 
 use crate::{
     bpf::{Assembler, Link, Point, Points, Program, Side},
     error::BpfError,
+    sampling::own_cpu,
 };
 
 /// What one hit of a program that does nothing costs the process that makes it.
@@ -25,7 +21,11 @@ pub struct HitCost {
     pub stepped: Duration,
 }
 
-const CALLS: u32 = 2000;
+/// Calls in one turn: at 10 us each a millisecond, well within a time slice, so that interrupts and the
+/// caches that other processes displaced reach few turns.
+const CALLS: u32 = 100;
+/// Turns, of which the cheapest counts.
+const TURNS: u32 = 50;
 
 impl HitCost {
     /// Measures it: some milliseconds.
@@ -73,16 +73,17 @@ fn cost(program: &Program, function: extern "C" fn()) -> Result<Duration, BpfErr
     Ok(watched.saturating_sub(bare))
 }
 
-/// The shortest of a few turns, a call.
+/// Processor time of one call, in the cheapest of some turns. Elapsed time would hold that of other processes on
+/// a busy machine, and make every probe look too expensive to keep.
 fn time_of(function: extern "C" fn()) -> Duration {
     let turn = || {
-        let begin = Instant::now();
+        let begin = own_cpu();
         for _ in 0..CALLS {
             std::hint::black_box(function)();
         }
-        begin.elapsed() / CALLS
+        own_cpu().saturating_sub(begin) / CALLS
     };
-    (0..5).map(|_| turn()).min().unwrap_or_default()
+    (0..TURNS).map(|_| turn()).min().unwrap_or_default()
 }
 
 /// Where one of our own functions lies in our binary. A line of the map of memory is `start-end
@@ -107,6 +108,27 @@ extern "C" fn begins_with_push() {
 #[unsafe(naked)]
 extern "C" fn begins_with_xor() {
     naked_asm!("xor eax, eax", "ret")
+}
+
+/// Threads that take the processors away do not make a call look expensive: a bare call costs some
+/// nanoseconds of processor time, however long it is kept waiting for one.
+#[test]
+fn cost_of_a_call_is_processor_time_on_a_busy_machine() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = std::thread::available_parallelism().map_or(4, |count| count.get() * 4);
+        for _ in 0..busy {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let cost = time_of(begins_with_push);
+        stop.store(true, Ordering::Relaxed);
+        assert!(cost < Duration::from_micros(5), "{cost:?}");
+    });
 }
 
 #[test]

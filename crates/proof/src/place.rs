@@ -9,7 +9,7 @@ use std::{
 
 use howdah_connect::{Client, Environment, Target, Words};
 use howdah_inspect::Process;
-use howdah_lab::{Cluster, Search};
+use howdah_lab::{Builder, Cluster, Search};
 use howdah_warm::dump::local_server;
 
 use crate::{
@@ -88,7 +88,7 @@ impl Server {
             ("wal_level", "minimal"),
             ("max_wal_senders", "0"),
         ];
-        let mut builder = Cluster::builder().search(how.search.clone()).name("proof");
+        let mut builder = Builder::new().search(how.search.clone()).name("proof");
         for (name, value) in settings {
             builder = builder.setting(name, value);
         }

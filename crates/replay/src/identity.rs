@@ -37,6 +37,19 @@ impl Identities {
         only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
     }
 
+    /// Whether the database for a session captured in `database` is one that was named here.
+    pub(crate) fn names_database(&self, database: &str) -> bool {
+        self.as_database.is_some() || self.databases.contains_key(database)
+    }
+
+    /// The databases that were named, each with the captured database that it stands for, if it is
+    /// not for all of them.
+    pub(crate) fn named_databases(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
+        let only = self.as_database.iter().map(|database| (None, database.as_str()));
+        let renamed = self.databases.iter().filter(|_| self.as_database.is_none());
+        only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
+    }
+
     /// The database for a session captured in `database`; empty if the target's own is meant.
     pub fn database<'a>(&'a self, database: &'a str) -> &'a str {
         choose(self.as_database.as_deref(), &self.databases, database)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use howdah_net::Waker;
-use howdah_traffic::Event;
+use howdah_traffic::{Event, Timestamp};
 
 /// An event on its way to a worker.
 #[derive(Debug)]
@@ -59,8 +59,8 @@ pub(crate) struct Inbox {
 struct State {
     queue: VecDeque<Arrival>,
     bytes: usize,
-    /// No more will come.
-    finished: bool,
+    /// Set once no more will come, to the captured time of the last event of all workers.
+    finished: Option<Timestamp>,
     /// The worker is gone: what comes is refused.
     closed: bool,
 }
@@ -92,9 +92,9 @@ impl Inbox {
         handed
     }
 
-    /// Says that no more will come.
-    pub(crate) fn finish(&self) {
-        self.lock().finished = true;
+    /// Marks the end of the events; `last` is the captured time of the latest event of all workers.
+    pub(crate) fn finish(&self, last: Timestamp) {
+        self.lock().finished = Some(last);
         self.waker.wake();
     }
 
@@ -114,10 +114,10 @@ impl Inbox {
         if state.bytes < before {
             self.room.notify_one();
         }
-        match state.queue.front() {
-            Some(next) => Supply::Next(next.event.time),
-            None if state.finished => Supply::Finished,
-            None => Supply::Dry,
+        match (state.queue.front(), state.finished) {
+            (Some(next), _) => Supply::Next(next.event.time),
+            (None, Some(last)) => Supply::Finished(last),
+            (None, None) => Supply::Dry,
         }
     }
 
@@ -140,11 +140,11 @@ impl Inbox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// An event captured at this time, not wanted yet.
-    Next(howdah_traffic::Timestamp),
+    Next(Timestamp),
     /// Nothing yet.
     Dry,
-    /// Nothing, ever again.
-    Finished,
+    /// Nothing, ever again. The captured time is that of the latest event of all workers.
+    Finished(Timestamp),
 }
 
 /// Memory that an event holds, roughly: enough to bound queues by.

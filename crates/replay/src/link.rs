@@ -36,6 +36,8 @@ struct Talk {
 pub(crate) enum Reply {
     LoggedIn,
     Parsed,
+    /// Types of the parameters of the statement that was described.
+    ParameterTypes(Vec<u32>),
     Bound,
     Rows(u64),
     CopyIn,
@@ -194,6 +196,7 @@ fn hear(client: &mut Client, heard: &mut impl FnMut(&mut Client, Reply)) -> Resu
         let reply = match event {
             Event::LoggedIn => Reply::LoggedIn,
             Event::ParseComplete => Reply::Parsed,
+            Event::ParameterDescription(types) => Reply::ParameterTypes(types.collect()),
             Event::BindComplete => Reply::Bound,
             Event::CommandComplete(tag) => Reply::Rows(tag.rows().unwrap_or(0)),
             // An Execute is done with these as well.

@@ -7,9 +7,11 @@ mod batch;
 mod flight;
 mod messages;
 mod outcome;
+mod typing;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
     time::Instant,
 };
 
@@ -25,7 +27,10 @@ use self::{
     flight::{Flight, Part},
     messages::function_oid,
 };
-use crate::link::{Failure, Reply};
+use crate::{
+    link::{Failure, Reply},
+    types::{ParameterTypes, Probe, ProbeResult},
+};
 
 /// What a worker has to do for a player next.
 #[derive(Debug)]
@@ -89,6 +94,10 @@ pub(crate) struct Player {
     fetch_rows: u32,
     /// What its login is to set, if the capture says so.
     settings: Vec<(Text, Text)>,
+    /// Types of parameters that a log does not hold.
+    types: Arc<ParameterTypes>,
+    /// The next try of types for the event at the front.
+    probe: Option<Box<Probe>>,
 }
 
 /// A text that was prepared, with the types that it was prepared with.
@@ -100,22 +109,23 @@ struct Prepared {
 
 impl Prepared {
     /// What a Parse for this event prepares.
-    fn of(event: &Event) -> Self {
-        let sql = event.action.sql().cloned().unwrap_or_default();
-        Self { sql, types: types_of(event).to_vec() }
+    fn of(item: &Item) -> Self {
+        let sql = item.event.action.sql().cloned().unwrap_or_default();
+        Self { sql, types: item.types().to_vec() }
     }
 
-    fn is_of(&self, event: &Event) -> bool {
-        event.action.sql() == Some(&self.sql) && self.types == types_of(event)
+    fn is_of(&self, item: &Item) -> bool {
+        item.event.action.sql() == Some(&self.sql) && self.types == item.types()
     }
-}
-
-fn types_of(event: &Event) -> &[u32] {
-    event.wire.as_deref().map_or(&[], |wire| &wire.types)
 }
 
 impl Player {
-    pub(crate) fn new(id: SessionId, now: Instant, fetch_rows: u32) -> Self {
+    pub(crate) fn new(
+        id: SessionId,
+        now: Instant,
+        fetch_rows: u32,
+        types: Arc<ParameterTypes>,
+    ) -> Self {
         Self {
             id,
             queue: VecDeque::new(),
@@ -130,6 +140,8 @@ impl Player {
             has_left: false,
             fetch_rows,
             settings: Vec::new(),
+            types,
+            probe: None,
         }
     }
 
@@ -168,6 +180,11 @@ impl Player {
     /// Whether a statement is on its way.
     pub(crate) fn is_busy(&self) -> bool {
         self.flight.is_some()
+    }
+
+    /// Whether its connection has an open transaction block.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        matches!(self.presence, Presence::Here) && self.transaction != TransactionStatus::Idle
     }
 
     /// Whether it has left and nothing more is known of it: its place can be given away.
@@ -286,13 +303,19 @@ impl Player {
         if self.transaction_lost && begins(&parts[0].item.event.action) {
             self.transaction_lost = false;
         }
+        if let Some(probe) = self.probe_before(&mut parts, client) {
+            self.put_back_parts(parts);
+            let flight = Flight::new(Vec::new(), now, None);
+            self.flight = Some(Flight { probe: Some((probe, ProbeResult::default())), ..flight });
+            return Step::Send;
+        }
         // What cannot be written fails with all that stands behind it in its batch. What stands
         // before it is queued by then, and nobody answers that without a Sync.
         let failure = self.queue_messages(&mut parts, client).err().map(|reason| {
             client.sync();
             unwritable(&reason)
         });
-        self.flight = Some(Flight { parts, sent: now, failure });
+        self.flight = Some(Flight::new(parts, now, failure));
         Step::Send
     }
 
@@ -310,7 +333,7 @@ impl Player {
             wire.messages = None;
         }
         self.queue.push_front(last.item);
-        self.flight = Some(Flight { parts: Vec::new(), sent: now, failure: None });
+        self.flight = Some(Flight::new(Vec::new(), now, None));
         Step::Send
     }
 
@@ -334,6 +357,10 @@ impl Player {
         now: Instant,
         client: &mut Client,
     ) -> Vec<Finished> {
+        if self.flight.as_ref().is_some_and(|flight| flight.probe.is_some()) {
+            self.heard_of_probe(reply, client);
+            return Vec::new();
+        }
         match reply {
             Reply::Ready(status) => {
                 self.transaction = status;
@@ -352,11 +379,19 @@ impl Player {
             }
             Reply::CopyIn => self.copy_in(client),
             Reply::LoggedIn => self.arrived(now),
-            Reply::Parsed | Reply::Bound | Reply::Rows(_) | Reply::Failed(_) => {}
+            Reply::Parsed
+            | Reply::ParameterTypes(_)
+            | Reply::Bound
+            | Reply::Rows(_)
+            | Reply::Failed(_) => {}
         }
         let Some(flight) = &mut self.flight else { return Vec::new() };
         match reply {
-            Reply::Parsed | Reply::Bound => flight.complete(client.answered(), 0, now),
+            Reply::Bound => {
+                flight.bound(client.answered());
+                flight.complete(client.answered(), 0, now);
+            }
+            Reply::Parsed => flight.complete(client.answered(), 0, now),
             Reply::Rows(rows) => flight.complete(client.answered(), rows, now),
             Reply::Failed(failure) => {
                 // 26000: the name is not known there; prepare again before the next use.
@@ -369,7 +404,7 @@ impl Player {
                     client.sync();
                 }
             }
-            Reply::Ready(_) | Reply::CopyIn | Reply::LoggedIn => {}
+            Reply::ParameterTypes(_) | Reply::Ready(_) | Reply::CopyIn | Reply::LoggedIn => {}
         }
         Vec::new()
     }
@@ -429,6 +464,7 @@ impl Player {
                 }
             }
         }
+        let Some(flight) = self.retry_with_types(flight) else { return Vec::new() };
         let free = std::mem::replace(&mut self.free, now);
         flight.finish(now, free)
     }

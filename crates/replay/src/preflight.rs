@@ -24,10 +24,21 @@ pub struct ShutOut {
     pub is_mapped: bool,
     /// Captured roles whose sessions need it.
     pub captured: Vec<String>,
+    /// The database was named for the replay, not taken from the capture.
+    pub is_database_mapped: bool,
+    /// Captured databases whose sessions need it.
+    pub captured_databases: Vec<String>,
     /// Sessions that were seen to need it.
     pub sessions: u64,
     /// What the target said.
     pub error: ConnectError,
+}
+
+impl ShutOut {
+    /// Whether the target has no such database (`3D000`), so that the role is not to blame.
+    pub fn is_database_missing(&self) -> bool {
+        self.error.sqlstate() == Some("3D000")
+    }
 }
 
 /// A login that sessions need.
@@ -35,7 +46,16 @@ pub struct ShutOut {
 struct Need {
     is_mapped: bool,
     captured: Vec<String>,
+    is_database_mapped: bool,
+    captured_databases: Vec<String>,
     sessions: u64,
+}
+
+impl Need {
+    /// Whether the replay was asked for it by name.
+    fn is_named(&self) -> bool {
+        self.is_mapped || self.is_database_mapped
+    }
 }
 
 /// Tries to log in as the roles that sessions will use, as far as a survey and the mapping tell, and
@@ -50,7 +70,7 @@ pub fn shut_out(target: &Target, identities: &Identities, survey: &Survey) -> Ve
             (&**user, &**database) != (target.user(), target.database())
         })
         .collect();
-    needs.sort_by_key(|(_, need)| (!need.is_mapped, std::cmp::Reverse(need.sessions)));
+    needs.sort_by_key(|(_, need)| (!need.is_named(), std::cmp::Reverse(need.sessions)));
     needs.truncate(LOGINS_MAX);
     thread::scope(|scope| {
         let tries: Vec<_> = needs
@@ -77,6 +97,10 @@ fn needs(
         if !need.captured.contains(captured_user) {
             need.captured.push(captured_user.clone());
         }
+        need.is_database_mapped |= identities.names_database(captured_database);
+        if !need.captured_databases.contains(captured_database) {
+            need.captured_databases.push(captured_database.clone());
+        }
     }
     // Those that the survey has not come to.
     let default = or(identities.database(""), target.database());
@@ -86,6 +110,16 @@ fn needs(
             let need = needs.entry((user.to_owned(), default.clone())).or_default();
             need.is_mapped = true;
             need.captured.extend(captured.map(str::to_owned));
+        }
+    }
+    for (captured, database) in identities.named_databases() {
+        let is_there =
+            needs.iter().any(|((_, known), need)| known == database && need.is_database_mapped);
+        if !is_there {
+            let user = or(identities.user(""), target.user());
+            let need = needs.entry((user, database.to_owned())).or_default();
+            need.is_database_mapped = true;
+            need.captured_databases.extend(captured.map(str::to_owned));
         }
     }
     needs
@@ -99,8 +133,17 @@ fn try_login(target: &Target, (user, database): (String, String), need: Need) ->
         tracing::debug!(%user, %database, %error, "no connection yet");
         return None;
     }
-    let Need { is_mapped, captured, sessions } = need;
-    Some(ShutOut { user, database, is_mapped, captured, sessions, error })
+    let Need { is_mapped, captured, is_database_mapped, captured_databases, sessions } = need;
+    Some(ShutOut {
+        user,
+        database,
+        is_mapped,
+        captured,
+        is_database_mapped,
+        captured_databases,
+        sessions,
+        error,
+    })
 }
 
 /// Whether the same login will be refused the next time.
@@ -163,5 +206,15 @@ mod tests {
         identities.as_user = Some("one".to_owned());
         let all: Vec<_> = needs(&target, &identities, &survey).into_keys().collect();
         assert_eq!(all, [pair("one", "mine"), pair("one", "shop")]);
+        identities.databases = HashMap::from(
+            [("shop", "copy"), ("late", "night")]
+                .map(|(from, to)| (from.to_owned(), to.to_owned())),
+        );
+        let named: Vec<_> = needs(&target, &identities, &survey)
+            .into_iter()
+            .map(|((_, database), need)| (database, need.is_database_mapped))
+            .collect();
+        let expected = [("copy", true), ("mine", false), ("night", true)];
+        assert_eq!(named, expected.map(|(name, mapped)| (name.to_owned(), mapped)));
     }
 }

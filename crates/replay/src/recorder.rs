@@ -4,13 +4,13 @@
 //! send the next statement when it is due, does not have.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::mpsc::Receiver,
     time::{Duration, Instant},
 };
 
 use howdah_dataset::{Disposition, ReplayOutcome, RunWriter, Statement, WriteError};
-use howdah_sql::Fingerprinter;
+use howdah_sql::{Fingerprint, Fingerprinter};
 use howdah_stats::Percentiles;
 use howdah_traffic::{Action, Event, Kind, Outcome, Timestamp};
 
@@ -24,6 +24,9 @@ use crate::{
 /// Statements that a run describes. A workload with more shapes than this has its values in its
 /// texts in a way no normal form can see, and the rest goes without an example.
 const STATEMENTS_MAX: usize = 100_000;
+
+/// Statements with deduced types that a report names.
+pub const TYPED_STATEMENTS_MAX: usize = 10_000;
 
 /// What a replay did, in numbers.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +51,11 @@ pub struct Tally {
     /// Captured time of the first and the last event that came to an end other than that of the
     /// whole replay.
     pub played: Option<(Timestamp, Timestamp)>,
+    /// Executions whose parameters got types that were deduced from values, because the capture holds
+    /// none and the statement needs some.
+    pub types_deduced: u64,
+    /// The statements they were of, up to [`TYPED_STATEMENTS_MAX`].
+    pub typed_statements: BTreeSet<Fingerprint>,
     /// Rows that the target returned or changed.
     pub rows: u64,
     /// First and last send of an execution, since the start.
@@ -146,6 +154,7 @@ impl Recorder {
     fn record(&mut self, one: &Finished) {
         let event = &one.item.event;
         self.count(one);
+        self.count_types(one);
         let outcome = self.outcome(one);
         if outcome.sent_us.is_some() && event.action.kind().is_execution() {
             self.measure(one, &outcome);
@@ -185,6 +194,19 @@ impl Recorder {
             let (first, last) = self.tally.played.get_or_insert((event.time, event.time));
             *first = event.time.min(*first);
             *last = event.time.max(*last);
+        }
+    }
+
+    fn count_types(&mut self, one: &Finished) {
+        let action = &one.item.event.action;
+        let is_typed = one.item.types.is_some() && one.sent.is_some();
+        let Some(sql) = action.sql().filter(|_| is_typed && action.kind().is_execution()) else {
+            return;
+        };
+        self.tally.types_deduced += 1;
+        if self.tally.typed_statements.len() < TYPED_STATEMENTS_MAX {
+            let fingerprint = self.fingerprinter.shape(sql.as_bytes()).fingerprint;
+            self.tally.typed_statements.insert(fingerprint);
         }
     }
 

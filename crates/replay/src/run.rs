@@ -17,7 +17,7 @@ use howdah_connect::{Endpoint, Target};
 use howdah_dataset::{RunWriter, WriteError};
 use howdah_net::Poller;
 use howdah_stats::Registry;
-use howdah_traffic::{Event, Kind, SessionId};
+use howdah_traffic::{Event, Kind, SessionId, Timestamp};
 
 use crate::{
     capacity::Capacity,
@@ -86,6 +86,9 @@ pub struct Report {
     pub connections: u64,
     /// Connections that the target closed or refused.
     pub connections_lost: u64,
+    /// Sessions that had a transaction open where the capture ends: they were closed, which rolled it
+    /// back.
+    pub closed_in_transaction: u64,
     /// Whether it is known what failed when it was captured: see [`Replay::outcomes_known`].
     pub outcomes_known: bool,
     /// It was told to stop before the end.
@@ -96,6 +99,15 @@ pub struct Report {
     pub write_error: Option<WriteError>,
     /// The run, still open, for its summary.
     pub writer: Option<RunWriter>,
+}
+
+impl Report {
+    /// Why no session could log in, in the words of one refusal; `None` if one could or none had to.
+    pub fn login_failure(&self) -> Option<&str> {
+        let is_refused = self.connections == 0 && self.connections_lost > 0 && !self.interrupted;
+        let failures = self.tally.errors.values().max_by_key(|failures| failures.count);
+        is_refused.then(|| failures.map_or("connections were refused", |failures| &failures.sample))
+    }
 }
 
 /// A replay that could not begin.
@@ -141,12 +153,7 @@ impl Replay {
             Some(Ok(event)) => event,
         };
         let schedule = Schedule::new(opening.time, Instant::now() + LEAD, self.settings.rate);
-        let logins = Logins::new(
-            self.target,
-            self.endpoint,
-            self.settings.identities.clone(),
-            self.settings.encodings.clone(),
-        );
+        let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let metrics = Metrics::new(&self.registry);
         let recorder = Recorder::new(self.writer, schedule, metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);
@@ -154,6 +161,7 @@ impl Replay {
             schedule,
             dialer,
             logins: Arc::new(logins),
+            types: Arc::default(),
             limits: self.settings.limits,
             workers: self.settings.workers.max(1),
             notices: Arc::new(self.notices),
@@ -193,6 +201,7 @@ fn play<E: Into<FeedError>>(
         open: vec![HashSet::new(); inboxes.len()],
         inboxes,
         hash: RandomState::new(),
+        last: opening.time,
         held_up: None,
         capacity,
         notices,
@@ -224,6 +233,7 @@ fn play<E: Into<FeedError>>(
         connections_max: sum.open_max,
         connections: sum.connections,
         connections_lost: sum.lost,
+        closed_in_transaction: sum.closed_in_transaction,
         outcomes_known: false,
         interrupted: sum.stopped || stop.load(Ordering::Relaxed),
         feed_error: error.lock().unwrap_or_else(PoisonError::into_inner).take(),
@@ -235,6 +245,8 @@ fn play<E: Into<FeedError>>(
 /// Reads events and deals them out to the workers.
 struct Feeder {
     inboxes: Vec<Arc<Inbox>>,
+    /// Captured time of the latest event so far.
+    last: Timestamp,
     /// By worker: its sessions that are open at this point of the capture.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
@@ -267,12 +279,13 @@ impl Feeder {
             }
         }
         for inbox in &self.inboxes {
-            inbox.finish();
+            inbox.finish(self.last);
         }
     }
 
     /// False when the workers take no more.
     fn deal(&mut self, event: Event) -> bool {
+        self.last = self.last.max(event.time);
         let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;
         match event.action.kind() {
             Kind::Connect => {

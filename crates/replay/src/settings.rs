@@ -1,6 +1,6 @@
 //! What a replay can be told.
 
-use crate::{encoding::Encodings, identity::Identities, pace::Rate};
+use crate::{encoding::Encodings, identity::Identities, login_setting::LoginSetting, pace::Rate};
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -11,6 +11,10 @@ pub struct Settings {
     pub identities: Identities,
     /// Which encodings their texts are in.
     pub encodings: Encodings,
+    /// Settings that sessions begin with; of several for one name, the last that matches counts.
+    pub login_settings: Vec<LoginSetting>,
+    /// Begin every session with `default_transaction_read_only` on, whatever else sets it.
+    pub is_read_only: bool,
     /// Bounds on what it may take.
     pub limits: Limits,
     /// Threads that hold sessions. One is enough for some tens of thousands of statements a second.
@@ -23,6 +27,8 @@ impl Default for Settings {
             rate: Rate::default(),
             identities: Identities::default(),
             encodings: Encodings::default(),
+            login_settings: Vec::new(),
+            is_read_only: false,
             limits: Limits::default(),
             workers: 1,
         }

@@ -32,6 +32,8 @@ impl Report {
             .iter()
             .map(|(kind, ends)| (kind.as_str().to_owned(), ends_json(*ends)))
             .collect();
+        let typed = self.tally.typed_statements.iter();
+        let fingerprints: Vec<_> = typed.map(ToString::to_string).collect();
         json!({
             "version": VERSION,
             "rate": rate.to_string(),
@@ -49,6 +51,10 @@ impl Report {
             "failed_only_when_captured":
                 self.outcomes_known.then_some(self.tally.failed_only_when_captured),
             "skipped": self.tally.skipped,
+            "types_deduced": {
+                "executions": self.tally.types_deduced,
+                "statements": fingerprints,
+            },
             "rows": self.tally.rows,
             "latency_us": percentiles_json(latency),
             "schedule_error_us": percentiles_json(schedule_error),
@@ -58,6 +64,7 @@ impl Report {
             "connections": self.connections,
             "connections_max": self.connections_max,
             "connections_lost": self.connections_lost,
+            "closed_in_transaction": self.closed_in_transaction,
         })
     }
 
@@ -90,6 +97,14 @@ impl Report {
         for (reason, count) in &self.tally.skipped {
             line(out, "  skipped", &format!("{count}  {reason}"))?;
         }
+        if self.tally.types_deduced > 0 {
+            let deduced = format!(
+                "{} executions of {} statements: the capture holds no parameter types",
+                self.tally.types_deduced,
+                self.tally.typed_statements.len()
+            );
+            line(out, "types deduced", &deduced)?;
+        }
         line(out, "latency", &percentiles_words(&self.tally.latency))?;
         if self.tally.schedule_error.count() > 0 {
             let ours = percentiles_words(&self.tally.schedule_error);
@@ -106,7 +121,15 @@ impl Report {
             "{}, {} connections open at most, {} lost or refused",
             self.sessions, self.connections_max, self.connections_lost
         );
-        line(out, "sessions", &sessions)
+        line(out, "sessions", &sessions)?;
+        if self.closed_in_transaction > 0 {
+            let closed = format!(
+                "{}  closed inside a transaction, which rolled it back: the capture ends there",
+                self.closed_in_transaction
+            );
+            line(out, "  cut open", &closed)?;
+        }
+        Ok(())
     }
 
     /// Captured time from the first event to the last; of a replay that was interrupted, to the last

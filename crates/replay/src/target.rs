@@ -9,7 +9,10 @@ use howdah_session::{Client, Login, ScramKeys};
 use howdah_traffic::Text;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::{encoding::Encodings, identity::Identities, run::StartError};
+use crate::{
+    encoding::Encodings, identity::Identities, login_setting::LoginSetting, run::StartError,
+    settings::Settings,
+};
 
 /// Makes the login of each session.
 #[derive(Debug)]
@@ -18,20 +21,25 @@ pub(crate) struct Logins {
     endpoint: Endpoint,
     identities: Identities,
     encodings: Encodings,
+    login_settings: Vec<LoginSetting>,
+    is_read_only: bool,
     /// A role logs in once per session, and its keys are the same each time.
     scram_keys: ScramKeys,
     random: SystemRandom,
 }
 
 impl Logins {
-    pub(crate) fn new(
-        target: Target,
-        endpoint: Endpoint,
-        identities: Identities,
-        encodings: Encodings,
-    ) -> Self {
-        let (scram_keys, random) = (ScramKeys::default(), SystemRandom::new());
-        Self { target, endpoint, identities, encodings, scram_keys, random }
+    pub(crate) fn new(target: Target, endpoint: Endpoint, settings: &Settings) -> Self {
+        Self {
+            target,
+            endpoint,
+            identities: settings.identities.clone(),
+            encodings: settings.encodings.clone(),
+            login_settings: settings.login_settings.clone(),
+            is_read_only: settings.is_read_only,
+            scram_keys: ScramKeys::default(),
+            random: SystemRandom::new(),
+        }
     }
 
     /// Begins a login on a connection where the server has shown this certificate, under the same
@@ -52,14 +60,16 @@ impl Logins {
     }
 
     /// The login of a session captured with these names. It speaks the encoding of what was captured,
-    /// unless the target was named with another, and begins with `settings`, by name and value.
+    /// unless the target was named with another, and begins with `settings`, by name and value, then with
+    /// those that the replay was given.
     pub(crate) fn login(
         &self,
         [user, database, application]: [&str; 3],
         settings: &[(Text, Text)],
     ) -> Login {
         let mut target = self.target.clone();
-        let user = self.identities.user(user);
+        let captured_user = user;
+        let user = self.identities.user(captured_user);
         if !user.is_empty() {
             target = target.with_user(user);
         }
@@ -84,12 +94,29 @@ impl Logins {
             if is_chosen && name.eq_ignore_ascii_case(CLIENT_ENCODING) {
                 continue;
             }
-            login.parameters.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            login.parameters.push((name.to_owned(), value.to_owned()));
+            set(&mut login, name, value);
+        }
+        for setting in &self.login_settings {
+            if setting.matches(captured_user, captured_database) {
+                set(&mut login, &setting.name, &setting.value);
+            }
+        }
+        if self.is_read_only {
+            // It stands last, and a setting by its own name wins over one within `options`.
+            set(&mut login, READ_ONLY, "on");
         }
         login
     }
 }
+
+fn set(login: &mut Login, name: &str, value: &str) {
+    login.parameters.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+    login.parameters.push((name.to_owned(), value.to_owned()));
+}
+
+/// The setting that makes a server refuse writes. As a startup parameter it is what `RESET ALL` and
+/// `DISCARD ALL` return to.
+const READ_ONLY: &str = "default_transaction_read_only";
 
 /// The setting that says what encoding a client speaks.
 pub(crate) const CLIENT_ENCODING: &str = "client_encoding";

@@ -7,6 +7,7 @@
 
 mod admission;
 mod ending;
+mod finish;
 mod seat;
 mod stats;
 
@@ -37,6 +38,7 @@ use crate::{
     player::{End, Finished, Item, Outage, Player, Presence, Skip, Step},
     settings::Limits,
     target::Logins,
+    types::ParameterTypes,
 };
 use ending::Ending;
 use seat::{Seat, Slot};
@@ -59,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) schedule: Schedule,
     pub(crate) dialer: Dialer,
     pub(crate) logins: Arc<Logins>,
+    pub(crate) types: Arc<ParameterTypes>,
     pub(crate) limits: Limits,
     pub(crate) workers: usize,
     pub(crate) notices: Arc<Notices>,
@@ -83,6 +86,8 @@ pub(crate) struct Worker {
     backlog_bytes: usize,
     /// When something ended last.
     progress: Instant,
+    /// When sessions without further events are looked for next, after the end of the events.
+    finish_check: Instant,
     /// Set once somebody wants an end.
     ending: Option<Ending>,
     stats: WorkerStats,
@@ -104,6 +109,7 @@ impl Worker {
             ended: Vec::new(),
             backlog_bytes: 0,
             progress: Instant::now(),
+            finish_check: Instant::now(),
             ending: None,
             stats: WorkerStats::default(),
             buffer: vec![0; 64 * 1024].into(),
@@ -140,7 +146,9 @@ impl Worker {
             None => {
                 let supply = self.admit(now);
                 self.fire(now);
-                if supply == Supply::Finished && self.is_quiet() {
+                if let Supply::Finished(last) = supply
+                    && self.finish_sessions(last, now)
+                {
                     return None;
                 }
                 self.deadline(supply, now)

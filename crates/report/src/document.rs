@@ -80,7 +80,7 @@ struct SettingsDocument {
 
 #[derive(Debug, Serialize)]
 struct CaveatDocument {
-    /// `different_captures`, `different_rates`, `incomplete`, `everything_moved`.
+    /// `different_captures`, `different_rates`, `incomplete`, `everything_moved`, `types_deduced`.
     kind: &'static str,
     text: String,
 }
@@ -116,6 +116,7 @@ struct QueryDocument {
     errors: Vec<ErrorDocument>,
     rows_differ: bool,
     because: Option<String>,
+    types_deduced: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -229,6 +230,7 @@ impl CaveatDocument {
             Caveat::DifferentRates => "different_rates",
             Caveat::Incomplete { .. } => "incomplete",
             Caveat::EverythingMoved => "everything_moved",
+            Caveat::TypesDeduced { .. } => "types_deduced",
             _ => "other",
         };
         Self { kind, text: headline::caveat_text(caveat, comparison) }
@@ -265,6 +267,7 @@ impl From<&QueryComparison> for QueryDocument {
             errors: query.errors.iter().map(Into::into).collect(),
             rows_differ: query.rows_differ(),
             because: query.because.clone(),
+            types_deduced: query.types_deduced,
         }
     }
 }

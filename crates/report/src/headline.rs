@@ -136,17 +136,25 @@ pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
         Caveat::DifferentRates => "the two runs were replayed at different paces".to_owned(),
         Caveat::Incomplete { name } => format!("{name} was stopped before its end"),
         Caveat::EverythingMoved => {
-            let moved = "most queries changed by about the same factor";
+            let moved = "most queries changed by about the same factor, which may be the machine";
             match &comparison.control {
+                // A control is as far away in time as any other run, so it vouches for nothing.
                 Some(control) => format!(
-                    "{moved}; the control run differs from the base by {}, and what rises above \
-                     that is not the machine's noise",
+                    "{moved}: the control run differs from the base by {} but shows only what the \
+                     machine did while it ran; replay base and run again in turns",
                     text::factor(control.noise)
                 ),
-                None => {
-                    format!("{moved}; a control run (--control) tells whether it was the machine")
-                }
+                None => format!(
+                    "{moved}: replay base and run again in turns, and give one more run of the base \
+                     as --control"
+                ),
             }
+        }
+        Caveat::TypesDeduced { queries } => {
+            let queries = counted_queries(*queries as u64);
+            format!(
+                "parameter types of {queries} were deduced from values, since no log holds them"
+            )
         }
         _ => "the two runs are hard to compare".to_owned(),
     }

@@ -136,6 +136,9 @@ fn rows(out: &mut String, query: &QueryComparison, style: &TableStyle) {
         let rows = |side: Measures| side.rows_mean.unwrap_or(0.0);
         let _ = writeln!(out, "  rows per execution: {:.2} → {:.2}", rows(base), rows(run));
     }
+    if query.types_deduced {
+        let _ = writeln!(out, "  parameter types deduced from values");
+    }
     if let Some(because) = &query.because {
         let _ = writeln!(out, "  because {}", text::one_line(because, usize::MAX));
     }

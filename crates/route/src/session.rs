@@ -196,6 +196,13 @@ impl Session {
         self.dialect.parameter_status(name, value);
     }
 
+    /// Whether a text is sure to only read, by itself and outside of a transaction, and to leave nothing behind in
+    /// its session: whether it does no harm to run it twice, wherever that is.
+    pub fn only_reads(&self, router: &mut Router, sql: &[u8]) -> bool {
+        let plan = router.plan(sql, &self.dialect);
+        plan.primary.is_none() && !plan.is_begin && plan.temporary.is_none()
+    }
+
     /// Whether text that the client sends is the same bytes on the server: for the rows of a COPY.
     pub fn same_encoding(&self) -> bool {
         self.dialect.same_encoding()

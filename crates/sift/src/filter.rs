@@ -62,6 +62,8 @@ reasons! {
     Writes, "not read-only: change data, schema or server";
     /// It takes locks that others notice.
     Locks, "not read-only: take locks";
+    /// It may make read-only transactions read-write.
+    AllowsWrites, "not read-only: let transactions write, such as BEGIN READ WRITE";
     /// It calls a function that may do anything.
     UnknownFunction, "not known to be read-only: call functions that are not PostgreSQL's own";
     /// It uses a name whose making is not in the log, or was left out.

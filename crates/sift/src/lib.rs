@@ -4,6 +4,7 @@
 //!   have the same meaning: the login, prepared statements, settings.
 //! - [`Share`] takes whole sessions, the same ones every time: parts of a capture, or a sample.
 //! - [`Slices`] cuts a stream of events by time, each slice a capture of its own right.
+//! - [`OpenTransactions`] counts the transactions that a capture ends in the middle of.
 //! - [`Redactor`] replaces values by others of the same shape.
 //!
 //! All of them take events one at a time, in the order of time, and hold a bounded amount of state for
@@ -11,6 +12,7 @@
 
 mod filter;
 mod memory;
+mod open_transactions;
 mod redact;
 mod share;
 mod sieve;
@@ -19,6 +21,7 @@ mod slices;
 mod trust;
 
 pub use filter::{Filter, Reason};
+pub use open_transactions::OpenTransactions;
 pub use redact::{KeyError, RedactionKey, Redactor};
 pub use share::{ParseShareError, Share};
 pub use sieve::{Left, Sieve};

@@ -23,8 +23,9 @@ impl Trust {
         match &event.action {
             Action::Connect | Action::Disconnect | Action::Cancel => None,
             Action::Call { function } => {
-                let known = function.to_str().is_some_and(is_harmless_function);
-                (!known).then_some(Reason::UnknownFunction)
+                // The setting that set_config changes is among the arguments.
+                let known = |name: &str| is_harmless_function(name) && name != "set_config";
+                (!function.to_str().is_some_and(known)).then_some(Reason::UnknownFunction)
             }
             Action::Parse { statement, sql } => {
                 let refused = self.refuses_text(&event.session, sql);
@@ -59,6 +60,7 @@ impl Trust {
             Effect::UnknownFunction => Some(Reason::UnknownFunction),
             _ => Some(Reason::Unreadable),
         };
+        let refused = refused.or(judgement.allows_writes.then_some(Reason::AllowsWrites));
         if refused.is_some() || judgement.names.is_empty() {
             return refused;
         }

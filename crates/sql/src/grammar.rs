@@ -4,9 +4,11 @@
 //! The grammar is that of PostgreSQL 18, in C, by way of `pg_query`; the feature `grammar` compiles it.
 //! A parse costs tens of microseconds, so [`Judge`] remembers the answer for each shape of statement.
 //!
-//! What follows from the text alone has limits, all on the safe side but three: a function that is
-//! known by name is taken to be PostgreSQL's own, operators and casts are taken to be harmless, and a
-//! view is taken for a table.
+//! What follows from the text alone has limits, all on the safe side but four: a function that is
+//! known by name is taken to be PostgreSQL's own, operators and casts are taken to be harmless, a
+//! view is taken for a table, and `t.name` for a column, which PostgreSQL takes for the call `name(t)`
+//! where the table has no such column. Only a server that refuses writes closes these: see
+//! [`Judgement::allows_writes`] for what would undo that.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,6 +16,7 @@ use pg_query::protobuf::{Node, ParseResult};
 
 use crate::{Fingerprint, Fingerprinter, Lexer, TokenKind, split_statements};
 
+mod read_write;
 mod statement;
 mod tree;
 
@@ -43,6 +46,9 @@ pub struct Judgement {
     pub effect: Effect,
     /// Names of the session that it makes, uses or drops, in order.
     pub names: Vec<NameUse>,
+    /// Whether it may make transactions read-write that `default_transaction_read_only` made
+    /// read-only: `BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`, `set_config` of the setting.
+    pub allows_writes: bool,
 }
 
 /// What a statement does with a name that its session knows.
@@ -87,8 +93,11 @@ pub enum Sort {
 /// ```
 pub fn judge(sql: &[u8]) -> Judgement {
     match tree(sql) {
-        Some(tree) => statement::judge_all(&tree),
-        None => Judgement { effect: Effect::Unreadable, names: Vec::new() },
+        Some(tree) => {
+            let allows_writes = read_write::allows_writes(sql, &tree);
+            Judgement { allows_writes, ..statement::judge_all(&tree) }
+        }
+        None => Judgement { effect: Effect::Unreadable, names: Vec::new(), allows_writes: false },
     }
 }
 
@@ -128,8 +137,8 @@ fn parse(sql: &str) -> Option<ParseResult> {
 
 /// Judges texts, and remembers the judgement of each shape.
 ///
-/// Literals decide nothing, save in the options of EXPLAIN; and the names of what is to be deallocated
-/// are no part of a shape. Texts with one of these words are parsed each time.
+/// Literals decide nothing, save in the options of EXPLAIN and in the values of settings; and the names of
+/// what is to be deallocated are no part of a shape. Texts with one of these words are parsed each time.
 #[derive(Debug, Default)]
 pub struct Judge {
     fingerprinter: Fingerprinter,
@@ -144,6 +153,9 @@ impl Judge {
     pub fn judge(&mut self, sql: &[u8]) -> Arc<Judgement> {
         let shape = self.fingerprinter.shape(sql);
         if shape.normal.contains("explain") || shape.normal.contains("deallocate") {
+            return Arc::new(judge(sql));
+        }
+        if read_write::depends_on_constants(sql) {
             return Arc::new(judge(sql));
         }
         // A zero byte is nowhere allowed, not even in a comment, of which a shape knows nothing.
@@ -186,8 +198,10 @@ fn has_junk(sql: &[u8]) -> bool {
 ///
 /// `functions.txt` holds the names whose functions in PostgreSQL 15 and 18 are all stable or immutable
 /// (`select proname from pg_proc where pronamespace = 'pg_catalog'::regnamespace group by 1 having
-/// not bool_or(provolatile = 'v')`), less those that take a transaction id or run SQL that they are
-/// given, and the volatile ones that only look, sleep, roll dice or change a setting of the session.
+/// not bool_or(provolatile = 'v')`), less those that take a transaction id, run SQL or read relations that
+/// they are given by name, those that a standby refuses (`pg_current_wal_lsn` and its kin, `pg_walfile_name`,
+/// those of replication origins) or that know what their session did (`currval`, `lastval`), and with the
+/// volatile ones that only look, sleep, roll dice or change a setting of the session.
 pub fn is_harmless_function(name: &str) -> bool {
     static NAMES: std::sync::OnceLock<Vec<&'static str>> = std::sync::OnceLock::new();
     let names = NAMES.get_or_init(|| {

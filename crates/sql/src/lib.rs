@@ -24,6 +24,7 @@ mod normal;
 mod placeholder;
 mod skeleton;
 mod split;
+mod transaction;
 mod words;
 
 pub use cache::{Fingerprinter, Known};
@@ -34,3 +35,4 @@ pub use normal::{normalize, normalize_into};
 pub use placeholder::placeholder_count;
 pub use skeleton::Skeleton;
 pub use split::{Statements, split_statements};
+pub use transaction::TransactionBlock;

@@ -17,9 +17,10 @@ pub struct SocketAccount {
     /// What the reader itself threw away: lines and ends of packets that were too long, connections
     /// above the limit, the last line of a connection that broke.
     pub discarded_total: u64,
-    /// Bytes of memory that unread packets take now.
+    /// Bytes of memory that unread packets take now, the kernel's own included: up to twice
+    /// [`buffer_bytes`](Self::buffer_bytes).
     pub unread_bytes: u64,
-    /// The effective receive buffer.
+    /// The effective receive buffer, as it would be asked for: half of what the kernel accounts with.
     pub buffer_bytes: u64,
 }
 

@@ -1,8 +1,13 @@
-//! The name under which a metric is kept: etsy's key, with tags appended as Graphite writes them.
+//! The name under which a metric is kept: its key, with tags appended as Graphite writes them.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
-/// A metric's key: `name` or `name;tag=value;tag2=value2`, sanitised already.
+/// Stands for a `;` within a tag, where a plain one would end the tag.
+const SEMICOLON: char = '\u{1f}';
+/// Stands for a `=` in a tag's key, where a plain one would end the key.
+const EQUALS: char = '\u{1e}';
+
+/// A metric's key: `name` or `name;tag=value;tag2=value2`, sanitised or as it was sent.
 ///
 /// Two samples belong to one metric exactly when their keys are equal text; the order of tags
 /// counts, as it does for etsy's server. Cloning is cheap.
@@ -16,7 +21,7 @@ impl Name {
         Self(key.into())
     }
 
-    /// The whole key, tags included: what Graphite and the management port show.
+    /// The whole key, tags included: what the management port shows.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.0
@@ -35,9 +40,42 @@ impl Name {
     }
 
     /// The tags in the order in which they were sent. One without `=` has an empty value.
-    pub fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn tags(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
         let tags = self.0.split(';').skip(1).filter(|tag| !tag.is_empty());
-        tags.map(|tag| tag.split_once('=').unwrap_or((tag, "")))
+        tags.map(|tag| {
+            let (key, value) = tag.split_once('=').unwrap_or((tag, ""));
+            (restored(key), restored(value))
+        })
+    }
+}
+
+/// Appends a tag to a key that is being put together, so that [`Name::tags`] gives back exactly this
+/// key and value. A tag without a key is left out.
+pub(crate) fn push_tag(text: &mut String, key: &str, value: Option<&str>) {
+    if key.is_empty() {
+        return;
+    }
+    text.push(';');
+    push_part(text, key, true);
+    if let Some(value) = value {
+        text.push('=');
+        push_part(text, value, false);
+    }
+}
+
+fn push_part(text: &mut String, part: &str, is_key: bool) {
+    text.extend(part.chars().map(|char| match char {
+        ';' => SEMICOLON,
+        '=' if is_key => EQUALS,
+        SEMICOLON | EQUALS => char::REPLACEMENT_CHARACTER,
+        char => char,
+    }));
+}
+
+fn restored(part: &str) -> Cow<'_, str> {
+    match part.contains([SEMICOLON, EQUALS]) {
+        true => part.replace(SEMICOLON, ";").replace(EQUALS, "=").into(),
+        false => part.into(),
     }
 }
 
@@ -52,6 +90,19 @@ fn a_name_shows_its_tags() {
     let name = Name::new("api.hits;code=200;canary");
     assert_eq!(name.base(), "api.hits");
     assert_eq!(name.tag_text(), ";code=200;canary");
-    assert_eq!(name.tags().collect::<Vec<_>>(), [("code", "200"), ("canary", "")]);
+    let tags: Vec<_> = name.tags().collect();
+    assert_eq!(tags, [("code".into(), "200".into()), ("canary".into(), "".into())]);
     assert_eq!(Name::new("plain").tag_text(), "");
+}
+
+#[test]
+fn tags_with_semicolons_and_equal_signs_come_back_as_they_were() {
+    let mut text = "a".to_owned();
+    push_tag(&mut text, "k=;x", Some("1;2=3"));
+    push_tag(&mut text, "", Some("nameless"));
+    push_tag(&mut text, "bare", None);
+    let name = Name::new(&text);
+    let tags: Vec<_> = name.tags().collect();
+    assert_eq!(tags, [("k=;x".into(), "1;2=3".into()), ("bare".into(), "".into())]);
+    assert_eq!(name.base(), "a");
 }

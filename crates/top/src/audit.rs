@@ -4,7 +4,7 @@
 //! share it. A line is a JSON document.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
@@ -39,7 +39,7 @@ impl Audit {
     ///
     /// It cannot be opened for writing.
     pub fn open(path: &Path, person: impl Into<String>) -> Result<Self, AuditError> {
-        let opened = OpenOptions::new().append(true).create(true).open(path);
+        let opened = howdah_files::options().append(true).create(true).open(path);
         let file = opened.map_err(|source| AuditError { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), file, person: person.into() })
     }

@@ -11,7 +11,7 @@ use crate::{
     Filter, Lookout, Settings, Standing, Table,
     history::{History, Keeper},
     output::{Format, Output, Sample},
-    rules::Alert,
+    rules::{Alert, Unchecked},
     run::Watch,
     sampler::{Sampler, Wanted},
     table::{Choice, Screen},
@@ -101,6 +101,8 @@ pub struct Ended {
     pub unread: Vec<Unread>,
     /// The alerts that held while the last sample of their server was taken.
     pub alerts: Vec<Alert>,
+    /// The alerts that could not be checked in the last sample of their server.
+    pub unchecked: Vec<Unchecked>,
 }
 
 /// Writes samples until all servers have given as many as were asked for, or `is_over` says so.
@@ -136,6 +138,7 @@ pub fn run(
     let mut progress = vec![Progress::default(); servers.len()];
     let mut unread: Vec<Unread> = Vec::new();
     let mut alerts: Vec<Vec<Alert>> = vec![Vec::new(); servers.len()];
+    let mut unchecked: Vec<Vec<Unchecked>> = vec![Vec::new(); servers.len()];
     // Each is said once.
     let mut troubles: BTreeSet<String> = BTreeSet::new();
     let is_done = |progress: &[Progress]| {
@@ -168,6 +171,7 @@ pub fn run(
                     continue;
                 }
                 alerts[at] = sight.alerts;
+                unchecked[at] = sight.unchecked;
                 for trouble in snapshot.pooled.iter().flat_map(|pooled| &pooled.troubles) {
                     if troubles.insert(trouble.clone()) {
                         tracing::warn!(trouble, "sessions are shown without who is behind them");
@@ -197,7 +201,11 @@ pub fn run(
     }
     drop(samplers);
     output.finish()?;
-    Ok(Ended { unread, alerts: alerts.into_iter().flatten().collect() })
+    Ok(Ended {
+        unread,
+        alerts: alerts.into_iter().flatten().collect(),
+        unchecked: unchecked.into_iter().flatten().collect(),
+    })
 }
 
 /// Writes the samples of a recording: of each server all that are between `from_us` and `until_us`,

@@ -179,7 +179,7 @@ mod tests {
     use crate::table::{Head, Row};
 
     fn table() -> Table {
-        let head = |name, unit| Head { name, title: name, unit, help: "", width: 8, is_key: false };
+        let head = |name, unit| Head::new(name, name, unit, 8, "");
         let row = |user: &str, seconds: f64, query: &str| {
             Row::plain(vec![user.into(), seconds.into(), query.into(), Cell::Null])
         };

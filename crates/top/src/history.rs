@@ -175,6 +175,27 @@ impl History {
         self.kept(server)?.track.range()
     }
 
+    /// The earliest and the latest moment of all servers: the clock of a recording. A server that was never read has a
+    /// single moment, at which it could not be.
+    pub fn whole_range(&self) -> Option<(i64, i64)> {
+        let ranges = (0..self.servers.len()).filter_map(|server| self.range(server));
+        ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
+    }
+
+    /// When a server was read for the first time; `None` if it never was, or if what is kept is damaged before
+    /// that.
+    pub fn first_read(&self, server: usize) -> Option<i64> {
+        let mut first_us = None;
+        let played = self.play(server, None, |at_us, standing| {
+            first_us = matches!(standing, Standing::Read(_)).then_some(at_us);
+            first_us.is_none()
+        });
+        if let Err(damage) = played {
+            tracing::warn!(%damage, server, "the recording is damaged");
+        }
+        first_us
+    }
+
     /// Tells all that there is of a server, in order, until `tell` says that it is enough.
     ///
     /// # Errors

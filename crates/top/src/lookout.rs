@@ -16,7 +16,7 @@ use crate::{
     Standing,
     audit::Audit,
     metrics::Figures,
-    rules::{Alert, Change, Guard, Rule},
+    rules::{Alert, Change, Guard, Rule, Unchecked},
     sampler::{Wanted, with_causes},
     slow::{SlowLog, SlowStatement, Watcher},
     webhook::{Courier, Event},
@@ -70,6 +70,8 @@ struct Log {
 pub struct Sight {
     /// The alerts that hold at a server.
     pub alerts: Vec<Alert>,
+    /// The rules that cannot be evaluated at that server.
+    pub unchecked: Vec<Unchecked>,
     /// What cannot be told, and why.
     pub troubles: Vec<String>,
 }
@@ -109,6 +111,7 @@ impl Lookout {
             lookout: self.clone(),
             watcher: self.slow.map(|slow| Watcher::new(name, slow)),
             guard: Guard::new(name, Arc::clone(&self.rules)),
+            unchecked: Vec::new(),
             figures: self.registry.as_ref().map(|registry| Figures::new(registry, name)),
         }
     }
@@ -161,6 +164,8 @@ pub(crate) struct Sentry {
     lookout: Lookout,
     watcher: Option<Watcher>,
     guard: Guard,
+    /// Rules that could not be evaluated in the last reading.
+    unchecked: Vec<Unchecked>,
     figures: Option<Figures>,
 }
 
@@ -172,8 +177,14 @@ impl Sentry {
             slow = watcher.look(&snapshot.activity);
         }
         let changes = self.guard.look(Instant::now(), standing);
+        if let Standing::Read(_) = standing {
+            let before = std::mem::replace(&mut self.unchecked, self.guard.unchecked(standing));
+            if self.lookout.logs {
+                log_unchecked(&before, &self.unchecked);
+            }
+        }
         if let Some(figures) = &mut self.figures {
-            figures.show(standing, self.guard.holding());
+            figures.show(standing, self.guard.holding(), &self.unchecked);
         }
         if self.lookout.logs {
             log_lines(&slow, &changes);
@@ -189,7 +200,20 @@ impl Sentry {
                 courier.tell(events.iter().cloned());
             }
         }
-        Sight { alerts: self.guard.holding().cloned().collect(), troubles: self.lookout.troubles() }
+        Sight {
+            alerts: self.guard.holding().cloned().collect(),
+            unchecked: self.unchecked.clone(),
+            troubles: self.lookout.troubles(),
+        }
+    }
+}
+
+/// Logs the rules that can no longer be evaluated; `before` are those of the last reading.
+fn log_unchecked(before: &[Unchecked], now: &[Unchecked]) {
+    let is_new = |one: &&Unchecked| !before.iter().any(|known| known.rule == one.rule);
+    for Unchecked { server, rule, reason, .. } in now.iter().filter(is_new) {
+        let (server, rule) = (&**server, &**rule);
+        tracing::warn!(server, rule, reason, "an alert cannot be checked");
     }
 }
 

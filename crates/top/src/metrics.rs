@@ -10,7 +10,7 @@ use howdah_stats::{Counter, Description, Gauge, Registry, Unit};
 
 use crate::{
     Snapshot, Standing,
-    rules::{Alert, Subject},
+    rules::{Alert, Subject, Unchecked},
 };
 
 /// Every metric of `howdah top`, in the order of the reference page.
@@ -184,6 +184,7 @@ impl Figures {
         &mut self,
         standing: &Standing,
         alerts: impl Iterator<Item = &'a Alert>,
+        unchecked: &[Unchecked],
     ) {
         match standing {
             Standing::Connecting => {}
@@ -193,6 +194,11 @@ impl Figures {
         let mut counts = [0.0; Subject::ALL.len()];
         for alert in alerts {
             counts[alert.subject as usize] += 1.0;
+        }
+        // None is known to hold, and some may.
+        for unchecked in unchecked {
+            let count = &mut counts[unchecked.subject as usize];
+            *count = if *count > 0.0 { *count } else { f64::NAN };
         }
         self.alerts.iter().zip(counts).for_each(|(gauge, count)| gauge.set(count));
     }
@@ -236,6 +242,7 @@ impl Figures {
         let mut states = [0.0; STATES.len()];
         let mut waits = [0.0; WAITS.len()];
         let (mut blocked, mut query, mut transaction) = (0.0, 0.0_f64, 0.0_f64);
+        let is_hidden = snapshot.activity.backends.iter().any(Backend::is_hidden_client);
         for backend in &snapshot.activity.backends {
             if let Some(state) = state_of(backend) {
                 states[state] += 1.0;
@@ -257,8 +264,13 @@ impl Figures {
         self.sessions.iter().zip(states).for_each(|(gauge, count)| gauge.set(count));
         self.waits.iter().zip(waits).for_each(|(gauge, count)| gauge.set(count));
         self.set(&BLOCKED, Some(blocked));
-        self.set(&LONGEST_QUERY, Some(query));
-        self.set(&LONGEST_TRANSACTION, Some(transaction));
+        // A hidden session may be the longest; and where none of a kind is visible, some may be hidden.
+        self.set(&LONGEST_QUERY, Some(query).filter(|_| !is_hidden));
+        self.set(&LONGEST_TRANSACTION, Some(transaction).filter(|_| !is_hidden));
+        if is_hidden {
+            let known = self.sessions.iter().zip(states).chain(self.waits.iter().zip(waits));
+            known.filter(|(_, count)| *count == 0.0).for_each(|(gauge, _)| gauge.set(f64::NAN));
+        }
     }
 }
 
@@ -311,7 +323,7 @@ mod tests {
         let mut read = |commits: i64, backends| {
             let mut snapshot = snapshot(5_000_000, backends);
             snapshot.overview.commits = commits;
-            figures.show(&Standing::Read(Arc::new(snapshot)), std::iter::empty());
+            figures.show(&Standing::Read(Arc::new(snapshot)), std::iter::empty(), &[]);
         };
         let backends = vec![
             backend(1, State::Active, Some("IO")),
@@ -324,10 +336,14 @@ mod tests {
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"active\"} 2"));
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"unknown\"} 1"));
         assert!(shows("howdah_top_active_sessions{server=\"db1\",wait=\"IO\"} 1"));
-        assert!(shows("howdah_top_longest_query_seconds{server=\"db1\"} 5"));
+        // One session is hidden: what it does may be any of these.
+        assert!(shows("howdah_top_longest_query_seconds{server=\"db1\"} NaN"));
+        assert!(shows("howdah_top_sessions{server=\"db1\",state=\"idle\"} NaN"));
         assert!(shows("howdah_top_lag_bytes{server=\"db1\"} NaN"), "none is not zero");
         assert!(shows("howdah_top_transactions_total{server=\"db1\",end=\"commit\"} 0"));
-        read(130, Vec::new());
+        read(130, vec![backend(1, State::Active, None)]);
+        assert!(shows("howdah_top_longest_query_seconds{server=\"db1\"} 5"));
+        assert!(shows("howdah_top_sessions{server=\"db1\",state=\"idle\"} 0"));
         read(5, Vec::new());
         read(7, Vec::new());
         assert!(shows("howdah_top_transactions_total{server=\"db1\",end=\"commit\"} 32"));
@@ -337,7 +353,7 @@ mod tests {
             retry: std::time::Instant::now(),
             last: None,
         };
-        figures.show(&away, std::iter::empty());
+        figures.show(&away, std::iter::empty(), &[]);
         assert!(shows("howdah_top_server_up{server=\"db1\"} 0"));
         assert!(shows("howdah_top_sessions{server=\"db1\",state=\"active\"} NaN"));
     }

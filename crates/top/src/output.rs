@@ -207,7 +207,7 @@ mod tests {
     use crate::table::{Head, Row};
 
     fn table() -> Table {
-        let head = |name, unit| Head { name, title: name, unit, help: "", width: 8, is_key: false };
+        let head = |name, unit| Head::new(name, name, unit, 8, "");
         Table {
             columns: vec![
                 head("pid", Unit::Count),

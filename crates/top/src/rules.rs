@@ -17,7 +17,7 @@ mod measure;
 
 use std::{sync::Arc, time::Duration};
 
-pub use self::guard::{Alert, Change, Guard, Who};
+pub use self::guard::{Alert, Change, Guard, Unchecked, Who};
 use crate::units::{parse_span, shown, span};
 use howdah_collect::{Cell, Unit};
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -124,7 +124,7 @@ impl SlowLog {
     }
 
     fn file(path: &Path) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).open(path)
+        howdah_files::options().append(true).create(true).open(path)
     }
 
     /// Why it cannot be written, if that is known.

@@ -20,29 +20,46 @@ pub struct Head {
     pub unit: Unit,
     /// What it is.
     pub help: &'static str,
-    /// How many columns of a terminal it takes; zero for what is left over.
+    /// How many columns of a terminal it takes at most; zero for what is left over.
     pub width: u16,
+    /// It takes no more than its widest value needs. For what rarely changes: columns that move are hard to read.
+    pub shrinks: bool,
+    /// Where there is no room for all, columns of a lower rank are shown first, those of the same by position.
+    pub rank: u8,
     /// It tells one row from another.
     pub is_key: bool,
 }
 
 impl Head {
     /// A column that does not tell rows apart.
-    const fn new(
+    pub(crate) const fn new(
         name: &'static str,
         title: &'static str,
         unit: Unit,
         width: u16,
         help: &'static str,
     ) -> Self {
-        Self { name, title, unit, help, width, is_key: false }
+        Self { name, title, unit, help, width, shrinks: false, rank: UNRANKED, is_key: false }
+    }
+
+    /// With a rank: zero for what is shown before all others.
+    const fn ranked(self, rank: u8) -> Self {
+        Self { rank, ..self }
+    }
+
+    /// As narrow as its values allow.
+    const fn shrinking(self) -> Self {
+        Self { shrinks: true, ..self }
     }
 }
+
+/// The rank of columns that have none of their own.
+const UNRANKED: u8 = 100;
 
 /// Rows under heads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// The columns, from the left, the ones that a narrow screen can do without at the end but for the last.
+    /// The columns, from the left. A narrow screen shows those of the lowest ranks.
     pub columns: Vec<Head>,
     /// The rows.
     pub rows: Vec<Row>,
@@ -246,6 +263,9 @@ impl Table {
             unit: column.unit,
             help: column.help,
             width: width(column),
+            // A key such as a progress phase is wide at times only: its column keeps its width.
+            shrinks: matches!(column.name, "query_id" | "user" | "database" | "schema"),
+            rank: rank(view, column.name),
             is_key: column.meaning == Meaning::Key,
         };
         let keys: Vec<usize> = (0..view.columns.len())
@@ -324,6 +344,12 @@ impl Row {
     }
 }
 
+/// The rank of a view's column.
+fn rank(view: &View, name: &str) -> u8 {
+    let place = view.essentials.iter().position(|essential| *essential == name);
+    place.and_then(|place| u8::try_from(place).ok()).unwrap_or(UNRANKED)
+}
+
 /// How wide a column of a view is.
 fn width(column: &howdah_collect::Column) -> u16 {
     match (column.name, column.unit) {
@@ -342,7 +368,7 @@ mod tests {
     use super::*;
 
     fn table(rows: &[(&str, i64, usize)]) -> Table {
-        let head = |name, unit| Head { name, title: name, unit, help: "", width: 8, is_key: false };
+        let head = |name, unit| Head::new(name, name, unit, 8, "");
         let row = |&(name, number, depth): &(&str, i64, usize)| Row {
             depth,
             ..Row::plain(vec![name.into(), if number < 0 { Cell::Null } else { number.into() }])

@@ -6,7 +6,10 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, BufRead, Write},
+    fs::File,
+    io::{self, BufRead, Read as _, Write},
+    ops::Range,
+    path::Path,
 };
 
 use crate::image::{
@@ -47,7 +50,8 @@ pub enum AutoprewarmError {
 /// Reads the file of a server whose pages have `page_bytes`, taken at `taken_at_us` (microseconds
 /// since 1970; say, when it was last changed).
 ///
-/// Pages get the usage count 1: they were in the cache, and more is not known.
+/// Pages get the usage count 1: they were in the cache, and more is not known. Which cluster it is from is
+/// not in the file; see [`system_identifier`].
 ///
 /// # Errors
 ///
@@ -82,6 +86,37 @@ pub fn read(
         source: Source::Autoprewarm,
     };
     Ok(CacheImage { origin, databases: BTreeMap::new(), relations: relations(forks) })
+}
+
+/// The system identifier of the cluster whose data directory is `data_dir`, from its `global/pg_control`;
+/// nothing, if there is no such file, or it is none of the versions known.
+///
+/// The file begins with it, 8 bytes in the order of the machine, and the number of its layout, 4 bytes
+/// (`ControlFileData` in `pg_control.h`).
+///
+/// # Errors
+///
+/// The file is there and cannot be read.
+pub fn system_identifier(data_dir: &Path) -> io::Result<Option<u64>> {
+    /// Layouts are numbered by the major that brought them: 1300 since 13, 1700 in 17, 1800 in 18.
+    const LAYOUTS: Range<u32> = 1_000..10_000;
+    let mut file = match File::open(data_dir.join("global/pg_control")) {
+        Ok(file) => file,
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let (mut identifier, mut layout) = ([0; 8], [0; 4]);
+    match file.read_exact(&mut identifier).and_then(|()| file.read_exact(&mut layout)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let is_known = LAYOUTS.contains(&u32::from_ne_bytes(layout));
+    Ok(Some(u64::from_ne_bytes(identifier)).filter(|&it| is_known && it != 0))
 }
 
 /// Writes the pages of `image` so that autoprewarm loads them: all of them, or the `limit` hottest.

@@ -1,13 +1,14 @@
 //! Loads an image into a server: the hottest pages first, in the order of the disk, over several
 //! connections, without pushing out what is in use.
 //!
-//! 1. The relations of the image are looked up by name, so they may have been rewritten, restored or
-//!    belong to another server (`catalog`).
+//! 1. The relations of the image are looked up: on the cluster of the image by file number, so they may
+//!    have been renamed, else by name, so they may have been rewritten, restored or belong to another
+//!    server (`catalog`).
 //! 2. What is in the cache already is left out, and how much room there is decides what is loaded
 //!    (`occupancy`, `plan`).
 //! 3. Connections take pieces of the plan until none is left (`queue`, `worker`), each by the way that
 //!    the server lets us go (`way`), no faster than allowed (`throttle`).
-//! 4. The cache is looked at again: how much of the plan is there?
+//! 4. The cache is looked at again: how much of the image is there, and how much of the plan?
 //!
 //! When the server restarts meanwhile, what was loaded is lost, and all of this begins anew. What stops a
 //! single relation (a lock, a missing right) is told with the result and stops no other.
@@ -25,7 +26,10 @@ mod throttle;
 mod way;
 mod worker;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use howdah_connect::Target;
 
@@ -34,7 +38,7 @@ use crate::{
     image::CacheImage,
 };
 
-pub use report::{Loaded, Outcome, Pages, Problem, Residency, Unseen};
+pub use report::{Loaded, Outcome, Pages, Problem, Renamed, Residency, Unseen};
 pub use way::{Mode, Way};
 
 use attempt::{Attempt, Ended};
@@ -50,8 +54,12 @@ pub struct Options {
     pub max_latency: Option<Duration>,
     /// Whether pages of others may be pushed out. Without it, loading ends where no buffer is free.
     pub evict: bool,
-    /// At most so many pages, the hottest.
+    /// Only so many pages of the image, the hottest: the others are left out as if they were not in
+    /// it.
     pub limit: Option<u64>,
+    /// Databases of the image that have another name on the server: its name there, by the name in the
+    /// image.
+    pub database_names: BTreeMap<String, String>,
     /// How long a lock on a relation is waited for.
     pub lock_timeout: Duration,
     /// How long a server that does not answer is waited for, at the start and in between.
@@ -73,6 +81,7 @@ impl Default for Options {
             max_latency: None,
             evict: false,
             limit: None,
+            database_names: BTreeMap::new(),
             lock_timeout: Duration::from_secs(1),
             patience: Duration::from_secs(60),
             look: Choice::Best,
@@ -159,9 +168,15 @@ pub fn load(
     observer: &dyn Observer,
 ) -> Result<Loaded, LoadError> {
     let started = Instant::now();
+    let all = image.page_count();
+    let hottest = options.limit.filter(|&limit| limit < all).map(|limit| image.hottest(limit));
+    let image = hottest.as_ref().unwrap_or(image);
+    let limited = all - image.page_count();
     for _ in 0..RESTARTS_MAX {
         match Attempt::new(image, target, options, observer)?.run()? {
-            Ended::Done(loaded) => return Ok(Loaded { elapsed: started.elapsed(), ..*loaded }),
+            Ended::Done(loaded) => {
+                return Ok(Loaded { elapsed: started.elapsed(), limited, ..*loaded });
+            }
             Ended::Restarted => observer.said(&Event::Restarted),
         }
     }

@@ -120,6 +120,7 @@ fn stage_with(spec: PoolSpec, settings: Vec<Setting>) -> (Core, Sent, ClientId, 
     let mut sent = Sent::default();
     core.set_pool(PoolId(0), Arc::new(spec));
     let login = ClientLogin {
+        user: None,
         pool: PoolId(0),
         version: ProtocolVersion::V3_0,
         secret: CancelSecret([0; 32]),

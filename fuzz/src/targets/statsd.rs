@@ -4,7 +4,7 @@ use std::mem::discriminant;
 
 use howdah_statsd::{
     aggregate::{Interval, Shard},
-    grammar::{BadLine, Reason, Sample, Sink, Value, packet},
+    grammar::{BadLine, Reason, Sample, Sink, Value, WEIGHT_MAX, packet},
     settings::{Dialect, Limits, Settings},
 };
 
@@ -45,22 +45,28 @@ pub const WORDS: &[&[u8]] = &[
     b"0.000000000000000001",
 ];
 
-/// In both dialects: what is read of a packet is what is read of its lines; what a sample holds is
+/// In all dialects: what is read of a packet is what is read of its lines; what a sample holds is
 /// finite; and a shard that keeps few keys counts what the grammar told.
 pub fn run(input: &[u8]) -> Shape {
-    Shape::each([Dialect::Etsy, Dialect::Perl].into_iter().flat_map(|dialect| {
-        let whole = Told::by(input, dialect);
-        let mut lines = Told::default();
-        for line in input.split(|byte| *byte == b'\n') {
-            let before = (lines.outcomes.len(), lines.lines);
-            packet(line, dialect, &mut lines);
-            assert_eq!(lines.lines - before.1, u64::from(!line.is_empty()));
-            assert_eq!(lines.outcomes.len() > before.0, !line.is_empty(), "a line says something");
-        }
-        assert_eq!(whole, lines);
-        aggregate(input, dialect, &whole);
-        whole.outcomes.into_iter().map(|outcome| outcome.shape)
-    }))
+    Shape::each([Dialect::Etsy, Dialect::Perl, Dialect::Dogstatsd].into_iter().flat_map(
+        |dialect| {
+            let whole = Told::by(input, dialect);
+            let mut lines = Told::default();
+            for line in input.split(|byte| *byte == b'\n') {
+                let before = (lines.outcomes.len(), lines.lines);
+                packet(line, dialect, &mut lines);
+                assert_eq!(lines.lines - before.1, u64::from(!line.is_empty()));
+                assert_eq!(
+                    lines.outcomes.len() > before.0,
+                    !line.is_empty(),
+                    "a line says something"
+                );
+            }
+            assert_eq!(whole, lines);
+            aggregate(input, dialect, &whole);
+            whole.outcomes.into_iter().map(|outcome| outcome.shape)
+        },
+    ))
 }
 
 /// Adds the packet up twice, with a flush between.
@@ -83,7 +89,8 @@ fn aggregate(input: &[u8], dialect: Dialect, told: &Told) {
         let used = interval.samples + interval.events + interval.checks;
         // What a shard refuses by its limits, the grammar took for a sample.
         let refused = interval.rejects.count(Reason::KeyTooLong)
-            + interval.rejects.count(Reason::TooManyTags);
+            + interval.rejects.count(Reason::TooManyTags)
+            + interval.rejects.count(Reason::NoName);
         assert_eq!(interval.rejects.total() - refused, bad, "round {round}");
         assert_eq!(used + bad, heard, "round {round}");
         assert_eq!((interval.packets, interval.lines), (1, told.lines));
@@ -133,7 +140,7 @@ impl Sink for Told {
             Value::Set(value) | Value::Change(value) => value,
             Value::Member(_) => 0.0,
         };
-        assert!(number.is_finite() && sample.rate > 0.0 && (1.0 / sample.rate).is_finite());
+        assert!(number.is_finite() && sample.rate > 0.0 && 1.0 / sample.rate <= WEIGHT_MAX);
         let plain = sample.tags.is_empty() && sample.rate == 1.0;
         let shape = format!("{:?} {plain}", discriminant(&sample.value));
         self.push(false, format!("{sample:?}"), shape);

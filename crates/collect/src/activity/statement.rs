@@ -36,6 +36,18 @@ macro_rules! ran {
     };
 }
 
+/// SQL for "this session waits for a heavyweight lock".
+///
+/// A role without `pg_read_all_stats` gets NULL for the wait event and for the start of other roles' sessions, but
+/// may read all of `pg_locks`. The subquery depends on no session, so it is executed once in a reading, and never
+/// where each start is visible.
+macro_rules! waits_for_lock {
+    () => {
+        "a.wait_event_type = 'Lock' OR a.backend_start IS NULL \
+         AND a.pid IN (SELECT w.pid FROM pg_locks w WHERE NOT w.granted)"
+    };
+}
+
 /// What is told of a session that does something, or whose idling is news.
 const FIELDS: &[&[Since]] = &[
     &[(9, "a.pid")],
@@ -69,13 +81,15 @@ const FIELDS: &[&[Since]] = &[
         ),
     )],
     &[(9, "NULL::int8"), (14, ran!("a.query_id"))],
-    &[(9, "CASE WHEN a.wait_event_type = 'Lock' THEN pg_blocking_pids(a.pid) END")],
+    &[(9, concat!("CASE WHEN ", waits_for_lock!(), " THEN pg_blocking_pids(a.pid) END"))],
     &[
         (9, "NULL::int8"),
         (
             14,
             concat!(
-                "CASE WHEN a.wait_event_type = 'Lock' THEN (SELECT ",
+                "CASE WHEN ",
+                waits_for_lock!(),
+                " THEN (SELECT ",
                 micros!("min(l.waitstart)"),
                 " FROM pg_locks l WHERE l.pid = a.pid AND NOT l.granted) END"
             ),

@@ -137,6 +137,7 @@ pub(super) const DATABASES: View = View {
     ],
     from: &[(9, "pg_stat_database s LEFT JOIN pg_database d ON d.oid = s.datid")],
     order: "commits",
+    essentials: &[],
     is_of_database: false,
     extension: None,
 };

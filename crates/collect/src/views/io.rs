@@ -98,6 +98,7 @@ pub(super) const IO: View = View {
          + coalesce(s.hits, 0) + coalesce(s.fsyncs, 0) > 0",
     )],
     order: "reads",
+    essentials: &[],
     is_of_database: false,
     extension: None,
 };

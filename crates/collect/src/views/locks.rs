@@ -56,6 +56,7 @@ pub(super) const WAITING: View = View {
          (SELECT oid FROM pg_database WHERE datname = current_database()) m WHERE NOT l.granted",
     )],
     order: "waited",
+    essentials: &["pid", "waited", "blocked_by", "object", "mode", "user", "database"],
     is_of_database: false,
     extension: None,
 };

@@ -140,6 +140,7 @@ pub(super) const PROGRESS: View = View {
         (14, union!(vacuum!(), since_12!(), since_13!(), since_14!())),
     ],
     order: "lasted",
+    essentials: &["pid", "command", "percent", "lasted", "relation", "phase"],
     is_of_database: false,
     extension: None,
 };

@@ -102,6 +102,7 @@ pub(super) const TABLES: View = View {
         "pg_stat_user_tables s JOIN pg_statio_user_tables i USING (relid) JOIN pg_class c ON c.oid = s.relid",
     )],
     order: "seq_rows",
+    essentials: &[],
     is_of_database: true,
     extension: None,
 };
@@ -167,6 +168,7 @@ pub(super) const INDEXES: View = View {
          JOIN pg_class c ON c.oid = s.indexrelid JOIN pg_index x ON x.indexrelid = s.indexrelid",
     )],
     order: "scans",
+    essentials: &[],
     is_of_database: true,
     extension: None,
 };

@@ -121,6 +121,7 @@ pub(super) const REPLICATION: View = View {
     ],
     from: beside_end_of_log!("pg_stat_replication"),
     order: "replay_lag",
+    essentials: &["application", "state", "replay_lag", "replay_ms", "client"],
     is_of_database: false,
     extension: None,
 };
@@ -199,6 +200,7 @@ pub(super) const SLOTS: View = View {
     ],
     from: beside_end_of_log!("pg_replication_slots"),
     order: "retained",
+    essentials: &["slot", "retained", "active_pid", "wal_status", "type"],
     is_of_database: false,
     extension: None,
 };

@@ -98,6 +98,16 @@ pub(super) const STATEMENTS: View = View {
         "pg_stat_statements s LEFT JOIN pg_database d ON d.oid = s.dbid LEFT JOIN pg_roles r ON r.oid = s.userid",
     )],
     order: "total_ms",
+    essentials: &[
+        "total_ms",
+        "calls",
+        "mean_ms",
+        "rows",
+        "user",
+        "blocks_read",
+        "database",
+        "temp_blocks",
+    ],
     is_of_database: true,
     extension: Some("pg_stat_statements"),
 };

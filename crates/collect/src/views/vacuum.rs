@@ -70,6 +70,7 @@ pub(super) const VACUUM: View = View {
     ],
     from: &[(9, "pg_stat_user_tables s JOIN pg_class c ON c.oid = s.relid")],
     order: "due",
+    essentials: &["table", "due", "dead", "live", "schema"],
     is_of_database: true,
     extension: None,
 };
@@ -121,6 +122,7 @@ pub(super) const HORIZON: View = View {
             FROM pg_prepared_xacts) h",
     )],
     order: "age",
+    essentials: &[],
     is_of_database: false,
     extension: None,
 };

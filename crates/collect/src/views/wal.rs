@@ -109,6 +109,7 @@ pub(super) const WAL: View = View {
     ],
     from: &[(9, SINCE_9), (14, SINCE_14), (17, SINCE_17), (18, SINCE_18)],
     order: "per_second",
+    essentials: &[],
     is_of_database: false,
     extension: None,
 };

@@ -238,6 +238,40 @@ fn runs_that_hardly_compare_say_so() {
 }
 
 #[test]
+fn drift_is_noted_only_where_nearly_all_queries_moved_alike() {
+    let settings = Settings::default();
+    for (factors, expected) in [
+        // Real comparisons of runs of one setup.
+        (&[80.0, 1.61, 1.27, 1.01, 0.94][..], false),
+        (&[3.48, 0.49, 0.33, 0.54, 0.24], false),
+        (&[1.52, 1.45, 1.5, 1.41, 1.6], true),
+        (&[0.5, 0.52, 0.49, 0.47, 3.0], true),
+        (&[0.5, 0.52, 0.49, 1.0, 3.0], false),
+        // Too few queries, and too small a drift.
+        (&[2.0, 2.0, 2.0], false),
+        (&[1.1, 1.1, 1.1, 1.1, 1.1], false),
+    ] {
+        let drift = median(factors.iter().copied()).unwrap();
+        assert_eq!(moved_together(factors, drift, &settings), expected, "{factors:?}");
+    }
+}
+
+#[test]
+fn queries_with_deduced_types_are_marked() {
+    let (mut base, mut run) = (Maker::new(1), Maker::new(2));
+    for query in 0..3 {
+        base.many(query, 20, 1_000.0, 0.1);
+        run.many(query, 20, 1_000.0, 0.1);
+    }
+    base.samples.mark_deduced_types(Fingerprint(1));
+    run.samples.mark_deduced_types(Fingerprint(2));
+    let comparison = compared(&base, &run);
+    let marked = [0, 1, 2].map(|query| of(&comparison, query).types_deduced);
+    assert_eq!(marked, [false, true, true]);
+    assert_eq!(comparison.caveats, [Caveat::TypesDeduced { queries: 2 }]);
+}
+
+#[test]
 fn percentiles_are_nearest_ranks() {
     let mut base = Maker::new(1);
     (1..=100).for_each(|service_us| base.done(1, f64::from(service_us)));

@@ -1,22 +1,24 @@
 //! The rustls configuration that does what was asked for.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, InconsistentKeys, RootCertStore, SupportedProtocolVersion,
+    ClientConfig, RootCertStore, SupportedProtocolVersion,
     client::WebPkiServerVerifier,
     crypto::{CryptoProvider, ring::default_provider},
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use super::{
     error::TlsError,
     files,
     negotiation::ALPN_PROTOCOL,
     settings::{RootCertificates, SslMode, TlsSettings, TlsVersion},
-    verifier::{Authorities, Trust, Verifier},
+    verifier::{Authorities, ClientVerifier, Trust, Verifier},
+    x509::has_key,
 };
 use crate::Endpoint;
 
@@ -82,18 +84,7 @@ fn trust(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Trust
         RootCertificates::File(path) => path,
         RootCertificates::System => return system_trust(settings, provider),
     };
-    let certificates = files::certificates(path)?;
-    let mut roots = RootCertStore::empty();
-    let mut first_error = None;
-    for certificate in &certificates {
-        // A large bundle may hold a few that rustls cannot read; one that can be read will do.
-        if let Err(error) = roots.add(certificate.clone()) {
-            first_error.get_or_insert(error);
-        }
-    }
-    if let Some(source) = first_error.filter(|_| roots.is_empty()) {
-        return Err(TlsError::Unusable { path: path.clone(), what: "root certificate", source });
-    }
+    let (certificates, roots) = roots(path)?;
     let revocations = revocations(settings)?;
     let has_revocations = !revocations.is_empty();
     let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
@@ -106,6 +97,25 @@ fn trust(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Trust
             source: rustls::Error::General(error.to_string()),
         })?;
     Ok(Trust::Authorities(Authorities { webpki, certificates, has_revocations }))
+}
+
+/// The certificates of a file, and those that rustls can take for authorities; at least one.
+fn roots(path: &Path) -> Result<(Vec<CertificateDer<'static>>, RootCertStore), TlsError> {
+    let certificates = files::certificates(path)?;
+    let mut roots = RootCertStore::empty();
+    let mut first_error = None;
+    for certificate in &certificates {
+        // A large bundle may hold a few that rustls cannot read; one that can be read will do.
+        if let Err(error) = roots.add(certificate.clone()) {
+            first_error.get_or_insert(error);
+        }
+    }
+    match first_error.filter(|_| roots.is_empty()) {
+        Some(source) => {
+            Err(TlsError::Unusable { path: path.to_owned(), what: "root certificate", source })
+        }
+        None => Ok((certificates, roots)),
+    }
 }
 
 fn system_trust(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Trust, TlsError> {
@@ -144,16 +154,87 @@ fn identity(
         .filter(|path| path.exists())
         .ok_or_else(|| TlsError::NoKey { certificate: path.clone(), key: settings.key.clone() })?;
     let certificates = files::certificates(path)?;
-    let unusable =
-        |source| TlsError::Unusable { path: key_path.clone(), what: "private key", source };
-    let key =
-        provider.key_provider.load_private_key(files::private_key(key_path)?).map_err(unusable)?;
-    let identity = CertifiedKey::new(certificates, key);
-    match identity.keys_match() {
-        Err(error @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            Err(unusable(error))
-        }
-        // What rustls cannot read in our own certificate is for the server to judge.
-        _ => Ok(Some(identity)),
+    certified((path, certificates), (key_path, files::private_key(key_path)?), provider).map(Some)
+}
+
+/// The certificate, with those between it and its authority, and the key that a server shows its clients.
+/// Unlike rustls' own, it takes certificates of version 1, as the recipe of PostgreSQL's manual makes
+/// them: whether one will do is for the client to judge.
+///
+/// # Errors
+///
+/// A file is missing, unreadable or not what it should be, or the key belongs to another certificate.
+pub fn server_identity(certificate: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
+    let certificates = files::certificates(certificate)?;
+    let private = files::any_private_key(key)?;
+    certified((certificate, certificates), (key, private), &default_provider())
+}
+
+/// Whether a file holds certificates, and what is wrong if not.
+///
+/// # Errors
+///
+/// It is missing, unreadable or holds something else.
+pub fn check_certificates(path: &Path) -> Result<(), TlsError> {
+    files::certificates(path).map(drop)
+}
+
+/// Whether a file holds a private key that can be used, and what is wrong if not.
+///
+/// # Errors
+///
+/// It is missing, unreadable or holds something else.
+pub fn check_private_key(path: &Path) -> Result<(), TlsError> {
+    let key = files::any_private_key(path)?;
+    let loaded = default_provider().key_provider.load_private_key(key);
+    loaded.map(drop).map_err(|source| TlsError::UnusableKey { path: path.to_owned(), source })
+}
+
+/// Whether a file holds certificates of authorities, and what is wrong if not.
+///
+/// # Errors
+///
+/// It is missing, unreadable or holds something else.
+pub fn check_authorities(path: &Path) -> Result<(), TlsError> {
+    roots(path).map(drop)
+}
+
+/// Checks clients' certificates by the authorities of a file; without one a client gets in unless they
+/// are `required`. Certificates of version 1 will do.
+///
+/// # Errors
+///
+/// The file is missing, unreadable or not what it should be.
+pub fn client_verifier(
+    authorities: &Path,
+    required: bool,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let provider = Arc::new(default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let (certificates, roots) = roots(authorities)?;
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let builder = if required { builder } else { builder.allow_unauthenticated() };
+    let webpki = builder.build().map_err(|error| TlsError::Unusable {
+        path: authorities.to_owned(),
+        what: "root certificate",
+        source: rustls::Error::General(error.to_string()),
+    })?;
+    Ok(Arc::new(ClientVerifier::new(webpki, certificates, algorithms)))
+}
+
+/// A certificate with its key. rustls compares the two, but reads certificates of version 3 only.
+fn certified(
+    (path, certificates): (&Path, Vec<CertificateDer<'static>>),
+    (key_path, key): (&Path, PrivateKeyDer<'static>),
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, TlsError> {
+    let unusable = |source| TlsError::UnusableKey { path: key_path.to_owned(), source };
+    let key = provider.key_provider.load_private_key(key).map_err(unusable)?;
+    let own = certificates.first().map(AsRef::as_ref).unwrap_or_default();
+    let public = key.public_key();
+    if public.is_some_and(|public| has_key(own, &public) == Some(false)) {
+        let (key, certificate) = (key_path.to_owned(), path.to_owned());
+        return Err(TlsError::WrongKey { key, certificate });
     }
+    Ok(CertifiedKey::new(certificates, key))
 }

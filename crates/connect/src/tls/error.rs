@@ -1,6 +1,9 @@
 //! What can be wrong with the files and settings of TLS.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// The settings for TLS cannot be put into effect. Nothing was sent yet.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +51,25 @@ pub enum TlsError {
         /// What is wrong with it.
         source: rustls::Error,
     },
+    /// A private key is of a kind or size that is not supported.
+    #[error(
+        "private key {} cannot be used: it must be RSA of 2048 to 8192 bits, ECDSA on P-256 or P-384, or \
+         Ed25519; `openssl pkey -in FILE -noout -text` shows what it is", .path.display()
+    )]
+    UnusableKey {
+        /// The key's file.
+        path: PathBuf,
+        /// What rustls says of it.
+        source: rustls::Error,
+    },
+    /// A private key belongs to another certificate.
+    #[error("private key {} does not belong to certificate {}", .key.display(), .certificate.display())]
+    WrongKey {
+        /// The key's file.
+        key: PathBuf,
+        /// The certificate's file.
+        certificate: PathBuf,
+    },
     /// There is a client certificate, but no key for it.
     #[error(
         "certificate {} has no private key: {} does not exist",
@@ -88,4 +110,25 @@ pub enum TlsError {
     /// rustls does not accept the settings.
     #[error("TLS cannot be configured")]
     Configuration(#[from] rustls::Error),
+}
+
+impl TlsError {
+    /// The file that is to be mended, if it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::NoRootCertificate { path } => path.as_deref(),
+            Self::File { path, .. }
+            | Self::Empty { path, .. }
+            | Self::Unusable { path, .. }
+            | Self::UnusableKey { path, .. }
+            | Self::EncryptedKey { path }
+            | Self::KeyPermissions { path, .. } => Some(path),
+            Self::WrongKey { key, .. } => Some(key),
+            Self::NoKey { key, certificate } => Some(key.as_ref().unwrap_or(certificate)),
+            Self::SystemRoots(_)
+            | Self::RevocationsOfSystem
+            | Self::ServerName { .. }
+            | Self::Configuration(_) => None,
+        }
+    }
 }

@@ -49,6 +49,16 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
 /// Also if others than its owner may read it, or it is encrypted.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     check_permissions(path)?;
+    any_private_key(path)
+}
+
+/// The same whoever may read it. What is in the file counts, not what its label says: keys in PKCS #8
+/// stand below `BEGIN RSA PRIVATE KEY` here and there, and OpenSSL reads them.
+///
+/// # Errors
+///
+/// Also if it is encrypted.
+pub(super) fn any_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let bytes = read(path)?;
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
     if !has("-----BEGIN ") {
@@ -58,7 +68,9 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
     if has("BEGIN ENCRYPTED PRIVATE KEY") || has("Proc-Type: 4,ENCRYPTED") {
         return Err(TlsError::EncryptedKey { path: path.to_owned() });
     }
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| bad_pem(path, error, "private key"))
+    let labelled = PrivateKeyDer::from_pem_slice(&bytes);
+    let labelled = labelled.map_err(|error| bad_pem(path, error, "private key"))?;
+    Ok(PrivateKeyDer::try_from(labelled.secret_der().to_vec()).unwrap_or(labelled))
 }
 
 /// As libpq does: nobody but the owner, or a group if root owns it.

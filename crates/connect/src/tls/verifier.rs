@@ -1,4 +1,5 @@
-//! Whether a server's certificate is to be believed, by the rules that libpq users rely on.
+//! Whether a peer's certificate is to be believed: a server's by the rules that libpq users rely on, a
+//! client's by those of PostgreSQL.
 //!
 //! webpki does the work. Three things that OpenSSL takes, and that PostgreSQL installations have,
 //! it does not:
@@ -13,14 +14,17 @@
 use std::sync::Arc;
 
 use rustls::{
-    CertificateError, DigitallySignedStruct, Error, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_name,
     },
     crypto::WebPkiSupportedAlgorithms,
-    server::ParsedCertificate,
+    server::{
+        ParsedCertificate,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
@@ -86,7 +90,10 @@ impl ServerCertVerifier for Verifier {
                 verified.map(drop)
             }
             (Err(error), Trust::Authorities(authorities)) => {
-                if !authorities.vouch_directly(end_entity, now, &self.algorithms)? {
+                let Authorities { certificates, has_revocations, .. } = authorities;
+                if *has_revocations
+                    || !vouch_directly(certificates, end_entity, now, &self.algorithms)?
+                {
                     return Err(error);
                 }
                 // One of version 1 cannot be read here, and has no alternative names.
@@ -110,7 +117,8 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_handshake(message, cert, dss, rustls::crypto::verify_tls12_signature)
+        let verify = rustls::crypto::verify_tls12_signature;
+        verify_handshake(message, cert, dss, verify, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -119,7 +127,8 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_handshake(message, cert, dss, rustls::crypto::verify_tls13_signature)
+        let verify = rustls::crypto::verify_tls13_signature;
+        verify_handshake(message, cert, dss, verify, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -134,64 +143,130 @@ type VerifySignature = fn(
     &WebPkiSupportedAlgorithms,
 ) -> Result<HandshakeSignatureValid, Error>;
 
-impl Verifier {
-    /// Verifies that the server has the key of its certificate.
-    fn verify_handshake(
+/// Verifies that the peer has the key of its certificate.
+fn verify_handshake(
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    dss: &DigitallySignedStruct,
+    verify: VerifySignature,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    let Some(certificate) = Certificate::parse(cert).filter(|cert| cert.version < 3) else {
+        return verify(message, cert, dss, algorithms);
+    };
+    let schemes = algorithms.mapping.iter();
+    let valid = schemes.filter(|(scheme, _)| *scheme == dss.scheme).any(|(_, algorithms)| {
+        algorithms.iter().any(|algorithm| {
+            algorithm.public_key_alg_id().as_ref() == certificate.key_algorithm
+                && algorithm.verify_signature(certificate.key, message, dss.signature()).is_ok()
+        })
+    });
+    if valid {
+        Ok(HandshakeSignatureValid::assertion())
+    } else {
+        Err(CertificateError::BadSignature.into())
+    }
+}
+
+/// Judges clients' certificates.
+#[derive(Debug)]
+pub(super) struct ClientVerifier {
+    webpki: Arc<dyn ClientCertVerifier>,
+    /// The authorities, whole.
+    certificates: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientVerifier {
+    pub(super) fn new(
+        webpki: Arc<dyn ClientCertVerifier>,
+        certificates: Vec<CertificateDer<'static>>,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Self {
+        Self { webpki, certificates, algorithms }
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.webpki.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.webpki.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.webpki.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.webpki.verify_client_cert(end_entity, intermediates, now);
+        let Err(error) = verified else { return verified };
+        match vouch_directly(&self.certificates, end_entity, now, &self.algorithms)? {
+            true => Ok(ClientCertVerified::assertion()),
+            false => Err(error),
+        }
+    }
+
+    fn verify_tls12_signature(
         &self,
         message: &[u8],
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
-        verify: VerifySignature,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let Some(certificate) = Certificate::parse(cert).filter(|cert| cert.version < 3) else {
-            return verify(message, cert, dss, &self.algorithms);
-        };
-        let schemes = self.algorithms.mapping.iter();
-        let valid = schemes.filter(|(scheme, _)| *scheme == dss.scheme).any(|(_, algorithms)| {
-            algorithms.iter().any(|algorithm| {
-                algorithm.public_key_alg_id().as_ref() == certificate.key_algorithm
-                    && algorithm.verify_signature(certificate.key, message, dss.signature()).is_ok()
-            })
-        });
-        if valid {
-            Ok(HandshakeSignatureValid::assertion())
-        } else {
-            Err(CertificateError::BadSignature.into())
-        }
+        let verify = rustls::crypto::verify_tls12_signature;
+        verify_handshake(message, cert, dss, verify, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let verify = rustls::crypto::verify_tls13_signature;
+        verify_handshake(message, cert, dss, verify, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
     }
 }
 
-impl Authorities {
-    /// Whether one of them has itself signed a certificate that webpki has no rules for: one of
-    /// version 1, or one that is its own authority.
-    ///
-    /// # Errors
-    ///
-    /// One has, but the certificate is not valid now.
-    fn vouch_directly(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        now: UnixTime,
-        algorithms: &WebPkiSupportedAlgorithms,
-    ) -> Result<bool, Error> {
-        let Some(certificate) = Certificate::parse(end_entity) else { return Ok(false) };
-        let own_authority = self.certificates.iter().any(|root| root == end_entity);
-        if self.has_revocations || !(own_authority || certificate.version < 3) {
-            return Ok(false);
-        }
-        let signed_by = |root: &CertificateDer<'_>| {
-            Certificate::parse(root)
-                .is_some_and(|root| is_signed_by(&certificate, &root, algorithms))
-        };
-        if !self.certificates.iter().any(signed_by) {
-            return Ok(false);
-        }
-        let (from, until) = certificate.validity;
-        match i64::try_from(now.as_secs()).unwrap_or(i64::MAX) {
-            now if now < from => Err(CertificateError::NotValidYet.into()),
-            now if now > until => Err(CertificateError::Expired.into()),
-            _ => Ok(true),
-        }
+/// Whether one of these authorities has itself signed a certificate that webpki has no rules for: one of
+/// version 1, or one that is its own authority.
+///
+/// # Errors
+///
+/// One has, but the certificate is not valid now.
+fn vouch_directly(
+    authorities: &[CertificateDer<'static>],
+    end_entity: &CertificateDer<'_>,
+    now: UnixTime,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<bool, Error> {
+    let Some(certificate) = Certificate::parse(end_entity) else { return Ok(false) };
+    let own_authority = authorities.iter().any(|root| root == end_entity);
+    if !own_authority && certificate.version >= 3 {
+        return Ok(false);
+    }
+    let signed_by = |root: &CertificateDer<'_>| {
+        Certificate::parse(root).is_some_and(|root| is_signed_by(&certificate, &root, algorithms))
+    };
+    if !authorities.iter().any(signed_by) {
+        return Ok(false);
+    }
+    let (from, until) = certificate.validity;
+    match i64::try_from(now.as_secs()).unwrap_or(i64::MAX) {
+        now if now < from => Err(CertificateError::NotValidYet.into()),
+        now if now > until => Err(CertificateError::Expired.into()),
+        _ => Ok(true),
     }
 }
 

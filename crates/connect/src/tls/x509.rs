@@ -28,6 +28,14 @@ pub fn common_name(certificate: &[u8]) -> Option<String> {
     Certificate::parse(certificate)?.common_name().map(str::to_owned)
 }
 
+/// Whether a certificate is for this key, a `SubjectPublicKeyInfo` in DER; `None` if one of them cannot
+/// be read.
+pub(super) fn has_key(certificate: &[u8], public_key: &[u8]) -> Option<bool> {
+    let mut info = Der(Der(public_key).take(SEQUENCE)?);
+    info.take(SEQUENCE)?;
+    Some(Certificate::parse(certificate)?.key == bits(info.take(BIT_STRING)?)?)
+}
+
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;

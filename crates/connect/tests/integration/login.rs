@@ -141,7 +141,7 @@ fn a_client_certificate_is_a_login() {
     assert_eq!(client.one_value("select current_user").unwrap().as_deref(), Some("cert"));
 
     let error = with("cert.crt", "server.key").unwrap_err();
-    assert!(matches!(error, ConnectError::Tls(TlsError::Unusable { .. })), "{error}");
+    assert!(matches!(error, ConnectError::Tls(TlsError::WrongKey { .. })), "{error}");
     let error = with("cert.crt", "none.key").unwrap_err();
     assert!(matches!(error, ConnectError::Tls(TlsError::NoKey { .. })), "{error}");
     // Without a certificate the server says no, in its own words.

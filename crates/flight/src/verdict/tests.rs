@@ -142,7 +142,7 @@ fn without_exact_waits_samples_say_it() {
 
 #[test]
 fn what_is_much_the_same_does_not_stand_out() {
-    let same = |place| second(place, &[(50, 2000)], &[("Lock:extend", 100)]);
+    let same = |place| second(place, &[(50, 2000)], &[("CPU*", 300), ("Lock:extend", 100)]);
     let verdict = judged(&minute(same, same));
     assert_eq!(verdict.headline, "Nothing stands out");
     assert!(
@@ -200,4 +200,65 @@ fn a_long_sweep_stands_out() {
     );
     let verdict = judged(&minute(sweeping(3000), sweeping(3000)));
     assert_eq!(verdict.headline, "The sweep looks at 30 buffers to find one");
+}
+
+/// A minute whose seconds from 12 on are other ones, away from the checkpoint.
+fn minute_with(
+    usual: impl Fn(i64) -> Second + Copy,
+    len: usize,
+    other: &[(&str, u64)],
+) -> Recording {
+    let mut recording = minute(usual, usual);
+    let seconds = recording.records.iter_mut().filter_map(|record| match record {
+        Record::Second(second) => Some(second),
+        _ => None,
+    });
+    for (changed, place) in seconds.skip(12).take(len).zip(12..) {
+        *changed = second(place, &[], other);
+    }
+    recording
+}
+
+/// Seven clients wait for a table lock for nine seconds; its holder sleeps.
+#[test]
+fn lock_stall_outside_of_checkpoints_makes_the_headline() {
+    let usual = |place| second(place, &[], &[("CPU*", 30), ("IO:WALSync", 40)]);
+    let blocked = [("Lock:relation", 700), ("Timeout:PgSleep", 100)];
+    let verdict = judged(&minute_with(usual, 9, &blocked));
+    assert_eq!(
+        verdict.headline,
+        "No session ran for 9 s while up to 7.0 waited, most of them for Lock:relation"
+    );
+    assert!(verdict.findings[0].evidence.contains("0.4 sessions wait in the median second"));
+    let about_the_lock = |finding: &&Finding| finding.text.contains("Lock:relation");
+    assert_eq!(verdict.findings.iter().filter(about_the_lock).count(), 1, "{verdict:#?}");
+}
+
+#[test]
+fn surge_of_one_event_stands_out_while_others_run() {
+    let usual = |place| second(place, &[], &[("CPU*", 300), ("IO:WALSync", 10)]);
+    let slow_sync = [("CPU*", 20), ("IO:WALSync", 100), ("LWLock:WALWrite", 550)];
+    let verdict = judged(&minute_with(usual, 3, &slow_sync));
+    assert_eq!(verdict.headline, "LWLock:WALWrite appears for 3 s: up to 5.5 sessions wait for it");
+    let mut texts = verdict.findings.iter().map(|finding| &*finding.text);
+    assert!(texts.any(|text| text.starts_with("IO:WALSync rises 10x for 3 s")), "{verdict:#?}");
+}
+
+#[test]
+fn event_with_most_of_database_time_stands_out_though_it_never_changes() {
+    let steady = |place| second(place, &[], &[("CPU*", 100), ("LWLock:WALInsert", 200)]);
+    let verdict = judged(&minute(steady, steady));
+    assert_eq!(verdict.headline, "67 % of database time is waits for LWLock:WALInsert");
+}
+
+#[test]
+fn idle_server_and_short_blips_do_not_stand_out() {
+    let idle = |place| second(place, &[], &[("IO:DataFileRead", 2)]);
+    assert_eq!(judged(&minute(idle, idle)).headline, "Nothing stands out");
+    let usual = |place| second(place, &[], &[("CPU*", 300)]);
+    let blip = |place| match place {
+        35 => second(place, &[], &[("CPU*", 300), ("IO:DataFileRead", 300)]),
+        _ => usual(place),
+    };
+    assert_eq!(judged(&minute(usual, blip)).headline, "Nothing stands out");
 }

@@ -25,7 +25,7 @@ enum Question {
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let Question::Check { file } = args.question;
-    let Some(file) = ConfigFile::find(file.or_else(|| ctx.config()))? else {
+    let Some(file) = ConfigFile::find(file.or_else(|| ctx.config()))?.file else {
         bail!("there is no configuration to check: no howdah.toml in any of its places");
     };
     let mut is_wrong = false;

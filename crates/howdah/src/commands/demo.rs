@@ -12,14 +12,14 @@ use crate::{context::Context, errors::Advise as _, outcome::Outcome};
 ///
 /// Builds a small shop, lets clients shop while the server logs, replays the log against an
 /// unchanged copy and against one that lacks an index, and compares. Takes about two minutes, needs
-/// no PostgreSQL on the machine, and leaves only what is in the folder of --out. Exit status 3 if
+/// no PostgreSQL on the machine, and leaves only what is in the folder of --output. Exit status 3 if
 /// the planted slowdown was not found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Folder for the capture, the runs and compare.json; a temporary one if not given
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[arg(short, long, alias = "out", value_name = "DIR")]
+    output: Option<PathBuf>,
     /// Major version of PostgreSQL to use; the newest that is installed if not given
     #[arg(long, value_name = "MAJOR")]
     pg: Option<u32>,
@@ -35,16 +35,16 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah demo
-  howdah demo --out here --pg 17 --seconds 60";
+  howdah demo -o here --pg 17 --seconds 60";
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
-    let temporary = match &args.out {
+    let temporary = match &args.output {
         Some(_) => None,
         None => Some(tempfile::tempdir().context("cannot make a temporary folder")?),
     };
-    let out = args.out.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
+    let out = args.output.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
     let Some(out) = out else { bail!("no folder") };
-    std::fs::create_dir_all(&out)
+    howdah_files::create_dir_all(&out)
         .with_context(|| format!("cannot make the folder {}", out.display()))?;
     let demo = Demo {
         out: out.clone(),
@@ -58,7 +58,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         .hint("`howdah lab start` shows whether a throw-away PostgreSQL can be had here")?;
     let file = out.join("compare.json");
     let document = howdah_report::document(&ending.changed, &[], None);
-    std::fs::write(&file, format!("{:#}\n", serde_json::to_value(document)?))
+    howdah_files::write(&file, format!("{:#}\n", serde_json::to_value(document)?))
         .with_context(|| format!("cannot write {}", file.display()))?;
     conclude(ctx, &ending, temporary.is_none().then_some(&file))
 }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::bail;
-use howdah_lab::{Builder, Lab, LabState, Labs, LabsError, MAJORS, Search, StartedLab};
+use howdah_lab::{
+    ACCOUNT_NAME, Builder, Error as LabError, Lab, LabState, Labs, LabsError, MAJORS, Search,
+    StartedLab,
+};
 use serde::Serialize;
 
 use crate::{
@@ -22,8 +25,8 @@ use crate::{
 /// Start and stop throw-away PostgreSQL clusters.
 ///
 /// PostgreSQL is taken from where it is installed; a major version that the machine lacks is fetched
-/// once and kept for later. Clusters listen on 127.0.0.1 and on a unix socket only, trust who
-/// connects, and do not wait for the disk. Nothing in them is meant to last.
+/// once and kept for later. Clusters listen on a unix socket that other users of the machine cannot
+/// reach, and do not wait for the disk. Nothing in them is meant to last.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -35,19 +38,22 @@ const EXAMPLES: &str = "\
 Examples:
   howdah lab start --pg 17 --name try --set work_mem=64MB
   howdah lab start --standby-of try --name standby
+  howdah lab restart try --set shared_buffers=1GB
   howdah lab stop --all";
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     Start(Start),
+    Restart(Restart),
     Stop(Stop),
     List(List),
 }
 
 /// Start a lab and print its connection URI.
 ///
-/// It runs in the background until `howdah lab stop`. The superuser is postgres. When root starts
-/// it, the server runs as postgres, or else as nobody.
+/// It runs in the background until `howdah lab stop`. The superuser is postgres, without a password
+/// on the unix socket, which only you and root can reach. When root starts it, the server runs as
+/// the system account howdah-lab, which is created if it is missing.
 #[derive(Debug, clap::Args)]
 struct Start {
     /// Major version of PostgreSQL, 14 to 18; without it the newest that is installed
@@ -71,9 +77,25 @@ struct Start {
     /// Make it a physical standby of this lab, with the same programs and settings
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pg", "pg_bin"])]
     standby_of: Option<String>,
+    /// Also listen on 127.0.0.1; clients give the password that is in the file of the URI's passfile
+    #[arg(long)]
+    tcp: bool,
     /// Stay in the foreground; the lab ends with Ctrl-C, or when this process dies
     #[arg(long)]
     foreground: bool,
+}
+
+/// Restart a lab's server, also one that is down, and print its connection URI.
+///
+/// Files and port stay the same. If the server does not start with the new settings, they are taken
+/// back, and the lab stays down.
+#[derive(Debug, clap::Args)]
+struct Restart {
+    /// Name of the lab
+    name: String,
+    /// A setting to add, as in postgresql.conf; repeat for more
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<Setting>,
 }
 
 /// Stop a lab and remove its files.
@@ -86,7 +108,7 @@ struct Stop {
     all: bool,
 }
 
-/// List the labs that run.
+/// List the labs, also those whose server is down. Nothing is changed.
 #[derive(Debug, clap::Args)]
 struct List {
     /// How to print the list
@@ -98,6 +120,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let labs = Labs::of_user();
     match args.action {
         Action::Start(args) => start(&args, &labs, ctx),
+        Action::Restart(args) => restart(&args, &labs, ctx),
         Action::Stop(args) => stop(args, &labs, ctx),
         Action::List(args) => list(args.format, &labs, ctx),
     }
@@ -115,7 +138,26 @@ fn start(args: &Start, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
         ctx.say("fetching PostgreSQL; this machine has none that fits");
     }
     let started = advised(labs.start(args.name.as_deref(), builder))?;
-    let lab = started.lab();
+    print(started.lab(), ctx)?;
+    match interrupted {
+        Some(interrupted) => stay(started, &interrupted),
+        None => {
+            started.leave_running();
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn restart(args: &Restart, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
+    let settings: Vec<_> =
+        args.set.iter().map(|Setting { name, value }| (&**name, &**value)).collect();
+    let lab = advised(labs.restart(&args.name, &settings))?;
+    print(&lab, ctx)?;
+    Ok(Outcome::Done)
+}
+
+/// The URI for scripts, the rest for people.
+fn print(lab: &Lab, ctx: &Context) -> anyhow::Result<()> {
     ctx.say(format_args!(
         "{}: PostgreSQL {}, files in {}",
         lab.name,
@@ -125,13 +167,7 @@ fn start(args: &Start, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {
     let mut out = ctx.stdout();
     writeln!(out, "{}", lab.uri("postgres"))?;
     out.finish()?;
-    match interrupted {
-        Some(interrupted) => stay(started, &interrupted),
-        None => {
-            started.leave_running();
-            Ok(Outcome::Done)
-        }
-    }
+    Ok(())
 }
 
 fn builder(args: &Start) -> Builder {
@@ -144,6 +180,9 @@ fn builder(args: &Start) -> Builder {
     }
     if let Some(dir) = &args.dir {
         builder = builder.dir(dir);
+    }
+    if args.tcp {
+        builder = builder.tcp();
     }
     for Setting { name, value } in &args.set {
         builder = builder.setting(name, value);
@@ -215,9 +254,18 @@ fn advised<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
             };
             Err(LabsError::Unknown { name, known }).hint(hint)
         }
-        Err(error @ LabsError::NameTaken { .. }) => {
-            Err(error).hint("`howdah lab stop` stops it; or choose another --name")
+        Err(error @ LabsError::NameTaken { .. }) => Err(error)
+            .hint("`howdah lab stop` stops it, `howdah lab restart` restarts it; or choose another --name"),
+        Err(LabsError::Down { name }) => {
+            let hint = format!("`howdah lab restart {name}` starts it again");
+            Err(LabsError::Down { name }).hint(hint)
         }
+        Err(LabsError::Cluster(error @ LabError::TcpNotEnabled)) => {
+            Err(error).hint("start the lab with --tcp: then clients need its password")
+        }
+        Err(LabsError::Cluster(error @ LabError::NoAccount { .. })) => Err(error).hint(format_args!(
+            "make the account by hand, as in `useradd --system {ACCOUNT_NAME}`, or run as another user"
+        )),
         Err(LabsError::Cluster(error)) if error.is_no_postgres() => {
             Err(error).hint("install PostgreSQL's server package, or say where it is with --pg-bin")
         }
@@ -268,13 +316,16 @@ struct Document {
 #[derive(Debug, Default, Serialize)]
 struct Row {
     name: String,
-    /// `starting` or `running`; what follows is empty while it starts.
+    /// `starting`, `running` or `down`. What follows is empty while it starts; `pid` and `uri` are
+    /// empty while it is down.
     state: &'static str,
     postgresql: Option<String>,
     major: Option<u32>,
     pid: Option<u32>,
     uri: Option<String>,
     port: Option<u16>,
+    /// The file with the password for TCP, if it listens there.
+    passfile: Option<PathBuf>,
     socket_dir: Option<PathBuf>,
     dir: Option<String>,
     data_dir: Option<PathBuf>,
@@ -285,17 +336,22 @@ struct Row {
 impl Row {
     fn of(state: &LabState) -> Self {
         let name = state.name().to_owned();
-        let LabState::Running(lab) = state else {
-            return Self { name, state: "starting", ..Self::default() };
+        let (lab, state) = match state {
+            LabState::Starting { .. } => {
+                return Self { name, state: "starting", ..Self::default() };
+            }
+            LabState::Running(lab) => (lab, "running"),
+            LabState::Down(lab) => (lab, "down"),
         };
         Self {
             name,
-            state: "running",
+            state,
             postgresql: Some(lab.version.to_string()),
             major: Some(lab.version.major()),
             pid: lab.pid(),
-            uri: Some(lab.uri("postgres")),
+            uri: (state == "running").then(|| lab.uri("postgres")),
             port: Some(lab.port),
+            passfile: lab.passfile.clone(),
             socket_dir: Some(lab.socket_dir.clone()),
             dir: Some(lab.dir.display().to_string()),
             data_dir: Some(lab.data_dir.clone()),

@@ -3,7 +3,7 @@
 mod import;
 
 use std::{
-    io::Write as _,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
@@ -12,9 +12,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use howdah_pool::{
-    Control, Origin, Pooler,
-    config::{Config, EXAMPLE, Read, ReadError, Remark},
-    passed_sockets,
+    Control, Origin, Pooler, Preflight, StartError,
+    config::{Config, EXAMPLE, Read, ReadError, Remark, ShutdownMode},
+    passed_sockets, preflight,
 };
 use rustix::{
     process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
@@ -27,8 +27,13 @@ use signal_hook::{
 
 use super::verdict::Verdict;
 use crate::{
-    config::ConfigFile, context::Context, errors::Advise as _, metrics::MetricsArgs,
-    notify::service_state, outcome::Outcome,
+    config::ConfigFile,
+    context::Context,
+    errors::{Advise as _, with_hint},
+    logging,
+    metrics::MetricsArgs,
+    notify::service_state,
+    outcome::Outcome,
 };
 
 /// Let many clients share few PostgreSQL connections.
@@ -47,7 +52,8 @@ use crate::{
 /// logged.
 ///
 /// SIGTERM and Ctrl-C take no new clients and let each go when its transaction is over; a second one
-/// stops, as SIGQUIT does at once. SIGUSR1 pauses all databases, SIGUSR2 resumes them.
+/// stops, as SIGQUIT does at once. With shutdown-mode = "wait-for-clients", and with a pgbouncer.ini, SIGTERM
+/// waits until each client has disconnected. SIGUSR1 pauses all databases, SIGUSR2 resumes them.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -59,7 +65,8 @@ pub(crate) struct Args {
     /// Event loops, one per thread; wins over the settings, whose default is one per core
     #[arg(long, value_name = "N")]
     workers: Option<std::num::NonZeroUsize>,
-    /// Say what is wrong with the settings, and do nothing else; exit 3 if anything is
+    /// Say all that is wrong with the settings, and with the files and places that they name, and do nothing
+    /// else; exit 3 if anything is
     #[arg(long)]
     check: bool,
     /// Print a howdah.toml with every key, its default and what it means, and do nothing else
@@ -87,11 +94,17 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     if args.check {
-        return judge(read(&args, ctx).map(|(read, _)| read))?.conclude(ctx);
+        let read = read(&args, ctx).map(|(mut read, _)| {
+            read.config.workers = args.workers.or(read.config.workers);
+            read
+        });
+        return judge(read, args.takeover)?.conclude(ctx);
     }
     let read =
         read(&args, ctx).hint("`howdah pool --check -c FILE` tells all that is wrong with a file");
     let (Read { mut config, warnings, .. }, path) = read?;
+    // What happens is what a service's log is for.
+    let _ = logging::adjust(Some(logging::Level::Info), None);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.workers = args.workers.or(config.workers);
     if geteuid().is_root() {
@@ -99,7 +112,11 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     }
     raise_descriptor_limit(&config);
     // Before anything is open: a signal that comes early must not be missed.
-    let flag = ctx.interrupted();
+    let flag = match config.shutdown_mode {
+        ShutdownMode::WaitForServers => Some(ctx.interrupted()),
+        // As in PgBouncer, a second signal ends it well, and at once: see `wait`.
+        ShutdownMode::WaitForClients => None,
+    };
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2])?;
     let origin = Origin { path, workers: args.workers };
     let passed = passed_sockets()
@@ -109,16 +126,15 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         true => Pooler::take_over(config, Some(origin))
             .context("cannot start the pooler")
             .hint("the other process has to run, as the same user, with the same listen.takeover"),
-        false => Pooler::start_at(passed, config, Some(origin))
-            .context("cannot start the pooler")
-            .hint("is another pooler running there? Places are set by [pool.listen]"),
+        false => Pooler::start_at(passed, config, Some(origin)).map_err(not_started),
     }?;
+    Control::let_log_level_change(logging::change);
     for address in pooler.addresses() {
-        ctx.say(format_args!("listening: {address}"));
+        ctx.announce(format_args!("listening: {address}"));
         tracing::info!(%address, "listening");
     }
     for path in pooler.unix_sockets() {
-        ctx.say(format_args!("listening: {}", path.display()));
+        ctx.announce(format_args!("listening: {}", path.display()));
         tracing::info!(path = %path.display(), "listening");
     }
     // Its console may end it as well.
@@ -165,12 +181,32 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     }
     match signal {
         Some(SIGQUIT) => pooler.stop(),
-        Some(_) => pooler.drain(),
+        Some(SIGTERM) if control.config().shutdown_mode == ShutdownMode::WaitForClients => {
+            tracing::info!("SIGTERM: SHUTDOWN WAIT_FOR_CLIENTS");
+            pooler.wait_for_clients();
+        }
+        Some(_) => {
+            tracing::info!("shutting down: SHUTDOWN WAIT_FOR_SERVERS");
+            pooler.drain();
+        }
         None => {}
     }
     let ended = wait(pooler, control.config().timeouts.shutdown, &mut signals);
     drop(flag);
     ended
+}
+
+/// Why the pooler did not start, with what to do about it.
+fn not_started(error: StartError) -> anyhow::Error {
+    let is_taken = match &error {
+        StartError::Listen(listen) => listen.source.kind() == io::ErrorKind::AddrInUse,
+        _ => false,
+    };
+    let hint = match is_taken {
+        true => "is another pooler running there? Places are set by [pool.listen]",
+        false => "`howdah pool --check -c FILE` tells all that is wrong with a file",
+    };
+    with_hint(anyhow::Error::from(error).context("cannot start the pooler"), hint)
 }
 
 /// Reads the settings again. What comes of it stands in the log; what is said here is for systemd, whose
@@ -196,7 +232,9 @@ fn wait(
     let began = Instant::now();
     while !pooler.is_over() {
         let is_late = patience.is_some_and(|patience| began.elapsed() >= patience);
-        if is_late || signals.pending().any(|signal| signal == SIGQUIT) {
+        // A second SIGTERM or SIGINT that is to kill has done so before it is seen here.
+        let ends = |signal| matches!(signal, SIGQUIT | SIGTERM | SIGINT);
+        if is_late || signals.pending().any(ends) {
             pooler.stop();
         }
         thread::sleep(LOOK);
@@ -210,7 +248,7 @@ fn read(args: &Args, ctx: &Context) -> anyhow::Result<(Read, PathBuf)> {
     if let Some(path) = &args.settings {
         return Ok((Config::read(path)?, path.clone()));
     }
-    match ConfigFile::find(ctx.config())? {
+    match ConfigFile::find(ctx.config())?.for_server("pool")? {
         Some(file) => Ok((read_text(file.text(), file.path())?, file.path().to_owned())),
         None => bail!("there are no settings: name them by -c FILE"),
     }
@@ -220,20 +258,36 @@ fn read_text(text: &str, path: &Path) -> Result<Read, ReadError> {
     Ok(Config::read_str(text, path)?)
 }
 
-/// What is to be said about settings that were read.
-fn judge(read: anyhow::Result<Read>) -> anyhow::Result<Verdict> {
+/// What is to be said about settings that were read, and about the files and places that they name.
+fn judge(read: anyhow::Result<Read>, takes_over: bool) -> anyhow::Result<Verdict> {
     let texts = |remarks: &[Remark]| remarks.iter().map(ToString::to_string).collect();
+    let found = read.as_ref().ok().map(|read| {
+        // As `passed_sockets` tells: a service manager's sockets are used instead.
+        let is_passed = std::env::var_os("LISTEN_FDS").is_some();
+        let Preflight { errors, warnings } = preflight(&read.config, !is_passed && !takes_over);
+        let lines = |found: Vec<(String, String)>| -> Vec<String> {
+            found.into_iter().map(|(key, text)| read.remark(&key, text).to_string()).collect()
+        };
+        (lines(errors), lines(warnings))
+    });
     let warnings = |read: &Read| texts(&read.warnings);
-    Verdict::of(read, warnings, |error| match error.chain().find_map(|it| it.downcast_ref()) {
-        Some(ReadError::Wrong(wrong)) => Some(texts(&wrong.0)),
-        _ => None,
-    })
+    let mut verdict = Verdict::of(read, warnings, |error| {
+        match error.chain().find_map(|it| it.downcast_ref()) {
+            Some(ReadError::Wrong(wrong)) => Some(texts(&wrong.0)),
+            _ => None,
+        }
+    })?;
+    if let Some((errors, warnings)) = found {
+        verdict.wrong.extend(errors);
+        verdict.warnings.extend(warnings);
+    }
+    Ok(verdict)
 }
 
 /// What is to be said about the section of a howdah.toml; `None` if it has none.
 pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Verdict>> {
     let read = || read_text(file.text(), file.path()).map_err(anyhow::Error::from);
-    file.has_section("pool").then(|| judge(read()))
+    file.has_section("pool").then(|| judge(read(), false))
 }
 
 /// Descriptors beside those of clients: logins under way, servers, listeners.

@@ -1,7 +1,7 @@
 //! `howdah replay`: a capture or a log against a server.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::Write as _,
     iter::Peekable,
     path::{Path, PathBuf},
@@ -17,8 +17,8 @@ use howdah_connect::{Client, Target};
 use howdah_dataset::{Events, RunSettings, RunWriter, WriteError};
 use howdah_logs::{LogStream, NotTaken, ReadFilesError};
 use howdah_replay::{
-    Capacity, Encodings, FeedError, Identities, Limits, Notice, Notices, Rate, Renaming, Replay,
-    Report, Settings, ShutOut, StartError, Survey, shut_out,
+    Capacity, Encodings, FeedError, Identities, Limits, LoginSetting, Notice, Notices, Rate,
+    Renaming, Replay, Report, Settings, ShutOut, StartError, Survey, shut_out,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -68,6 +68,10 @@ pub(crate) struct Args {
     /// Connect every session to this database
     #[arg(long, value_name = "NAME")]
     as_database: Option<String>,
+    /// Setting that sessions begin with: all of them, or those of a captured role and database, of which
+    /// one may be left out; repeat for more, or put a semicolon between
+    #[arg(long, value_name = "[USER@DATABASE:]NAME=VALUE", value_delimiter = ';')]
+    set: Vec<LoginSetting>,
     /// Rows per fetch from a portal: logs do not hold the number
     #[arg(long, value_name = "ROWS", default_value_t = Limits::default().fetch_rows,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -117,12 +121,14 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
         let error = errors::wrong_usage("no server to replay against was named");
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
+    refuse_conflicting_settings(&args)?;
     let target = args.connection.target(args.target.as_deref())?;
     let mut source = Source::open(&args)?;
     if let Source::Capture { is_finished: false, .. } = &source {
         ctx.say("note: the capture is not finished, its writer was stopped: what there is of it is played");
     }
     let mut client = connection::connect(&target)?;
+    check_login_settings(&args.set, &mut client)?;
     allow_many_connections();
     let settings = settings(&args, source.encodings(), &mut client);
     let capacity = check_logins(&args, ctx, &mut client, &target, &settings.identities)?;
@@ -160,6 +166,42 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     conclude(&args, ctx, report)
 }
 
+/// The setting by which `--read-only` keeps the target from writing.
+const READ_ONLY: &str = "default_transaction_read_only";
+
+fn refuse_conflicting_settings(args: &Args) -> anyhow::Result<()> {
+    let conflict = args.set.iter().find(|setting| setting.name.eq_ignore_ascii_case(READ_ONLY));
+    match conflict.filter(|_| args.select.is_read_only()) {
+        Some(setting) => Err(errors::wrong_usage(format_args!(
+            "--set {setting} cannot be used with --read-only, which sets {READ_ONLY} to on"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Has the target judge the settings that sessions will begin with: one that it does not know, or whose
+/// value it refuses, would keep every session out.
+fn check_login_settings(settings: &[LoginSetting], client: &mut Client) -> anyhow::Result<()> {
+    // `options` is no setting itself; its words show only in a login.
+    let named = settings.iter().filter(|setting| !setting.name.eq_ignore_ascii_case("options"));
+    for setting in named {
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+        let sql = format!(
+            "set standard_conforming_strings = on; select pg_catalog.set_config({}, {}, true)",
+            quoted(&setting.name),
+            quoted(&setting.value)
+        );
+        let Err(error) = client.query(&sql) else { continue };
+        // 42704 undefined_object, 22023 invalid_parameter_value. What only a login may set, or only
+        // some roles, is refused here with another code.
+        if ["42704", "22023"].iter().any(|code| error.sqlstate() == Some(code)) {
+            return Err(anyhow::Error::from(error)
+                .context(format!("the target does not accept --set {setting}")));
+        }
+    }
+    Ok(())
+}
+
 /// How long a capture is looked at for who comes, before it is played.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -171,7 +213,7 @@ const LONG_LOOK: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// A role that the user named is refused.
+/// A role that the user named is refused, or a database that the user named is not there.
 fn check_logins(
     args: &Args,
     ctx: &Context,
@@ -184,8 +226,16 @@ fn check_logins(
         None
     });
     let survey = survey(args, capacity)?;
+    let mut missing = BTreeSet::new();
     for out in shut_out(target, identities, &survey) {
-        complain(ctx, out)?;
+        if out.is_database_missing() {
+            // Once for all roles that want to get there.
+            if missing.insert(out.database.clone()) {
+                complain_of_database(args, ctx, out)?;
+            }
+        } else {
+            complain(ctx, out)?;
+        }
     }
     let needed = survey.open_max;
     match capacity.filter(|capacity| needed > capacity.free()) {
@@ -242,6 +292,29 @@ fn complain(ctx: &Context, out: ShutOut) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Reports a database that the target does not have: an error if it was named for the replay.
+fn complain_of_database(args: &Args, ctx: &Context, out: ShutOut) -> anyhow::Result<()> {
+    let ShutOut { database, is_database_mapped, captured_databases, sessions, error, .. } = out;
+    if is_database_mapped {
+        let hint = match &args.as_database {
+            Some(_) => format!("--as-database {database} sends all sessions there"),
+            None => format!(
+                "--map-database {}={database} sends sessions there",
+                captured_databases.first().map_or("OLD", String::as_str)
+            ),
+        };
+        let error = anyhow::Error::from(error)
+            .context(format!("database {database} does not exist on the target"));
+        return Err(errors::with_hint(error, hint));
+    }
+    ctx.say(format_args!("note: database {database} does not exist on the target: {error}"));
+    ctx.say(format_args!(
+        "hint: its sessions will fail ({sessions} seen so far, perhaps more); --map-database \
+         {database}=NAME connects them to another, --as-database NAME connects all sessions to one"
+    ));
+    Ok(())
+}
+
 /// Notices go above the progress bar.
 fn notices(ctx: &Context) -> Notices {
     let talk = ctx.talk();
@@ -289,6 +362,8 @@ fn settings(args: &Args, captured: BTreeMap<String, String>, client: &mut Client
             as_database: args.as_database.clone(),
         },
         encodings,
+        login_settings: args.set.clone(),
+        is_read_only: args.select.is_read_only(),
         limits: Limits {
             fetch_rows: args.fetch_rows,
             backlog_bytes: (args.backlog as usize) << 20,
@@ -469,6 +544,9 @@ fn conclude(args: &Args, ctx: &Context, mut report: Report) -> anyhow::Result<Ou
     }
     if report.interrupted {
         bail!("interrupted: what was played until then is above");
+    }
+    if let Some(why) = report.login_failure() {
+        bail!("no session could log in to the target: {why}");
     }
     Ok(Outcome::Done)
 }

@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Say what is wrong with the settings, and do nothing else; exit 3 if anything is
     #[arg(long)]
     check: bool,
+    /// With --check: warnings are mistakes, too
+    #[arg(long, requires = "check")]
+    strict: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -47,11 +50,17 @@ enum Dialect {
     Etsy,
     /// Net::Statsd::Server
     Perl,
+    /// The first statsd, with DogStatsD's absolute gauges: -5 sets a gauge, and does not lower it
+    Dogstatsd,
 }
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if args.check {
-        return judge(read(&args, ctx))?.conclude(ctx);
+        let mut verdict = judge(read(&args, ctx))?;
+        if args.strict {
+            verdict.wrong.append(&mut verdict.warnings);
+        }
+        return verdict.conclude(ctx);
     }
     let read = read(&args, ctx)?;
     adjust_log(&read.settings.log);
@@ -95,19 +104,21 @@ fn read(args: &Args, ctx: &Context) -> anyhow::Result<settings::Read> {
                 .with_context(|| format!("cannot read the settings {}", path.display()))?;
             (path.clone(), text)
         }
-        None => match ConfigFile::find(ctx.config())? {
+        None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
             Some(file) if file.has_section("statsd") => {
                 (file.path().to_owned(), file.text().to_owned())
             }
             _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
         },
     };
-    let mut read = Settings::read(&text, &host())
+    let variable = |name: &str| std::env::var(name).ok();
+    let mut read = Settings::read_with(&text, &host(), &variable)
         .with_context(|| format!("cannot use the settings in {}", name.display()))
         .hint("`howdah statsd --check -c FILE` tells all that is wrong with a file")?;
     read.settings.dialect = match args.dialect {
         Some(Dialect::Etsy) => settings::Dialect::Etsy,
         Some(Dialect::Perl) => settings::Dialect::Perl,
+        Some(Dialect::Dogstatsd) => settings::Dialect::Dogstatsd,
         None => read.settings.dialect,
     };
     Ok(read)
@@ -150,14 +161,16 @@ fn start(read: settings::Read) -> anyhow::Result<Server> {
 
 fn announce(server: &Server, ctx: &Context) {
     for socket in server.account().sockets {
-        ctx.say(format_args!("receiving: {}", socket.name));
+        ctx.announce(format_args!("receiving: {}", socket.name));
         tracing::info!(socket = socket.name, buffer_bytes = socket.buffer_bytes, "receiving");
     }
     if let Some(address) = server.management() {
-        ctx.say(format_args!("management: {address}"));
+        ctx.announce(format_args!("management: {address}"));
+        tracing::info!(%address, "serving the management port");
     }
     if let Some(address) = server.health() {
-        ctx.say(format_args!("health: http://{address}/healthz"));
+        ctx.announce(format_args!("health: http://{address}/healthz"));
+        tracing::info!(%address, "serving health");
     }
 }
 

@@ -20,7 +20,6 @@ use howdah_top::{
     kill::Policy,
     output::Format,
     run::{self, Watch},
-    units::parse_span,
     watch,
 };
 
@@ -51,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "activity", value_parser = screens())]
     view: Screen,
     /// From one reading to the next: 500ms, 2s, 1m
-    #[arg(short, long, alias = "delay", value_name = "TIME", default_value = "2s", value_parser = span)]
+    #[arg(short, long, alias = "delay", value_name = "TIME", default_value = "2s", value_parser = crate::values::time)]
     interval: Duration,
     /// Which rows: words, user:app, state=active, >5s, !not
     #[arg(long, value_name = "WORDS", default_value = "", value_parser = Filter::parse)]
@@ -201,13 +200,6 @@ fn screens() -> impl TypedValueParser<Value = Screen> {
         .map(|name| Screen::named(&name).expect("it is one of the possible values"))
 }
 
-fn span(text: &str) -> Result<Duration, String> {
-    parse_span(text)
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .filter(|span| !span.is_zero())
-        .ok_or_else(|| "write a time such as 500ms, 2s, 1m or 1h".to_owned())
-}
-
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let settings = args.settings();
     if let Some(path) = &args.past.replay {
@@ -277,11 +269,25 @@ impl Args {
         for alert in &ended.alerts {
             ctx.say(format_args!("{}: {alert}", alert.server));
         }
+        let unchecked =
+            ended.unchecked.iter().map(|unchecked| format!("{}: {unchecked}", unchecked.server));
+        let mut unchecked: Vec<String> = unchecked.collect();
         if let Some((first, others)) = ended.unread.split_first() {
+            for unchecked in &unchecked {
+                ctx.say(format_args!("{unchecked}"));
+            }
             for unread in others {
                 ctx.say(format_args!("{}: {}", unread.server, unread.reason));
             }
             return Err(anyhow::anyhow!("{}: {}", first.server, first.reason));
+        }
+        // The last is the error itself.
+        let last = unchecked.pop();
+        for unchecked in &unchecked {
+            ctx.say(format_args!("{unchecked}"));
+        }
+        if let Some(last) = last {
+            return Err(anyhow::anyhow!(last));
         }
         Ok(if ended.alerts.is_empty() { Outcome::Done } else { Outcome::No })
     }

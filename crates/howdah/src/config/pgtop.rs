@@ -215,11 +215,11 @@ fn words_of(pattern: &str) -> Option<(bool, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::ConfigSource, *};
     use crate::cli;
 
     fn file(text: &str) -> ConfigFile {
-        ConfigFile { path: "old".into(), text: text.to_owned() }
+        ConfigFile { path: "old".into(), text: text.to_owned(), source: ConfigSource::Named }
     }
 
     fn defaults(text: &str, option: &str) -> Vec<String> {
@@ -276,7 +276,11 @@ mod tests {
     fn a_file_with_sections_is_ours() {
         assert!(is_one(&file("delay=5")));
         assert!(!is_one(&file("[top]\ndelay=5")));
-        let toml = ConfigFile { path: "a.toml".into(), text: "delay=5".to_owned() };
+        let toml = ConfigFile {
+            path: "a.toml".into(),
+            text: "delay=5".to_owned(),
+            source: ConfigSource::Named,
+        };
         assert!(!is_one(&toml));
     }
 }

@@ -25,6 +25,12 @@ impl Problem {
         Self { offset, key: key.to_owned(), why: why.into(), hint: None }
     }
 
+    /// Adds what to do.
+    pub(super) fn with_hint(mut self, hint: &str) -> Self {
+        self.hint = Some(hint.to_owned());
+        self
+    }
+
     /// Adds what was probably meant, or else all that could be.
     pub(super) fn or_nearest<'k>(
         mut self,

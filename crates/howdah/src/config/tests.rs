@@ -20,7 +20,11 @@ fn tree() -> Command {
 }
 
 fn file(text: &str) -> ConfigFile {
-    ConfigFile { path: Path::new("h.toml").to_owned(), text: text.to_owned() }
+    ConfigFile {
+        path: Path::new("h.toml").to_owned(),
+        text: text.to_owned(),
+        source: ConfigSource::Named,
+    }
 }
 
 fn problems(text: &str) -> Vec<String> {

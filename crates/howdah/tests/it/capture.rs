@@ -315,3 +315,29 @@ fn an_interrupted_import_from_a_pipe_keeps_what_it_read() {
     let kinds: Vec<_> = events(folder.path()).iter().map(|event| event["kind"].clone()).collect();
     assert!(kinds.contains(&json!("disconnect")), "{kinds:?}");
 }
+
+#[test]
+fn range_without_events_is_answered_with_the_range_of_the_log() {
+    let (folder, _) = imported();
+    let range = "run from 2026-11-20T12:43:20.1";
+    for words in [
+        &["capture", "import", "server.log", "--discard", "--from", "2027-01-01"][..],
+        &["capture", "split", "monday", "-o", "parts", "--sessions", "2", "--until", "2026-01-01"],
+    ] {
+        let done = howdah(folder.path()).args(words).output().unwrap();
+        let report = text(&done.stderr);
+        assert!(report.contains(range) && report.contains("2026-11-20T12:43:21.3"), "{report}");
+    }
+    let row = "2026-11-20 12:43:20.100 UTC [7] LOG:  checkpoint starting: time\n";
+    fs::write(folder.path().join("idle.log"), row).unwrap();
+    let done = howdah(folder.path()).args(["capture", "import", "idle.log", "--discard"]).output();
+    let report = text(&done.unwrap().stderr);
+    assert!(report.contains("no statement and no session"), "{report}");
+}
+
+#[test]
+fn report_names_settings_that_clients_gave_at_login() {
+    let (_folder, report) = imported();
+    assert!(report.contains("settings at login"), "{report}");
+    assert!(report.contains("--set app@shop:search_path=s2"), "{report}");
+}

@@ -1,6 +1,6 @@
 //! `howdah.toml`: where it is found, what wins, what its mistakes look like.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use crate::{howdah, text};
 
@@ -42,6 +42,93 @@ fn the_nearest_file_is_read_and_no_other() {
     assert!(logs_debug(folder.path(), &["--config", "named.toml"], &[]));
     let words = ["--config=howdah.toml"];
     assert!(!logs_debug(folder.path(), &words, &[("HOWDAH_CONFIG", "named.toml")]));
+}
+
+#[test]
+fn found_file_is_named_on_stderr_unless_quiet() {
+    let folder = tempfile::tempdir().unwrap();
+    let stderr = |words: &[&str]| {
+        let output = howdah(folder.path()).args(["lab", "list"]).args(words).assert().success();
+        text(&output.get_output().stderr)
+    };
+    fs::write(folder.path().join("howdah.toml"), "color = 'never'\n").unwrap();
+    assert_eq!(stderr(&[]), "howdah: using howdah.toml\n");
+    assert_eq!(stderr(&["--quiet"]), "");
+    assert_eq!(stderr(&["--config=howdah.toml"]), "", "a named file is no news");
+    fs::write(folder.path().join("howdah.toml"), "[pool]\nmode = 'session'\n").unwrap();
+    assert_eq!(stderr(&[]), "", "nothing of it is used");
+}
+
+#[test]
+fn found_file_that_others_can_write_is_skipped_and_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("howdah.toml");
+    fs::write(&file, "log-level = 'loud'\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
+    let output = howdah(folder.path()).args(["lab", "list"]).assert().success();
+    assert_eq!(
+        text(&output.get_output().stderr),
+        "howdah: not using howdah.toml: others can write it (mode 0664); `chmod go-w` it, or name it by --config\n"
+    );
+    howdah(folder.path()).args(["--config", "howdah.toml", "lab", "list"]).assert().code(1);
+}
+
+#[test]
+fn found_file_of_another_user_is_skipped_and_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("howdah.toml");
+    fs::write(&file, "log-level = 'loud'\n").unwrap();
+    if std::os::unix::fs::chown(&file, Some(65534), None).is_err() {
+        eprintln!("skipped: only root can give files away");
+        return;
+    }
+    let output = howdah(folder.path()).args(["lab", "list"]).assert().success();
+    let stderr = text(&output.get_output().stderr);
+    let expected =
+        "howdah: not using howdah.toml: it is owned by user 65534, neither root nor you (0)";
+    assert!(stderr.starts_with(expected), "{stderr}");
+}
+
+#[test]
+fn file_found_in_the_working_folder_cannot_name_programs_files_or_receivers() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = "[warm.prove]\nrestart-command = 'id > out'\n[lab.start]\npg-bin = 'evil'\n\
+                set = ['archive_command=id > out']\n[top]\nslow-log = 'f'\nwebhook = 'http://127.0.0.1:1/'\n\
+                [metrics.statsd]\naddress = '127.0.0.1:1'\n[pool]\nmode = 'session'\n[statsd]\n";
+    fs::write(folder.path().join("howdah.toml"), keys).unwrap();
+    let check = howdah(folder.path()).args(["config", "check"]).assert().code(3);
+    let report = text(&check.get_output().stdout);
+    for key in [
+        "2: warm.prove.restart-command: names a program to run",
+        "4: lab.start.pg-bin: names a program to run",
+        "5: lab.start.set: names a program to run",
+        "7: top.slow-log: names a place to write to",
+        "8: top.webhook: names a receiver of data",
+        "10: metrics.statsd.address: names a receiver of data",
+    ] {
+        assert!(report.contains(&format!("howdah.toml:{key}")), "{key} in {report}");
+    }
+    howdah(folder.path()).args(["lab", "list"]).assert().code(1);
+    howdah(folder.path()).args(["lab", "list", "--config", "howdah.toml"]).assert().success();
+
+    fs::write(folder.path().join("howdah.toml"), "[pool]\nmode = 'session'\n[statsd]\n").unwrap();
+    for server in ["pool", "statsd"] {
+        let refused = howdah(folder.path()).args([server, "--check"]).assert();
+        let output = refused.get_output();
+        let all = text(&output.stdout) + &text(&output.stderr);
+        assert!(all.contains("was found in the working folder"), "{server}: {all}");
+        assert_ne!(output.status.code(), Some(0), "{server}");
+        let named = howdah(folder.path()).args([server, "--check", "-c", "howdah.toml"]).assert();
+        let output = named.get_output();
+        let all = text(&output.stdout) + &text(&output.stderr);
+        assert!(!all.contains("was found in the working folder"), "{server}: {all}");
+    }
+
+    // The user's own configuration folder is not a place that others put files in.
+    fs::remove_file(folder.path().join("howdah.toml")).unwrap();
+    fs::create_dir_all(folder.path().join(".config/howdah")).unwrap();
+    fs::write(folder.path().join(".config/howdah/howdah.toml"), keys).unwrap();
+    howdah(folder.path()).args(["lab", "list"]).assert().success();
 }
 
 #[test]

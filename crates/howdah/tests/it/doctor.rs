@@ -42,7 +42,9 @@ fn without(needle: &str) -> String {
 }
 
 fn changed(from: &str, to: &str) -> String {
-    good().into_iter().map(|line| line.replace(from, to) + "\n").collect()
+    // A server that logs otherwise has no line of the first way.
+    let lines = good().into_iter().filter(|line| line.contains(from));
+    lines.map(|line| line.replace(from, to) + "\n").collect()
 }
 
 #[test]

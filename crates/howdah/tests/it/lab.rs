@@ -45,6 +45,7 @@ fn a_lab_runs_until_it_is_stopped_and_leaves_nothing() {
     assert_eq!(labs.len(), 1);
     assert_eq!(labs[0]["name"], "one");
     assert_eq!(labs[0]["uri"], uri);
+    assert!(uri.starts_with("postgresql:///postgres?host=/"), "{uri}");
     let dir = labs[0]["dir"].as_str().unwrap().to_owned();
     assert!(Path::new(&dir).exists());
 
@@ -57,6 +58,55 @@ fn a_lab_runs_until_it_is_stopped_and_leaves_nothing() {
     assert!(!Path::new(&dir).exists(), "{dir} is left behind");
     let said = lab(folder.path(), &["stop", "one"]).assert().failure().code(1);
     assert!(text(&said.get_output().stderr).starts_with("howdah: "));
+}
+
+#[test]
+fn lab_that_is_down_is_listed_and_restarted() {
+    if !has_postgresql("lab_that_is_down_is_listed_and_restarted") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let start = ["start", "--name", "one", "--tcp", "--set", "work_mem=3MB"];
+    let done = lab(folder.path(), &start).assert().success();
+    let uri = text(&done.get_output().stdout).trim().to_owned();
+    assert!(uri.starts_with("postgresql://postgres@127.0.0.1:"), "{uri}");
+    assert!(uri.contains("/postgres?passfile=/"), "{uri}");
+    assert_eq!(ask(&uri, "show work_mem").as_deref(), Some("3MB"));
+
+    let pid = i32::try_from(listed(folder.path())[0]["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::QUIT).unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while listed(folder.path())[0]["state"] != "down" {
+        assert!(std::time::Instant::now() < until, "the server does not end");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let down = listed(folder.path());
+    assert!(down[0]["uri"].is_null() && down[0]["pid"].is_null(), "{down:?}");
+    let standby = lab(folder.path(), &["start", "--standby-of", "one"]).assert().failure().code(1);
+    let message = text(&standby.get_output().stderr);
+    assert!(message.contains("hint: `howdah lab restart one` starts it again"), "{message}");
+
+    let restart = ["restart", "one", "--set", "work_mem=5MB"];
+    let done = lab(folder.path(), &restart).assert().success();
+    assert_eq!(text(&done.get_output().stdout).trim(), uri);
+    assert_eq!(ask(&uri, "show work_mem").as_deref(), Some("5MB"));
+    assert_eq!(listed(folder.path())[0]["state"], "running");
+    lab(folder.path(), &["stop", "one"]).assert().success();
+    assert!(listed(folder.path()).is_empty());
+}
+
+#[test]
+fn lab_without_tcp_refuses_listen_addresses() {
+    if !has_postgresql("lab_without_tcp_refuses_listen_addresses") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let start = ["start", "--set", "listen_addresses=*"];
+    let done = lab(folder.path(), &start).assert().failure().code(1);
+    let message = text(&done.get_output().stderr);
+    assert!(message.contains("hint: start the lab with --tcp"), "{message}");
+    assert!(listed(folder.path()).is_empty());
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod lab;
 mod pool;
 mod pool_signals;
 mod pool_sockets;
+mod private_files;
 mod probe;
 mod probe_faults;
 mod probe_run;

@@ -98,7 +98,7 @@ pub(crate) fn trusting(server: &Cluster, more: &str) -> String {
     format!(
         "[pool]\nmode = 'transaction'\n{more}\n\
          [pool.listen]\nport = 0\nunix-directories = []\n\
-         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
          [pool.databases.postgres]\nhosts = ['127.0.0.1:{}']\n",
         server.port()
     )
@@ -222,7 +222,9 @@ fn sighup_reads_the_settings_again() {
     assert_eq!(status.code(), Some(0), "{said}");
     assert!(said.contains("settings: sizes.pool: 20 -> 3"), "{said}");
     assert!(
-        said.contains("settings not changed: howdah.toml:3: sizes: unknown field `pol`"),
+        said.contains(
+            "settings not changed: howdah.toml:3: sizes.pol: no such key (did you mean `pool`?)"
+        ),
         "{said}"
     );
     // --workers=2 wins over the file, then and now.
@@ -326,11 +328,11 @@ fn what_is_wrong_or_without_effect_is_told_by_both_checks() {
     };
     let usable = "[pool]\nauth.ident-file = 'x'\n[pool.databases.a]\n";
     let warning =
-        "warning: howdah.toml: auth.ident-file: there is no auth.hba-file to name its maps\n";
+        "warning: howdah.toml:2: auth.ident-file: there is no auth.hba-file to name its maps\n";
     let [all, own] = check(usable, 0);
     assert_eq!(all, format!("{warning}howdah.toml: ok, 1 values\n"));
     assert_eq!(own, format!("{warning}ok\n"));
-    let told = "howdah.toml:2: listn: unknown field `listn`";
+    let told = "howdah.toml:2: listn: no such key (did you mean `listen`?)";
     for said in check("[pool]\nlistn = {}\n[pool.databases.a]\n", 3) {
         assert!(said.starts_with(told), "{said}");
     }
@@ -341,6 +343,87 @@ fn what_is_wrong_or_without_effect_is_told_by_both_checks() {
     let output = howdah(folder.path()).args(["config", "check"]).assert().code(3);
     let said = text(&output.get_output().stdout);
     assert!(said.starts_with("howdah.toml: line 2: "), "{said}");
+}
+
+#[test]
+fn check_tells_all_that_a_start_would_fail_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("no.key"), "nothing\n").unwrap();
+    fs::write(path("file"), "").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let settings = format!(
+        "[pool]\nauth.file = 'users'\n[pool.listen]\naddresses = ['127.0.0.1', '192.0.2.1']\n\
+         port = {port}\nunix-directories = ['missing', 'file']\nunix-group = 'nobody-is-here'\n\
+         [pool.tls.client]\nmode = 'require'\ncertificate = 'no.crt'\nkey = 'no.key'\n\
+         [pool.tls.server]\nmode = 'verify-ca'\nauthorities = 'no-ca.crt'\n\
+         [pool.capture]\npath = 'file/below'\n[pool.databases.a]\n"
+    );
+    fs::write(path("users"), "").unwrap();
+    fs::write(path("howdah.toml"), settings).unwrap();
+    let check = |words: &[&str], code: i32| {
+        let words = [&["pool", "--check", "-c", "howdah.toml"], words].concat();
+        let output = howdah(folder.path()).args(words).assert().code(code);
+        text(&output.get_output().stdout)
+    };
+    let found = check(&[], 3);
+    for part in [
+        &format!("warning: howdah.toml:4: listen.addresses: 127.0.0.1:{port} is in use"),
+        "\nhowdah.toml:4: listen.addresses: cannot listen on 192.0.2.1:",
+        "\nhowdah.toml:6: listen.unix-directories: missing: No such file",
+        "\nhowdah.toml:6: listen.unix-directories: file is no directory",
+        "\nhowdah.toml:7: listen.unix-group: cannot use the group \"nobody-is-here\"",
+        "howdah.toml:10: tls.client.certificate: cannot read no.crt: No such file",
+        "howdah.toml:11: tls.client.key: ",
+        "howdah.toml:14: tls.server.authorities: ",
+        "howdah.toml:16: capture.path: file is no directory",
+    ] {
+        assert!(found.contains(part), "{part}\n{found}");
+    }
+    // What another process has is not for one that takes it over.
+    assert!(!check(&["--takeover"], 3).contains("listen.addresses"));
+    // A start that fails names the file, and no other pooler.
+    let output = howdah(folder.path()).args(["pool", "-c", "howdah.toml"]).assert().code(1);
+    let said = text(&output.get_output().stderr);
+    assert!(said.contains("hint: is another pooler running there?"), "{said}");
+    drop(taken);
+    let settings = "[pool.listen]\nport = 0\nunix-directories = []\n[pool.databases.a]\n\
+                    [pool.tls.client]\nmode = 'require'\ncertificate = 'no.crt'\nkey = 'no.key'\n";
+    fs::write(path("howdah.toml"), settings).unwrap();
+    let output = howdah(folder.path()).args(["pool", "-c", "howdah.toml"]).assert().code(1);
+    let said = text(&output.get_output().stderr);
+    assert!(said.contains("tls.client.certificate: cannot read no.crt"), "{said}");
+    assert!(
+        said.contains("hint: `howdah pool --check") && !said.contains("another pooler"),
+        "{said}"
+    );
+}
+
+#[test]
+fn operators_change_the_level_of_the_log() {
+    let Some(server) = cluster("log level") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let settings = trusting(&server, "admin-users = ['postgres']");
+    let pool = Server::start(folder.path(), "howdah.toml", &settings);
+    let port = pool.port;
+    let console = || connect(&format!("host=127.0.0.1 port={port} dbname=pgbouncer user=postgres"));
+    let mut console = console().unwrap();
+    console.query("set verbose = 0").unwrap();
+    console.query("set log-level = warn").unwrap();
+    // Logged at level info, before the answer: not this time.
+    console.query("reload").unwrap();
+    console.query("set verbose = 1").unwrap();
+    assert_eq!(console.query("set verbose = loud").unwrap_err().sqlstate(), Some("22023"));
+    assert_eq!(console.query("set log-level = loud").unwrap_err().sqlstate(), Some("22023"));
+    console.query("reload").unwrap();
+    console.close();
+    pool.signal();
+    let (status, said) = pool.end();
+    assert_eq!(status.code(), Some(0));
+    assert!(said.contains("log-level: trace -> info"), "{said}");
+    assert!(said.contains("log-level: warn -> debug"), "{said}");
+    assert_eq!(said.matches("settings read again").count(), 1, "{said}");
 }
 
 /// What `make compat` does with PostgreSQL's own programs, as far as the machine has them.
@@ -456,4 +539,149 @@ fn who_drains_is_alive_and_not_ready() {
     busy.query("commit").unwrap();
     let (status, said) = pool.end();
     assert_eq!(status.code(), Some(0), "{said}");
+}
+
+/// Connects and sends a startup packet with these parameters.
+fn start(port: u16, parameters: &[(&str, &str)]) -> TcpStream {
+    let mut packet = vec![0, 0, 0, 0, 0, 3, 0, 0];
+    for (name, value) in parameters {
+        packet.extend_from_slice(format!("{name}\0{value}\0").as_bytes());
+    }
+    packet.push(0);
+    let length = u32::try_from(packet.len()).unwrap().to_be_bytes();
+    packet[..4].copy_from_slice(&length);
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.write_all(&packet).unwrap();
+    socket
+}
+
+/// Whatever a stranger puts into a startup packet, it makes no line of the log and controls no terminal.
+#[test]
+fn hostile_startup_packets_make_one_escaped_line_each_in_the_text_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = "[pool.listen]\nport = 0\nunix-directories = []\n[pool.auth]\ntype = 'trust'\n\
+                    [pool.users.ann]\n[pool.databases.shop]\nhosts = ['127.0.0.1:1']\n";
+    let pool = Server::start(folder.path(), "howdah.toml", settings);
+    let hostile = "x\"\n2026-11-23T07:00:00.0Z  INFO forged: all is well\r\x1b[2J\u{7f}\u{9b}\u{202e}\u{2028}";
+    for parameters in [
+        vec![("user", hostile), ("database", "shop")],
+        vec![("user", "ann"), ("database", hostile)],
+        vec![("user", "ann"), (hostile, "value")],
+        vec![("user", "ann"), ("options", hostile)],
+        vec![("user", "ann"), ("replication", hostile)],
+    ] {
+        let mut answer = Vec::new();
+        start(pool.port, &parameters).read_to_end(&mut answer).unwrap();
+        assert_eq!(answer.first(), Some(&b'E'), "{parameters:?}");
+    }
+    pool.signal();
+    let (_, said) = pool.end();
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("forged")).collect();
+    assert!(lines.len() >= 4, "{said}");
+    for line in lines {
+        assert!(line.contains("WARN") && line.contains("login refused"), "{line:?}");
+    }
+    let is_control = |c: char| c.is_control() && c != '\n' || matches!(c, '\u{202e}' | '\u{2028}');
+    assert!(!said.contains(is_control), "{said:?}");
+}
+
+/// Nobody has to raise the level to see who was refused.
+#[test]
+fn refused_logins_are_logged_by_default_and_summed_up_when_there_are_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = "[pool.listen]\nport = 0\nunix-directories = []\n[pool.auth]\ntype = 'trust'\n\
+                    [pool.users.ann]\n[pool.databases.shop]\nhosts = ['127.0.0.1:1']\n";
+    let run = |level: Option<&str>| {
+        fs::write(folder.path().join("howdah.toml"), settings).unwrap();
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
+        command.args(["pool", "--log-format=text", "-c", "howdah.toml"]);
+        command.args(level.map(|level| format!("--log-level={level}")));
+        command.current_dir(folder.path()).env("HOME", folder.path()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut pool = Server { child, stderr, port: 0, said: String::new() };
+        pool.port = pool.line("listening: ").rsplit_once(':').unwrap().1.parse().unwrap();
+        for _ in 0..200 {
+            let mut answer = Vec::new();
+            let mut socket = start(pool.port, &[("user", "mallory"), ("database", "shop")]);
+            socket.read_to_end(&mut answer).unwrap();
+            assert_eq!(answer.first(), Some(&b'E'));
+        }
+        for _ in 0..20 {
+            let mut socket = TcpStream::connect(("127.0.0.1", pool.port)).unwrap();
+            socket.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+            let _ = socket.read_to_end(&mut Vec::new());
+            // A CancelRequest for nobody.
+            let mut socket = TcpStream::connect(("127.0.0.1", pool.port)).unwrap();
+            let cancel = b"\0\0\0\x10\x04\xd2\x16\x2e\x7f\0\0\0wxyz";
+            socket.write_all(cancel).unwrap();
+            let _ = socket.read_to_end(&mut Vec::new());
+        }
+        pool.signal();
+        let (status, said) = pool.end();
+        assert_eq!(status.code(), Some(0), "{said}");
+        said
+    };
+    for level in [None, Some("warn")] {
+        let said = run(level);
+        let count = |words: &[&str]| {
+            said.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+        };
+        let refused = count(&["WARN", "login refused", "user=\"mallory\"", "reason=\"user\""]);
+        assert!((10..150).contains(&refused), "{said}");
+        assert!(count(&["more logins refused", "reason=\"user\"", "suppressed="]) > 0, "{said}");
+        for reason in ["protocol", "cancel-key"] {
+            let reason = format!("reason=\"{reason}\"");
+            assert!((1..20).contains(&count(&["WARN", &reason])), "{said}");
+        }
+        assert_eq!(count(&[" INFO ", "listening"]), usize::from(level.is_none()), "{said}");
+    }
+}
+
+/// SIGTERM and SIGINT are those of PgBouncer.
+#[test]
+fn signals_mean_what_they_mean_for_pgbouncer_when_the_settings_are_its_own() {
+    let Some(server) = cluster("pgbouncer signals") else { return };
+    let ini = format!(
+        "[databases]\npostgres = host=127.0.0.1 port={}\n\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = 0\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n",
+        server.port()
+    );
+    let ini = ini.replace("postgres = host", "postgres = user=postgres host");
+    let toml = trusting(&server, "shutdown-mode = 'wait-for-clients'");
+    for (file, settings) in [("pgbouncer.ini", &ini), ("howdah.toml", &toml)] {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = Server::start(folder.path(), file, settings);
+        let mut client = pool.connect("user=postgres").unwrap();
+        pool.send(Signal::TERM);
+        while TcpStream::connect(("127.0.0.1", pool.port)).is_ok() {}
+        client.query("select 1").unwrap();
+        client.close();
+        let (status, said) = pool.end();
+        assert_eq!(status.code(), Some(0), "{said}");
+
+        let pool = Server::start(folder.path(), file, settings);
+        let mut client = pool.connect("user=postgres").unwrap();
+        pool.send(Signal::INT);
+        let farewell = loop {
+            if let Err(error) = client.query("select 1") {
+                break error;
+            }
+        };
+        assert_eq!(farewell.sqlstate(), Some("57P01"), "{farewell}");
+        let (status, said) = pool.end();
+        assert_eq!(status.code(), Some(0), "{said}");
+
+        // A second one of either kind is at once, and is no crash.
+        let pool = Server::start(folder.path(), file, settings);
+        let mut client = pool.connect("user=postgres").unwrap();
+        client.query("begin").unwrap();
+        pool.send(Signal::TERM);
+        while TcpStream::connect(("127.0.0.1", pool.port)).is_ok() {}
+        pool.send(Signal::INT);
+        let (status, said) = pool.end();
+        assert_eq!(status.code(), Some(0), "{said}");
+        client.query("commit").unwrap_err();
+    }
 }

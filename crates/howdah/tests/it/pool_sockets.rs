@@ -43,7 +43,7 @@ fn write_settings(folder: &Path, port: u16) {
     let settings = format!(
         "[pool]\nmode = 'transaction'\n[pool.listen]\naddresses = ['192.0.2.1']\nport = 1\n\
          unix-directories = ['/nowhere']\ntakeover = '{}/takeover'\n[pool.auth]\ntype = 'trust'\n\
-         [pool.users.postgres]\n[pool.databases.postgres]\nhosts = ['127.0.0.1:{port}']\n",
+         [pool.users.postgres]\nsecret = ''\n[pool.databases.postgres]\nhosts = ['127.0.0.1:{port}']\n",
         folder.display()
     );
     fs::write(folder.join("howdah.toml"), settings).unwrap();

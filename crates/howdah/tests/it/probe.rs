@@ -135,7 +135,8 @@ fn a_wait_for_a_lock_names_who_was_before_it() {
     let sources = [("bpf", Capabilities::own().may_trace()), ("sql", true)];
     for (source, _) in sources.into_iter().filter(|(_, may)| *may) {
         let mut holder = session(&cluster);
-        let args = ["locks", &uri, "--source", source, "--threshold", "300", "--format", "ndjson"];
+        let args =
+            ["locks", &uri, "--source", source, "--threshold", "300ms", "--format", "ndjson"];
         let mut probe = begin(folder.path(), &args);
         let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
         let mut seen: Vec<Value> = Vec::new();
@@ -366,5 +367,5 @@ fn what_is_no_server_is_named() {
     let both = said(&["waits", "--pid", &pid, "--data-dir", "."]);
     assert!(both.contains("cannot be used with"), "{both}");
     let short = said(&["waits", "--interval", "0"]);
-    assert!(short.contains("number of seconds above 0"), "{short}");
+    assert!(short.contains("a time such as 500ms"), "{short}");
 }

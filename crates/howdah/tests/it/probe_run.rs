@@ -286,7 +286,7 @@ fn what_is_no_recording_is_named() {
         (["run", "-o", "b.rec", "--trigger", "sweep"], "a number such as 50"),
         (["run", "-o", "b.rec", "--trigger", "p99=1s"], "there is no trigger \"p99\""),
         (["run", "-o", "b.rec", "--max-size", "10kB"], "a size from 1MB to 4GB"),
-        (["run", "-o", "b.rec", "--duration", "soon"], "a time such as 90"),
+        (["run", "-o", "b.rec", "--duration", "soon"], "a time such as 500ms"),
         (["run", "-o", "b.rec", "--pid", "4194304"], "process 4194304 does not exist"),
     ] {
         let told = said(&args);

@@ -119,7 +119,10 @@ fn the_section_of_howdah_toml_is_taken_without_being_named() {
     let folder = tempfile::tempdir().unwrap();
     let section = "[statsd]\nmanagement = '127.0.0.1:0'\n\
                    [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n";
-    fs::write(folder.path().join("howdah.toml"), section).unwrap();
+    // Found in the user's own folder; one in the working folder has to be named.
+    let own = folder.path().join(".config/howdah");
+    fs::create_dir_all(&own).unwrap();
+    fs::write(own.join("howdah.toml"), section).unwrap();
     let server = Server::start(folder.path(), &["--dialect", "perl"]);
     assert!(server.ask("help\nquit\n").ends_with("delgauges, quit\r\n\r\n"));
     assert_eq!(server.end().0, Some(0));
@@ -134,14 +137,89 @@ fn what_is_wrong_with_a_file_is_told_with_line_and_key() {
     let words = ["statsd", "--check", "-c", "config.js"];
     let output = howdah(folder.path()).args(words).assert().code(3);
     let told = text(&output.get_output().stdout);
-    assert_eq!(told, "line 2: prot: no such key\nline 3: port: \"x\" is no number\n");
+    assert_eq!(told, "line 3: port: \"x\" is no number\n");
     let output = howdah(folder.path()).args(["statsd", "-c", "config.js"]).assert().code(1);
     let told = text(&output.get_output().stderr);
     assert!(
-        told.starts_with("howdah: cannot use the settings in config.js: line 2: prot"),
+        told.starts_with("howdah: cannot use the settings in config.js: line 3: port"),
         "{told}"
     );
     let output = howdah(folder.path()).args(["statsd", "-c", "missing"]).assert().code(1);
     let told = text(&output.get_output().stderr);
     assert!(told.starts_with("howdah: cannot read the settings missing: No such file"), "{told}");
+}
+
+#[test]
+fn unknown_keys_are_warnings_unless_the_check_is_strict() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "{ graphiteHost: '127.0.0.1', port: process.env.STATSD_TEST_PORT || 8125,\n \
+                  flushintervall: 1000 * 10, mgmt_address: '127.0.0.1',\n \
+                  backends: ['./backends/graphite', 'statsd-librato-backend'], librato: {} }";
+    fs::write(folder.path().join("config.js"), config).unwrap();
+    let words = ["statsd", "--check", "-c", "config.js"];
+    let output = howdah(folder.path()).args(words).assert().code(0);
+    let lenient = text(&output.get_output().stdout);
+    let did_you_mean = "line 2: flushintervall: no such key: did you mean flushInterval?\n";
+    assert!(lenient.starts_with(&format!("warning: {did_you_mean}")), "{lenient}");
+    assert!(lenient.contains("\"statsd-librato-backend\" is not here"), "{lenient}");
+    let words = ["statsd", "--check", "--strict", "-c", "config.js"];
+    let output = howdah(folder.path()).args(words).assert().code(3);
+    let strict = text(&output.get_output().stdout);
+    assert!(strict.starts_with(did_you_mean), "{strict}");
+    // The environment is asked.
+    let output = howdah(folder.path())
+        .args(["statsd", "--check", "-c", "config.js"])
+        .env("STATSD_TEST_PORT", "no port")
+        .assert()
+        .code(3);
+    let told = text(&output.get_output().stdout);
+    assert!(told.contains("port: \"no port\" is no number"), "{told}");
+}
+
+/// Sums of counters at a Prometheus endpoint.
+fn scrape(address: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    Some(reply)
+}
+
+#[test]
+fn dogstatsd_clients_get_absolute_gauges_and_their_tags_as_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let section = format!(
+        "[statsd]\nmanagement = '127.0.0.1:0'\nflush-interval = '50ms'\n\
+         [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n\
+         [statsd.backends.prometheus]\nlisten = '127.0.0.1:{port}'\n"
+    );
+    fs::write(folder.path().join("howdah.toml"), section).unwrap();
+    let server = Server::start(folder.path(), &["-c", "howdah.toml", "--dialect", "dogstatsd"]);
+    server.send(
+        "g:-5|g\ng:-3|g|T1656581400\nreq:1|c|#city:Z\u{fc}rich\nreq:1|c|#city:Zrich\n_sc|db|0",
+    );
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let text = loop {
+        let text = scrape(&format!("127.0.0.1:{port}")).unwrap_or_default();
+        if text.contains("req_total") {
+            break text;
+        }
+        assert!(std::time::Instant::now() < deadline, "req_total to be at the endpoint:\n{text}");
+        std::thread::yield_now();
+    };
+    for line in [
+        "g -3",
+        "req_total{city=\"Z\u{fc}rich\"} 1",
+        "req_total{city=\"Zrich\"} 1",
+        "statsd_service_checks_total 1",
+        "statsd_timestamps_ignored_total 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+    assert!(server.ask("counters\nquit\n").contains("'req;city=Zrich': "));
+    assert!(server.ask("stats\nquit\n").contains("messages.service_checks: 1\n"));
+    let (code, rest) = server.end();
+    assert_eq!(code, Some(0), "{rest}");
+    assert!(rest.contains("service checks of DogStatsD are counted"), "{rest}");
 }

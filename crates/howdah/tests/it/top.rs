@@ -1,5 +1,7 @@
 //! `howdah top` without a terminal, against real servers.
 
+use std::time::{Duration, Instant};
+
 use howdah_connect::{Client, Environment, Target, Words};
 use howdah_lab::{Cluster, or_say_why_not};
 use serde_json::Value;
@@ -137,4 +139,59 @@ fn a_role_without_grants_sees_that_others_are_there_and_never_zeros() {
         );
     }
     assert!(!text(&output.stdout).contains("hidden"));
+}
+
+/// Waits until a session waits for a lock.
+fn until_blocked(client: &mut Client) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let sql =
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart < now() - interval '1.1 s'";
+    while client.one_value(sql).unwrap().as_deref() != Some("1") {
+        assert!(Instant::now() < deadline, "no session has waited for a lock for 1.1 s");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn role_without_grants_sees_blocked_sessions_and_never_a_false_all_clear() {
+    let Some(cluster) = or_say_why_not("top plain alert", Cluster::builder().start()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut holder = session(&cluster);
+    holder.query("CREATE ROLE plain LOGIN; CREATE TABLE locked ()").unwrap();
+    holder.query("BEGIN; LOCK TABLE locked").unwrap();
+    let mut waiter = session(&cluster);
+    let (held_by, waits) = (holder.process_id().unwrap(), waiter.process_id().unwrap());
+    let waiter = std::thread::spawn(move || waiter.query("SELECT * FROM locked").is_ok());
+    until_blocked(&mut session(&cluster));
+    let uri = cluster.uri("postgres").replace("postgres@", "plain@");
+    let top = |args: &[&str]| {
+        howdah(folder.path()).args(["top", &uri, "--once"]).args(args).output().unwrap()
+    };
+
+    let output = top(&["--alert", "blocked > 1s"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("blocked > 1s: ") && stderr.contains(&waits.to_string()));
+
+    let output = top(&["--alert", "query > 1s"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("alert 'query > 1s' cannot be checked"), "{stderr}");
+    assert!(stderr.contains("GRANT pg_monitor TO \"plain\""), "{stderr}");
+
+    let output = top(&["--alert", "connections > 99%"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+
+    let output = top(&["--view", "blocking", "--format", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["samples"][0]["rows"].as_array().unwrap();
+    let pids: Vec<_> = rows.iter().map(|row| row["pid"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(pids, [held_by.to_string(), waits.to_string()], "{document}");
+    assert!(rows[1]["blocked"].as_f64().unwrap() > 1.0, "{document}");
+    assert!(rows[0].get("state").is_none() && rows[0].get("query").is_none(), "{document}");
+
+    holder.query("COMMIT").unwrap();
+    assert!(waiter.join().unwrap());
 }

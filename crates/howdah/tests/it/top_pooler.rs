@@ -61,7 +61,7 @@ impl Pooler {
         let settings = format!(
             "[pool]\nmode = 'transaction'\nsizes = {{ pool = 2 }}\nadmin-users = ['postgres']\n\
              [pool.listen]\nport = 0\nunix-directories = []\n\
-             [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+             [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
              [pool.databases.postgres]\nhosts = ['127.0.0.1:{}']\n",
             cluster.port()
         );

@@ -256,7 +256,18 @@ fn an_image_is_loaded_and_its_exit_code_tells_whether_it_is_there() {
     assert_eq!(orders["ways"][0], "pg_prewarm");
     let check = load(&["--check", "--min-resident", "99"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check.stdout));
-    assert!(text(&check.stdout).contains("100.0 % of the plan is resident"));
+    assert!(text(&check.stdout).contains("100.0 % of the image is resident"));
+
+    let empty = or_say_why_not("warm load, empty", Cluster::builder().start()).unwrap();
+    let check = howdah(folder.path())
+        .args(["warm", "load", "image", &empty.uri("postgres"), "--check", "--min-resident", "50"])
+        .output()
+        .unwrap();
+    assert_eq!(check.status.code(), Some(3), "{}", text(&check.stdout));
+    assert!(text(&check.stdout).contains("of what was found and had room"));
+    let unknown = load(&["--map-database", "stock=shop"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("hint: it has "), "{}", text(&unknown.stderr));
 
     query(&cluster, "DROP TABLE items");
     let told = text(&load(&[]).stdout);

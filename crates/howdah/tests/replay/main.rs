@@ -7,16 +7,21 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "the helpers of tests are tests, too")]
 
 mod encoding;
+mod ends;
 mod faults;
 mod interrupt;
+mod log_pipelines;
+mod login_settings;
 mod logs;
 mod messages;
 mod metrics;
 mod pace;
 mod pgbench;
 mod protocol;
+mod read_only;
 mod streaming;
 mod support;
 mod targets;
+mod types;
 mod who;
 mod wire;

@@ -87,8 +87,38 @@ fn sessions_connect_to_the_database_they_were_captured_in_or_mapped_to() {
     let uri = stage.cluster.uri("postgres");
     replay(stage.folder.path(), "server.log", &uri, &["--as-database", "where_to"])
         .assert_all_done();
-    let lost = replay(stage.folder.path(), "server.log", &uri, &[]);
-    assert_eq!(lost.report["errors"], serde_json::json!({ "3D000": 4 }));
+    // A database of the capture that is not there is a result, unless nobody gets in at all.
+    let mut command = crate::support::howdah(stage.folder.path());
+    let lost = command.args(["replay", "server.log", "--target", &uri]).assert().code(1);
+    let said = crate::support::text(&lost.get_output().stderr);
+    assert!(said.contains("note: database captured_here does not exist on the target"), "{said}");
+    assert!(said.contains("--map-database captured_here=NAME"), "{said}");
+    assert!(said.contains("no session could log in to the target: database"), "{said}");
+    let both = format!("{log}{}", other.replace("[1]", "[11]").replace("[2]", "[12]"));
+    let some = stage.replay(&both, &[]);
+    assert_eq!(some.report["errors"], serde_json::json!({ "3D000": 4 }));
+}
+
+#[test]
+fn named_database_that_does_not_exist_ends_the_command_before_anything_is_sent() {
+    let Some(stage) = Stage::new("no_such_place") else { return };
+    let mut client = stage.client();
+    client.query("create table t (a int)").unwrap();
+    let mut log = Log::new("no_such_place");
+    log.session(1, &["insert into t values (1)"]);
+    stage.write("server.log", &log.text);
+    for (words, hint) in [
+        (["--as-database", "nosuch"], "hint: --as-database nosuch sends all sessions there"),
+        (["--map-database", "no_such_place=nosuch"], "hint: --map-database no_such_place=nosuch"),
+        (["--map-database", "crm=nosuch"], "hint: --map-database crm=nosuch"),
+    ] {
+        let mut command = crate::support::howdah(stage.folder.path());
+        command.args(["replay", "server.log", "--target", &stage.uri()]).args(words);
+        let said = crate::support::text(&command.assert().code(1).get_output().stderr);
+        assert!(said.contains("database nosuch does not exist on the target: "), "{said}");
+        assert!(said.contains(hint) && !said.contains("map-user"), "{said}");
+    }
+    assert_eq!(stage.value("select count(*) from t"), "0");
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Pool {
             "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
              capture = {{ path = 'captures'{capture} }}\n\
              [pool.listen]\nport = 0\nunix-directories = []\n\
-             [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+             [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
              [pool.databases.bench]\nhosts = ['127.0.0.1:{}']\n\
              dbname = '{dbname}'\n",
             cluster.port()
@@ -92,14 +92,7 @@ impl Pool {
     }
 
     pub(crate) fn raw(&self) -> Raw {
-        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-        let startup = b"\0\x03\0\0user\0postgres\0database\0bench\0\0";
-        let len = u32::try_from(startup.len() + 4).unwrap().to_be_bytes();
-        socket.write_all(&[&len, &startup[..]].concat()).unwrap();
-        let mut raw = Raw(socket);
-        raw.ready();
-        raw
+        Raw::connect(self.port, "bench")
     }
 }
 
@@ -107,6 +100,19 @@ impl Pool {
 pub(crate) struct Raw(TcpStream);
 
 impl Raw {
+    /// Logs in as `postgres`, who needs no password.
+    pub(crate) fn connect(port: u16, database: &str) -> Self {
+        let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        let startup =
+            [b"\0\x03\0\0user\0postgres\0database\0", database.as_bytes(), b"\0\0"].concat();
+        let len = u32::try_from(startup.len() + 4).unwrap().to_be_bytes();
+        socket.write_all(&[&len, &startup[..]].concat()).unwrap();
+        let mut raw = Self(socket);
+        raw.ready();
+        raw
+    }
+
     pub(crate) fn send(&mut self, messages: &[Vec<u8>]) {
         self.0.write_all(&messages.concat()).unwrap();
     }
@@ -420,12 +426,13 @@ fn same_statements(captured: &BTreeMap<String, i64>, logged: &BTreeMap<String, i
 }
 
 /// How texts begin that the pooler itself sends.
-const POOLERS: [&str; 5] = [
+const POOLERS: [&str; 6] = [
     "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;",
     "RESET",
     "DISCARD",
     "select pg_catalog.set_config",
     "SELECT pg_catalog.set_config",
+    "SELECT pg_catalog.current_setting('client_encoding', true), ",
 ];
 
 #[test]

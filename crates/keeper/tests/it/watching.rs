@@ -8,7 +8,7 @@ use howdah_warm::{CacheImage, dump::Choice};
 use rustix::process::Signal;
 
 use crate::support::{
-    fill, keep, kill, read, session, settings, signal, start, wait_for_images, wait_until,
+    DUMPED, fill, keep, kill, read, session, settings, signal, start, wait_for_images, wait_until,
     wait_until_whole,
 };
 
@@ -191,4 +191,42 @@ fn files_are_read_ahead_while_the_server_recovers() {
     cluster.start().unwrap();
     wait_until_whole(&cluster, "early");
     keeper.stop().unwrap();
+}
+
+#[test]
+fn image_loaded_in_part_only_outlasts_the_colder_ones_after_it() {
+    let Some(mut cluster) = start("watch without rights", Cluster::builder()) else { return };
+    fill(&cluster);
+    let rights = "CREATE ROLE lim LOGIN; GRANT pg_monitor TO lim; GRANT SELECT ON early TO lim";
+    session(&cluster).query(rights).unwrap();
+    read(&cluster, "early");
+    read(&cluster, "late");
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(&cluster, folder.path());
+    settings.target = settings.target.with_user("lim");
+    settings.interval = Some(Duration::from_millis(100));
+    let keeper = keep(settings);
+    wait_for_images(&keeper, 1);
+    cluster.restart().unwrap();
+    let loads = |count: f64| {
+        wait_until("loads", || keeper.metric("howdah_warm_loads_total", "end=\"done\"") >= count);
+    };
+    loads(1.0);
+    wait_until_whole(&cluster, "early");
+    let (name, part) = DUMPED;
+    let before = keeper.metric(name, part);
+    // More than are kept.
+    wait_until("images", || keeper.metric(name, part) >= before + 6.0);
+    let open = |name: &str| CacheImage::open(folder.path().join(name)).unwrap();
+    let aside = open("aside.cache").page_count();
+    for name in ["newest.cache", "newest.cache.1", "newest.cache.2"] {
+        assert!(open(name).page_count() < aside, "{name}: {aside} pages are aside");
+    }
+
+    session(&cluster).query("GRANT SELECT ON late TO lim").unwrap();
+    cluster.restart().unwrap();
+    wait_until_whole(&cluster, "late");
+    wait_until("its removal", || !folder.path().join("aside.cache").exists());
+    keeper.stop().unwrap();
+    assert!(open("newest.cache").page_count() >= aside * 9 / 10);
 }

@@ -23,8 +23,14 @@ pub struct Lab {
     pub version: Version,
     /// The directory of its programs.
     pub bin_dir: PathBuf,
-    /// The TCP port on 127.0.0.1.
+    /// The number in the socket's name, and the port of 127.0.0.1 if it listens there.
     pub port: u16,
+    /// Whether it listens on 127.0.0.1.
+    #[serde(default)]
+    pub is_on_tcp: bool,
+    /// The file with the password for TCP, in the form of `~/.pgpass`.
+    #[serde(default)]
+    pub passfile: Option<PathBuf>,
     /// The directory of all its files.
     pub dir: PathBuf,
     /// The data directory.
@@ -37,28 +43,40 @@ pub struct Lab {
     pub started_s: u64,
     /// What is removed when it is stopped; without [`Lab::dir`] when that is to be kept.
     pub remove: Vec<PathBuf>,
+    /// The process with which it ends, if it was not left to run by itself.
+    #[serde(default)]
+    pub(crate) owner: Option<Process>,
+    /// When its server was first found down, in seconds since 1970; nothing while it runs.
+    #[serde(default)]
+    pub(crate) down_since_s: Option<u64>,
 }
 
 impl Lab {
     pub(crate) fn of(cluster: &Cluster, standby_of: Option<String>) -> Self {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             name: cluster.name().to_owned(),
             version: cluster.binaries().version().clone(),
             bin_dir: cluster.binaries().dir().to_owned(),
             port: cluster.port(),
+            is_on_tcp: cluster.is_on_tcp(),
+            passfile: cluster.passfile(),
             dir: cluster.dir().to_owned(),
             data_dir: cluster.data_dir().to_owned(),
             socket_dir: cluster.socket_dir().to_owned(),
             standby_of,
-            started_s: since_1970.as_secs(),
+            started_s: now_s(),
             remove: cluster.removed_at_end().to_vec(),
+            owner: None,
+            down_since_s: None,
         }
     }
 
-    /// A connection URI by TCP, for the superuser.
+    /// A connection URI for the superuser, without a password: see [`Cluster::uri`].
     pub fn uri(&self, database: &str) -> String {
-        cluster::tcp_uri(self.port, database)
+        match self.is_on_tcp {
+            true => cluster::tcp_uri(self.port, database, self.passfile.as_deref()),
+            false => cluster::socket_uri(&self.socket_dir, self.port, database),
+        }
     }
 
     /// The postmaster's process id, while it runs.
@@ -77,6 +95,8 @@ pub enum LabState {
     },
     /// It runs.
     Running(Lab),
+    /// Its server does not run: it crashed, or was stopped by other means than [`super::Labs::stop`].
+    Down(Lab),
 }
 
 impl LabState {
@@ -84,9 +104,14 @@ impl LabState {
     pub fn name(&self) -> &str {
         match self {
             Self::Starting { name } => name,
-            Self::Running(lab) => &lab.name,
+            Self::Running(lab) | Self::Down(lab) => &lab.name,
         }
     }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// The content of a lab's file.
@@ -94,7 +119,7 @@ impl LabState {
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(crate) enum Entry {
     Starting { maker: Process },
-    Running(Lab),
+    Running(Box<Lab>),
 }
 
 impl Entry {
@@ -112,7 +137,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn ours() -> Self {
+    pub(crate) fn ours() -> Self {
         let pid = std::process::id();
         Self { pid, started_ticks: postmaster::started_ticks(pid).unwrap_or_default() }
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "what tests share is test code")]
 
+mod access;
 mod clusters;
 mod labs;
 mod majors;

@@ -7,7 +7,8 @@
 use howdah_traffic::{SqlState, Timestamp};
 
 use super::{
-    COLUMNS_MAX, COLUMNS_MIN, Cut, ROW_START_BYTES, Row, column, owner_of, row_begins, row_goes_on,
+    COLUMNS_MAX, COLUMNS_MIN, Cut, ROW_START_BYTES, Row, column, is_row_of, owner_of, row_begins,
+    row_goes_on,
 };
 use crate::{
     clock::Clock,
@@ -112,6 +113,8 @@ impl CsvFramer {
             time: time?,
             vxid,
             query_id: match text(query_id) {
+                // Checked here, where few rows come by: other rows with the least number of columns are fine.
+                b"" if !is_row_of(cut.columns()) => return None,
                 b"" => None,
                 digits => signed(digits),
             },

@@ -16,7 +16,7 @@ use super::layer::{Found, LIKENESS_BYTES};
 use crate::{clock::stamp_len, record::Label, summary::Reason};
 
 /// The prefix that stands in front of the server's own where that has no time.
-pub(super) const ADDED_PREFIX: &str = "%m [%p] ";
+const ADDED_PREFIX: &str = "%m [%p] ";
 
 /// One piece as it came.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +92,12 @@ impl Assembly {
         }
     }
 
-    /// Whether [`ADDED_PREFIX`] stands in front of what comes out.
-    pub(super) fn adds_prefix(&self) -> bool {
+    /// [`ADDED_PREFIX`], if it stands in front of what comes out.
+    pub(super) fn added_prefix(&self) -> Option<&'static str> {
+        self.adds_prefix().then_some(ADDED_PREFIX)
+    }
+
+    fn adds_prefix(&self) -> bool {
         self.adds_prefix == Some(true)
     }
 
@@ -309,7 +313,7 @@ fn unescape(text: &mut Vec<u8>) {
 }
 
 /// The first label in a line, and where it begins.
-fn label(text: &[u8]) -> Option<(Label, usize)> {
+pub(super) fn label(text: &[u8]) -> Option<(Label, usize)> {
     let head = &text[..text.len().min(LABEL_WINDOW_BYTES)];
     memchr::memmem::find_iter(head, b":  ").find_map(|colon| {
         let start = head[..colon]
@@ -324,7 +328,7 @@ fn label(text: &[u8]) -> Option<(Label, usize)> {
 const LABEL_WINDOW_BYTES: usize = 512;
 
 /// Whether a prefix has a time of its own: `%t`, `%m` or `%n`.
-fn has_time(prefix: &[u8]) -> bool {
+pub(super) fn has_time(prefix: &[u8]) -> bool {
     (0..prefix.len()).any(|at| {
         let rest = &prefix[at..];
         stamp_len(rest, true).or(stamp_len(rest, false)).is_some()

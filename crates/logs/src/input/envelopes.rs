@@ -11,8 +11,10 @@
 //! Envelopes may be in lines, in an array, or in an array of a document, and may be mixed.
 
 use super::{
+    assembly::{has_time, label},
     json::{self, Objects, members},
     layer::{Found, Layer, push_entry},
+    stamp,
     turn::Turn,
 };
 use crate::{record::Label, summary::Reason};
@@ -51,12 +53,19 @@ impl Layer for Envelopes {
     fn idle(&mut self, found: &mut Found) {
         self.opener.turn.idle(&mut found.inside);
     }
+
+    fn added_prefix(&self) -> Option<&'static str> {
+        (self.opener.adds_time == Some(true)).then_some("%m ")
+    }
 }
 
 /// What is known from one envelope to the next.
 #[derive(Debug, Default)]
 struct Opener {
     turn: Turn,
+    /// The texts have no time of their own, so that of their entry is put in front; `None` until a text with a
+    /// label shows it.
+    adds_time: Option<bool>,
 }
 
 impl Opener {
@@ -68,12 +77,30 @@ impl Opener {
         let start = found.inside.len();
         match open(object, 0, &mut found.inside) {
             Some(Opened::Log { time }) => {
+                self.add_time(time, start, &mut found.inside);
                 if let Some(reason) = self.turn.take(time, start, &mut found.inside) {
                     found.problem(reason, line, object);
                 }
             }
             Some(Opened::Other) => found.problem(Reason::OtherProgram, line, object),
             None => found.problem(Reason::BadWrapping, line, object),
+        }
+    }
+}
+
+impl Opener {
+    /// Puts the time of an entry in front of its text, which begins at `start`, if texts have none. Only the
+    /// entries of Google Cloud Logging have a time that is read here, in RFC 3339.
+    fn add_time(&mut self, time: &[u8], start: usize, inside: &mut Vec<u8>) {
+        let time = time.strip_prefix(b"\"").and_then(|time| stamp::iso(time, false));
+        let Some(time) = time else { return };
+        let text = &inside[start..];
+        if self.adds_time.is_none() && !text.starts_with(b"{") {
+            self.adds_time = label(text).map(|(_, at)| !has_time(&text[..at]));
+        }
+        // A text that begins with a tab goes on with the record before.
+        if self.adds_time == Some(true) && !text.starts_with(b"\t") && !text.starts_with(b"{") {
+            inside.splice(start..start, [time.text.as_bytes(), b" "].concat());
         }
     }
 }
@@ -338,5 +365,24 @@ mod tests {
         // Too few to be told by several steps.
         let two = unwrap(&text(&mut [23, 20].into_iter()));
         assert_eq!(two, ("x 20\nx 23\n".to_owned(), vec![Reason::Backwards]));
+    }
+
+    #[test]
+    fn entries_without_a_time_have_that_of_their_envelope() {
+        let entry = |text: &str| {
+            format!(
+                "{{\"textPayload\":\"{text}\",\"timestamp\":\"2026-11-20T12:43:19.577123Z\",\"logName\":\"x\"}}\n"
+            )
+        };
+        let cloud = entry("[7]: [1-1] db=shop,user=al LOG:  statement: select 1\\nfrom t")
+            + &entry("[7]: [2-1] db=shop,user=al LOG:  duration: 1.000 ms");
+        let time = "2026-11-20 12:43:19.577123 UTC";
+        let expected = format!(
+            "{time} [7]: [1-1] db=shop,user=al LOG:  statement: select 1\n\tfrom t\n\
+             {time} [7]: [2-1] db=shop,user=al LOG:  duration: 1.000 ms\n"
+        );
+        assert_eq!(unwrap(&cloud), (expected, vec![]));
+        let own = entry("2026-11-20 12:43:19.577 UTC [7]: LOG:  x");
+        assert_eq!(unwrap(&own).0, "2026-11-20 12:43:19.577 UTC [7]: LOG:  x\n");
     }
 }

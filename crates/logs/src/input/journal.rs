@@ -85,8 +85,8 @@ impl Layer for JournalJson {
         self.assembly.flush(found);
     }
 
-    fn adds_prefix(&self) -> bool {
-        self.assembly.adds_prefix()
+    fn added_prefix(&self) -> Option<&'static str> {
+        self.assembly.added_prefix()
     }
 
     fn finish(&mut self, found: &mut Found) {
@@ -199,8 +199,8 @@ impl Layer for JournalExport {
         self.assembly.flush(found);
     }
 
-    fn adds_prefix(&self) -> bool {
-        self.assembly.adds_prefix()
+    fn added_prefix(&self) -> Option<&'static str> {
+        self.assembly.added_prefix()
     }
 
     fn finish(&mut self, found: &mut Found) {

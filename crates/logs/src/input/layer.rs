@@ -18,9 +18,9 @@ pub(super) trait Layer: Send + std::fmt::Debug {
     /// Nothing will come any more.
     fn finish(&mut self, found: &mut Found);
 
-    /// Whether time and process were put in front of the server's own prefix.
-    fn adds_prefix(&self) -> bool {
-        false
+    /// What was put in front of the server's own prefix, in its syntax.
+    fn added_prefix(&self) -> Option<&'static str> {
+        None
     }
 }
 

@@ -4,6 +4,7 @@
 //! put in the order of the first time in each, whatever they are called. What was decided is kept in
 //! [`Inputs`], for people to see.
 
+mod copies;
 mod probe;
 
 use std::{
@@ -15,7 +16,10 @@ use std::{
 use howdah_traffic::Timestamp;
 use serde::Serialize;
 
-use self::probe::Probe;
+use self::{
+    copies::{Copies, compare},
+    probe::Probe,
+};
 use super::{Compression, Wrapping, glob};
 use crate::options::Options;
 
@@ -127,7 +131,8 @@ pub struct LogFile {
 pub struct LeftOut {
     /// Its name.
     pub name: String,
-    /// The file that holds the same: itself, if it was named twice, or the log in another format.
+    /// The file that holds the same: itself, if it was named twice, the log in another format, or one that
+    /// begins with all that is in this one.
     pub instead: String,
 }
 
@@ -231,6 +236,7 @@ impl Plan {
             candidate.probe = probe;
         }
         self.drop_twins(candidates, options);
+        self.drop_copies(candidates, options);
         self.order = Order::ByFirstTime;
         // A file without a time stays behind the one before.
         let mut last = Timestamp::from_micros(i64::MIN);
@@ -266,6 +272,45 @@ impl Plan {
             }
             None => true,
         });
+    }
+    /// Leaves out logs that are the beginning of another, or all of it: what `gzip -k` leaves, or a rotation
+    /// that is still copying.
+    fn drop_copies(&mut self, candidates: &mut Vec<Candidate>, options: &Options) {
+        // The longest comes first, or of equal ones the one that is not packed, or was named first.
+        let mut kept: Vec<Candidate> = Vec::new();
+        for candidate in candidates.drain(..) {
+            let copy = kept.iter().enumerate().find_map(|(at, other)| {
+                let is_suspect =
+                    candidate.probe.first.is_some() && candidate.probe.first == other.probe.first;
+                // A file that cannot be read is told when its turn comes.
+                let copies = is_suspect
+                    .then(|| compare(&other.path, &candidate.path, options.max_record_bytes))?
+                    .unwrap_or(Copies::No);
+                let is_better = match copies {
+                    Copies::No => return None,
+                    Copies::Equal => other.probe.is_packed && !candidate.probe.is_packed,
+                    Copies::FirstEndsEarlier => true,
+                    Copies::SecondEndsEarlier => false,
+                };
+                Some((at, is_better))
+            });
+            match copy {
+                None => kept.push(candidate),
+                Some((at, is_better)) => {
+                    let dropped = match is_better {
+                        true => std::mem::replace(&mut kept[at], candidate),
+                        false => candidate,
+                    };
+                    let name = dropped.path.display().to_string();
+                    let instead = kept[at].path.display().to_string();
+                    for left in self.left_out.iter_mut().filter(|left| left.instead == name) {
+                        left.instead.clone_from(&instead);
+                    }
+                    self.left_out.push(LeftOut { name, instead });
+                }
+            }
+        }
+        *candidates = kept;
     }
 }
 

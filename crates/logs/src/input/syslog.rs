@@ -42,8 +42,8 @@ impl Layer for Syslog {
         self.assembly.flush(found);
     }
 
-    fn adds_prefix(&self) -> bool {
-        self.assembly.adds_prefix()
+    fn added_prefix(&self) -> Option<&'static str> {
+        self.assembly.added_prefix()
     }
 
     fn finish(&mut self, found: &mut Found) {

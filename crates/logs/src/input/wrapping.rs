@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::{
-    assembly::ADDED_PREFIX,
     container::{Cri, Stamped, split_cri, split_stamped},
     envelopes::{self, Envelopes},
     journal::{JournalExport, JournalJson},
@@ -147,7 +146,7 @@ impl Chain {
 
     /// What stands in front of the server's own prefix.
     pub(super) fn added_prefix(&self) -> Option<&'static str> {
-        self.layers.iter().any(|layer| layer.adds_prefix()).then_some(ADDED_PREFIX)
+        self.layers.iter().find_map(|layer| layer.added_prefix())
     }
 
     /// Takes the next bytes of the file, and what is known of those to come; what is inside of them

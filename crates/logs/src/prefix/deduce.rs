@@ -93,18 +93,11 @@ enum Kind {
 
 impl<'a> Head<'a> {
     fn split(line: &'a [u8]) -> Option<Self> {
-        let window = &line[..line.len().min(HEAD_BYTES_MAX)];
-        let (start, text) = memchr::memmem::find_iter(window, b":  ").find_map(|colon| {
-            let is_letter = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
-            let word = window[..colon].iter().rposition(|byte| !is_letter(byte));
-            // A label may follow a field without anything between.
-            (word.map_or(0, |at| at + 1)..colon)
-                .find_map(|at| Label::parse(&window[at..]).map(|(_, len)| (at, &line[at + len..])))
-        })?;
+        let (start, text) = label(line)?;
         let mut pieces: Vec<(Kind, usize, usize)> = Vec::new();
         let mut at = 0;
         while at < start {
-            let (kind, len) = piece(&line[at..start]);
+            let (kind, len) = piece(&line[..start], at);
             match (&kind, pieces.last_mut()) {
                 (Kind::Between(more), Some((Kind::Between(known), _, end))) => {
                     known.extend_from_slice(more);
@@ -135,6 +128,23 @@ impl<'a> Head<'a> {
     }
 }
 
+/// Where the first label of a line stands, if there is one.
+pub(super) fn label_at(line: &[u8]) -> Option<usize> {
+    label(line).map(|(start, _)| start)
+}
+
+/// The same, with the text after it.
+fn label(line: &[u8]) -> Option<(usize, &[u8])> {
+    let window = &line[..line.len().min(HEAD_BYTES_MAX)];
+    memchr::memmem::find_iter(window, b":  ").find_map(|colon| {
+        let is_letter = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+        let word = window[..colon].iter().rposition(|byte| !is_letter(byte));
+        // A label may follow a field without anything between.
+        (word.map_or(0, |at| at + 1)..colon)
+            .find_map(|at| Label::parse(&window[at..]).map(|(_, len)| (at, &line[at + len..])))
+    })
+}
+
 /// Farthest that a label is looked for.
 const HEAD_BYTES_MAX: usize = 512;
 
@@ -148,8 +158,9 @@ fn names(text: &[u8]) -> [&[u8]; 3] {
     })
 }
 
-/// The piece at the front, and its length.
-fn piece(bytes: &[u8]) -> (Kind, usize) {
+/// The piece of a head that begins at `at`, and its length.
+fn piece(head: &[u8], at: usize) -> (Kind, usize) {
+    let bytes = &head[at..];
     if let Some(len) = stamp_len(bytes, true) {
         return (Kind::Millis, len);
     }
@@ -167,6 +178,13 @@ fn piece(bytes: &[u8]) -> (Kind, usize) {
             Some(b"[unknown]") => (Kind::Word, 9),
             _ => (Kind::Between(vec![b'[']), 1),
         };
+    }
+    // Query ids have a sign.
+    if bytes[0] == b'-' && at > 0 && b"=[( :".contains(&head[at - 1]) {
+        let digits = bytes[1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if digits >= QUERY_ID_DIGITS_MIN {
+            return (Kind::Number, 1 + digits);
+        }
     }
     if !is_word(bytes[0]) {
         return (Kind::Between(vec![bytes[0]]), 1);
@@ -194,6 +212,9 @@ fn piece(bytes: &[u8]) -> (Kind, usize) {
     }
     (Kind::Word, run(&is_word))
 }
+
+/// Fewer digits after a sign are hardly ever a query id: it has 64 bits, all of them random.
+const QUERY_ID_DIGITS_MIN: usize = 8;
 
 /// Where heads of other processes stop, if they stop earlier than those of sessions: before a piece,
 /// or after so many bytes of it.
@@ -258,6 +279,9 @@ impl Known {
             Kind::Number if is_constant && column[0] == b"1" && before.ends_with("%l-") => {
                 return None;
             }
+            Kind::Number if self.named(&NUMBER_KEYS, before).is_some() => {
+                self.named(&NUMBER_KEYS, before)?
+            }
             Kind::Number if are_sqlstates(column) => self.first(&["%e"])?,
             Kind::Number if is_constant && column[0] == b"0" => self.first(&["%x", "%Q"])?,
             Kind::Number if heads.iter().any(|head| head.is_pid(at) == Some(false)) => {
@@ -274,6 +298,14 @@ impl Known {
     /// The first of some escapes that was not used.
     fn first(&self, escapes: &[&'static str]) -> Option<&'static str> {
         escapes.iter().copied().find(|escape| !self.used.contains(escape))
+    }
+
+    /// The escape that the word before a value names, such as `user=`, if it was not used.
+    fn named(&self, keys: &[(&str, &'static str)], before: &str) -> Option<&'static str> {
+        let before = before.trim_end_matches(['=', ':', ' ']);
+        let key = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
+        let escape = keys.iter().find(|(word, _)| Some(*word) == key).map(|(_, escape)| *escape);
+        escape.filter(|escape| !self.used.contains(escape))
     }
 
     /// The same for words: names, tags, or text.
@@ -304,14 +336,23 @@ impl Known {
         if are_sqlstates(column) {
             return self.first(&["%e"]);
         }
-        let key =
-            before.trim_end_matches(['=', ':', ' ']).rsplit(|c: char| !c.is_alphanumeric()).next();
-        let by_key = KEYS.iter().find(|(word, _)| Some(*word) == key).map(|(_, escape)| *escape);
-        if let Some(escape) = by_key.filter(|escape| !self.used.contains(escape)) {
+        if let Some(escape) = self.named(KEYS, before) {
             return Some(escape);
         }
         if column.iter().all(|value| TAGS.contains(value)) {
             return self.first(&["%i"]);
+        }
+        // `%u@%d` is how most prefixes name them, also where all sessions have the same.
+        let next = heads[0].pieces.get(at + 1).map_or(&b""[..], |(_, bytes)| bytes);
+        let beside = if next.starts_with(b"@") {
+            Some("%u")
+        } else if before.ends_with("%u@") {
+            Some("%d")
+        } else {
+            None
+        };
+        if let Some(escape) = beside.filter(|escape| !self.used.contains(escape)) {
+            return Some(escape);
         }
         let is_name = column.contains(&&b"[unknown]"[..]) || !is_constant;
         if is_name { self.first(&ESCAPES) } else { None }
@@ -335,6 +376,19 @@ const KEYS: &[(&str, &str)] = &[
     ("tag", "%i"),
     ("cmd", "%i"),
     ("sqlstate", "%e"),
+];
+
+/// The same for fields that are numbers.
+const NUMBER_KEYS: [(&str, &str); 9] = [
+    ("queryid", "%Q"),
+    ("query_id", "%Q"),
+    ("qid", "%Q"),
+    ("pid", "%p"),
+    ("process", "%p"),
+    ("line", "%l"),
+    ("xid", "%x"),
+    ("txid", "%x"),
+    ("xact", "%x"),
 ];
 
 const TAGS: &[&[u8]] = &[

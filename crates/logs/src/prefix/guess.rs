@@ -4,12 +4,17 @@
 //! first, then a counter, then who), and a candidate that matches every record of a sample with plausible
 //! names is right for all that matters. Where none does, one is [deduced](super::deduce).
 
-use super::{Field, Names, Prefix, deduce::deduce};
-use crate::{record::Label, summary::Confidence};
+use super::{
+    Field, Names, Prefix,
+    deduce::{deduce, label_at},
+    shape,
+};
+use crate::{clock::stamp_len, record::Label, summary::Confidence};
 
 /// The candidate that matches most of `lines`, or `None` if none matches any.
 ///
-/// Among equals the one that stands earlier in [`candidates`] wins: simpler ones come first.
+/// Among equals the one that stands earlier in [`candidates`] wins: simpler ones come first. Its
+/// [confidence](Prefix::confidence) tells whether there are records that it does not fit.
 pub(crate) fn guess<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Prefix> {
     let lines: Vec<_> = lines.filter(|line| may_have_label(line)).collect();
     // Thousands of candidates on a few lines spread over the sample, then the few best on all lines.
@@ -29,13 +34,36 @@ pub(crate) fn guess<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Prefix>
     let mut winners = winners.into_iter();
     let mut winner = winners.next()?;
     let rival = winners.find(|rival| reads_differently(&winner, rival, &lines));
+    let misfits = lines.iter().filter(|line| is_misfit(&winner, line)).count();
     winner.confidence = Some(Confidence {
         lines: most as u64,
-        lines_of: lines.len() as u64,
+        lines_of: (most + misfits) as u64,
         rival: rival.map(|rival| rival.source),
     });
     Some(winner)
 }
+
+/// Whether a line is a record of the log, and not in the way of a prefix that was guessed.
+pub(crate) fn is_misfit(prefix: &Prefix, line: &[u8]) -> bool {
+    !fits(prefix, line) && looks_like_record(line)
+}
+
+/// Whether a line has a time and then a label, whatever stands around them. The end of a record that was cut
+/// by rotation has no time, and output of other programs has no label.
+fn looks_like_record(line: &[u8]) -> bool {
+    let Some(label) = label_at(line) else { return false };
+    let head = &line[..label];
+    let is_epoch = |at: usize| {
+        let is_start = at == 0 || !head[at - 1].is_ascii_digit();
+        is_start && shape::lengths(Field::Epoch, &head[at..])[0] == Some(EPOCH_BYTES)
+    };
+    let is_stamp =
+        |at: usize| stamp_len(&head[at..], true).or(stamp_len(&head[at..], false)).is_some();
+    (0..label).any(|at| is_stamp(at) || is_epoch(at))
+}
+
+/// Bytes of `1795178599.577`.
+const EPOCH_BYTES: usize = 14;
 
 /// The prefixes that fit most lines, and how many that is; none if they fit none.
 fn best(prefixes: impl Iterator<Item = Prefix>, lines: &[&[u8]]) -> (usize, Vec<Prefix>) {
@@ -83,11 +111,29 @@ fn fits(prefix: &Prefix, line: &[u8]) -> bool {
         let name = found.field(line, field);
         name == b"[unknown]" || !name.iter().any(|byte| b" []()|,=:/".contains(byte))
     });
-    let host = found.field(line, Field::Host);
     plausible
-        && !host.contains(&b'(')
+        && is_remote(found.field(line, Field::Remote))
+        && is_host(found.field(line, Field::Host))
+        && is_host(found.field(line, Field::LocalAddress))
         && found.label != Label::NONE
         && agrees_with_authorized(&found, line)
+}
+
+/// Whether a text is what `%r` stands for: a host and its port, `[local]`, or nothing.
+fn is_remote(text: &[u8]) -> bool {
+    let host = text.strip_suffix(b")").and_then(|text| {
+        let open = memchr::memrchr(b'(', text)?;
+        let (host, port) = (&text[..open], &text[open + 1..]);
+        (!host.is_empty() && port.iter().all(u8::is_ascii_digit)).then_some(host)
+    });
+    host.map_or(matches!(text, b"" | b"[local]"), is_host)
+}
+
+/// Whether a text is what `%h` and `%L` stand for: a name, an address, `[local]`, or nothing.
+fn is_host(text: &[u8]) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b".:_-%".contains(byte);
+    matches!(text, b"" | b"[local]" | b"[none]")
+        || text.iter().all(is_part) && !text.iter().all(u8::is_ascii_digit)
 }
 
 fn agrees_with_authorized(found: &super::Match, line: &[u8]) -> bool {
@@ -152,6 +198,11 @@ const WHOLE: &[&str] = &[
     "[%m] [%p] %u@%d %h %a ",
     "%m [%p]: [%l-1] db=%d,user=%u,host=%h ",
     "%m-%c-%u-%d-",
+    // With query ids, of which others are deduced.
+    "%m [%p] [queryid=%Q] %q%u@%d ",
+    "%m [%p] qid=%Q %q%u@%d ",
+    "%m [%p] %q[queryid=%Q] %u@%d ",
+    "%m [%p] %qqid=%Q %u@%d ",
 ];
 
 const HEADS: &[&str] = &[

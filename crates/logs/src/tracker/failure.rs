@@ -9,7 +9,7 @@ use super::{
     Table, Texts, is_client,
     output::Output,
     session::{Session, Stage, StepKind},
-    steps::{name_steps, no_values, query_id, simple, step_kind},
+    steps::{name_parse, name_steps, no_values, query_id, simple, step_kind},
     vxid::Vxid,
 };
 use crate::{
@@ -85,8 +85,11 @@ impl Table {
             return false;
         };
         output.summary.facts.error_form += 1;
-        if let ActionRef::Bind(bound) | ActionRef::Execute(bound) = &action {
-            name_steps(session, bound, record, output);
+        match &action {
+            ActionRef::Execute(bound) => name_steps(session, bound, record, output),
+            // The server logs no duration of a step that fails.
+            ActionRef::Bind(bound) => name_parse(session, bound, record, output),
+            _ => {}
         }
         let vxid = Vxid::logged(record.vxid());
         let mut draft = session.draft(record.time(), action, Source::Error, vxid);

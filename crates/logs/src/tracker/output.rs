@@ -34,6 +34,8 @@ pub(super) struct Draft<'a> {
     pub(super) vxid: Option<Vxid>,
     pub(super) query_id: Option<i64>,
     pub(super) pipeline: Option<u32>,
+    /// See [`Membership::unknown`](super::pipelines::Membership::unknown).
+    pub(super) unknown_syncs: u64,
 }
 
 /// The action of a session whose outcome is not known yet.
@@ -78,10 +80,21 @@ impl Output<'_> {
     /// An action whose outcome may come later.
     pub(super) fn open(&mut self, session: &mut Session, draft: &Draft<'_>) {
         self.close(session);
+        self.count_unknown_syncs(draft);
         if self.emit == Emit::Start {
             self.push(session.identity(), draft, self.is_ascii);
         }
         session.open.set(draft, self.is_ascii);
+    }
+
+    /// Counts executions of which the log does not tell the pipeline.
+    #[inline]
+    fn count_unknown_syncs(&mut self, draft: &Draft<'_>) {
+        let facts = &mut self.summary.facts;
+        facts.executions_of_unknown_pipeline += draft.unknown_syncs;
+        if draft.vxid.is_none() {
+            facts.executions_of_unknown_transaction += draft.unknown_syncs;
+        }
     }
 
     /// The outcome of the open action, if one is open.
@@ -123,6 +136,7 @@ impl Output<'_> {
     /// An action of which all is known.
     pub(super) fn emit_whole(&mut self, session: &mut Session, draft: &Draft<'_>) {
         self.close(session);
+        self.count_unknown_syncs(draft);
         self.summary.count_outcome(draft.action.kind(), &draft.outcome);
         self.push(session.identity(), draft, self.is_ascii);
     }

@@ -2,9 +2,10 @@
 //!
 //! Outside of a transaction block the server ends its transaction at each Sync, so the messages of
 //! one pipeline share a virtual transaction id and those of two never do. Inside a block Syncs leave no
-//! trace. So blocks have to be known, and a log holds their BEGIN only where it holds every statement.
+//! trace. So blocks have to be known. A log holds their BEGIN, by its text, where it holds every statement;
+//! and where it holds the duration of every step (`log_duration`), by that duration and its command tag.
 //!
-//! Source: `start_xact_command` and `finish_xact_command` in `postgres.c`.
+//! Source: `start_xact_command`, `finish_xact_command` and `check_log_duration` in `postgres.c`.
 
 use howdah_sql::{Command, Lexer, TokenKind, split_statements};
 use howdah_traffic::{ActionRef, Source};
@@ -22,8 +23,43 @@ pub(super) struct Pipelines {
     block: Option<Vxid>,
     /// The next transaction is a block, too, or may be one.
     block_next: bool,
-    /// The log holds every statement of the session, BEGIN included.
-    is_whole: bool,
+    /// It is not certain that `block` is a block, or that the next transaction is one.
+    is_block_doubtful: bool,
+    /// The log holds the beginning of every statement of the session, BEGIN included: `log_statement = all`.
+    has_all_statements: bool,
+    /// The log holds the text of every step of the session with its duration: `log_min_duration_statement = 0`.
+    has_all_texts: bool,
+    /// The log holds the duration of every step of the session: `log_duration`.
+    has_all_durations: bool,
+    /// The last execution that may have shared a Sync with the one before or after it.
+    ambiguous: Option<Ambiguous>,
+}
+
+/// An execution of which the log does not tell which Sync followed it.
+#[derive(Clone, Copy, Debug)]
+struct Ambiguous {
+    transaction: Vxid,
+    /// It shares its transaction with another execution, and was counted for that.
+    is_counted: bool,
+}
+
+/// Where an action stands among the pipelines of its session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Membership {
+    /// The action's pipeline, if it can be told.
+    pub(super) pipeline: Option<u32>,
+    /// Executions, up to this one, that turn out to have Syncs of which the log does not tell.
+    pub(super) unknown: u64,
+}
+
+/// A step that ended without its text in the log, by what its bare duration says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnloggedStep<'a> {
+    /// Its command tag; empty in a log without `%i`.
+    pub(super) tag: &'a [u8],
+    /// A Bind came right before it, so it is an Execute and not a Query.
+    pub(super) is_bound: bool,
+    pub(super) transaction: Option<Vxid>,
 }
 
 /// What a text does to the transaction block around it.
@@ -40,59 +76,144 @@ impl Pipelines {
     /// Those of a session that may have been in a block when it was first seen.
     pub(super) fn joined_midway(&mut self) {
         self.block_next = true;
+        self.is_block_doubtful = true;
+    }
+
+    /// The log is known to hold every statement of every session.
+    #[inline]
+    pub(super) fn set_all_statements(&mut self) {
+        self.has_all_statements = true;
+    }
+
+    /// Whether the log is known to hold every statement of the session.
+    #[inline]
+    pub(super) fn has_all_statements(&self) -> bool {
+        self.has_all_statements
+    }
+
+    /// The server logged a bare duration although no execution was open, which it does with `log_duration`
+    /// only. `log_min_duration_statement` adds the text to a step that has not been logged.
+    pub(super) fn saw_bare_duration(&mut self) {
+        self.has_all_durations = true;
+    }
+
+    /// A step that ended, of which the log has the duration only.
+    pub(super) fn saw_unlogged(&mut self, step: &UnloggedStep<'_>) {
+        self.has_all_durations = true;
+        // Outside of a block the transaction of a Query is over when its duration is logged, that of an
+        // Execute only at the Sync. A block may begin anywhere in a Query of several statements.
+        let may_begin = !step.is_bound || changes_blocks(step.tag);
+        if may_begin && step.transaction.is_some() {
+            self.block = step.transaction;
+            self.is_block_doubtful = step.is_bound && step.tag.is_empty();
+        }
+    }
+
+    /// More steps ended in this transaction than its statements account for, and the log does not tell
+    /// which: one of them may have been BEGIN.
+    pub(super) fn saw_unexplained(&mut self, transaction: Vxid) {
+        (self.block, self.is_block_doubtful) = (Some(transaction), true);
     }
 
     /// The server logged the end of a step with its text although it took less than the least
     /// threshold that `log_min_duration_statement` can be set to above 0.
     pub(super) fn saw_duration(&mut self, micros: u64) {
-        self.is_whole |= micros < LEAST_THRESHOLD_US;
+        self.has_all_texts |= micros < LEAST_THRESHOLD_US;
     }
 
     /// The server logged the end of an action but not that of its Bind: it does not log every step.
     pub(super) fn missed_one(&mut self) {
-        self.is_whole = false;
+        self.has_all_texts = false;
     }
 
-    /// The pipeline of an action, if it can be told.
+    /// Where an action stands among the pipelines.
     #[inline]
     pub(super) fn of(
         &mut self,
         action: &ActionRef<'_>,
         source: Source,
         transaction: Option<Vxid>,
-    ) -> Option<u32> {
-        self.within(action, source, transaction?)
+    ) -> Membership {
+        match transaction {
+            Some(transaction) => self.within(action, source, transaction),
+            None => {
+                Membership { pipeline: None, unknown: u64::from(is_extended_execution(action)) }
+            }
+        }
     }
 
-    fn within(&mut self, action: &ActionRef<'_>, source: Source, transaction: Vxid) -> Option<u32> {
+    fn within(&mut self, action: &ActionRef<'_>, source: Source, transaction: Vxid) -> Membership {
         let transaction = Some(transaction);
         if self.block_next && self.block != transaction {
             self.block = transaction;
             self.block_next = false;
         }
-        let sql = action.sql()?.as_bytes();
+        if let (ActionRef::Call { .. }, Source::Statement) = (action, source) {
+            // Logged at its start by `log_statement = all` only: `HandleFunctionRequest` in `fastpath.c`.
+            self.has_all_statements = true;
+        }
+        let Some(sql) = action.sql() else { return Membership::default() };
+        let sql = sql.as_bytes();
         let is_extended = !matches!(action, ActionRef::Simple { .. } | ActionRef::Copy { .. });
         let executes = !matches!(action, ActionRef::Parse { .. } | ActionRef::Bind(_));
         if executes {
-            self.is_whole = self.is_whole || source == Source::Statement && only_all_logs(sql);
+            self.has_all_statements =
+                self.has_all_statements || source == Source::Statement && only_all_logs(sql);
             match block_change(sql) {
                 BlockChange::None => {}
-                BlockChange::Begins => self.block = transaction,
+                BlockChange::Begins => {
+                    (self.block, self.is_block_doubtful) = (transaction, false);
+                }
                 BlockChange::MayLeaveOne => {
-                    self.block = transaction;
+                    (self.block, self.is_block_doubtful) = (transaction, false);
                     self.block_next = true;
                 }
             }
         }
-        if !is_extended || !self.is_whole || self.block == transaction {
-            return None;
+        let is_block = self.block == transaction;
+        if !is_extended || is_block && !self.is_block_doubtful {
+            return Membership::default();
+        }
+        let has_begin = self.has_all_statements || self.has_all_texts || self.has_all_durations;
+        if is_block || !has_begin {
+            let unknown = if executes { self.count_ambiguous(transaction) } else { 0 };
+            return Membership { pipeline: None, unknown };
         }
         if self.transaction != transaction {
             self.transaction = transaction;
             self.number = self.number.saturating_add(1);
         }
-        Some(self.number)
+        let unknown = if self.ambiguous.is_some() { self.end_ambiguous(transaction) } else { 0 };
+        Membership { pipeline: Some(self.number), unknown }
     }
+
+    /// Executions that turn out to share a transaction with this one. One that is alone in its transaction
+    /// has a Sync of its own, whatever the log lacks.
+    fn count_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
+        let Some(transaction) = transaction else { return 0 };
+        let before = self.ambiguous.filter(|before| before.transaction == transaction);
+        self.ambiguous = Some(Ambiguous { transaction, is_counted: before.is_some() });
+        before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
+    }
+
+    /// From here on Syncs are known. Counts an execution of this transaction that came before.
+    fn end_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
+        let before = self.ambiguous.take();
+        let is_new =
+            |before: &Ambiguous| Some(before.transaction) == transaction && !before.is_counted;
+        u64::from(before.as_ref().is_some_and(is_new))
+    }
+}
+
+/// Whether an action executes a portal, which a Sync ends sooner or later.
+fn is_extended_execution(action: &ActionRef<'_>) -> bool {
+    matches!(action, ActionRef::Execute(_) | ActionRef::Fetch(_))
+}
+
+/// Whether a command of this tag begins a transaction block, or ends one and may begin the next
+/// (`COMMIT AND CHAIN`). Without a tag it may.
+fn changes_blocks(tag: &[u8]) -> bool {
+    matches!(tag, b"" | b"BEGIN" | b"START TRANSACTION" | b"COMMIT" | b"ROLLBACK")
 }
 
 /// `log_min_duration_statement` is set in whole milliseconds.
@@ -177,7 +298,7 @@ mod tests {
     /// The pipelines of actions in their transactions.
     fn told(pipelines: &mut Pipelines, actions: &[(&str, ActionRef<'_>)]) -> Vec<Option<u32>> {
         let of = |(vxid, action): &(&str, ActionRef<'_>)| {
-            pipelines.of(action, Source::Statement, Vxid::logged(vxid.as_bytes()))
+            pipelines.of(action, Source::Statement, Vxid::logged(vxid.as_bytes())).pipeline
         };
         actions.iter().map(of).collect()
     }
@@ -239,7 +360,7 @@ mod tests {
     fn a_logged_step_under_a_millisecond_shows_that_there_is_no_threshold() {
         let mut pipelines = Pipelines::default();
         let of = |pipelines: &mut Pipelines| {
-            pipelines.of(&execute("insert"), Source::Duration, Vxid::logged(b"3/1"))
+            pipelines.of(&execute("insert"), Source::Duration, Vxid::logged(b"3/1")).pipeline
         };
         pipelines.saw_duration(1000);
         assert_eq!(of(&mut pipelines), None);
@@ -247,5 +368,38 @@ mod tests {
         assert_eq!(of(&mut pipelines), Some(1));
         pipelines.missed_one();
         assert_eq!(of(&mut pipelines), None);
+    }
+    #[test]
+    fn unlogged_begin_is_known_by_its_duration() {
+        let transaction = Vxid::logged(b"3/1");
+        let pipeline = |tag: &[u8], is_bound| {
+            let mut pipelines = Pipelines::default();
+            pipelines.saw_unlogged(&UnloggedStep { tag, is_bound, transaction });
+            pipelines.of(&execute("insert"), Source::Statement, transaction).pipeline
+        };
+        assert_eq!(pipeline(b"BEGIN", false), None);
+        assert_eq!(pipeline(b"BEGIN", true), None);
+        assert_eq!(pipeline(b"", true), None);
+        // Several statements in a Query, of which one began the transaction that is still open.
+        assert_eq!(pipeline(b"SELECT", false), None);
+        assert_eq!(pipeline(b"SELECT", true), Some(1));
+    }
+
+    #[test]
+    fn executions_of_one_transaction_are_counted_where_their_syncs_are_unknown() {
+        let unknown = |pipelines: &mut Pipelines, vxids: &[&str]| -> u64 {
+            let of = |vxid: &&str| {
+                let transaction = Vxid::logged(vxid.as_bytes());
+                pipelines.of(&execute("insert"), Source::Statement, transaction).unknown
+            };
+            vxids.iter().map(of).sum()
+        };
+        assert_eq!(unknown(&mut Pipelines::default(), &["3/1", "3/2", "3/3"]), 0);
+        assert_eq!(unknown(&mut Pipelines::default(), &["3/1", "3/1", "3/1", "3/2"]), 3);
+        assert_eq!(unknown(&mut Pipelines::default(), &["", "3/1"]), 1);
+        let mut midway = Pipelines::default();
+        midway.joined_midway();
+        midway.set_all_statements();
+        assert_eq!(unknown(&mut midway, &["3/1", "3/1", "3/2", "3/2"]), 2);
     }
 }

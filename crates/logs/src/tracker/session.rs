@@ -11,11 +11,11 @@ use super::{
     balance::Balance,
     held::Held,
     output::{Draft, Open},
-    pipelines::Pipelines,
+    pipelines::{Membership, Pipelines},
     steps::no_values,
     vxid::Vxid,
 };
-use crate::{names::Known, prefix::Names, record::Record};
+use crate::{names::Known, prefix::Names, record::Record, summary::Facts};
 
 /// One session of a client.
 #[derive(Debug)]
@@ -121,6 +121,8 @@ pub(super) struct Unnamed {
     /// The last two.
     pub(super) last: [Option<UnnamedStep>; 2],
     pub(super) count: usize,
+    /// How many of the last ones are of one transaction.
+    in_transaction: usize,
 }
 
 /// A step that is known by its duration only.
@@ -149,15 +151,38 @@ impl Unnamed {
     }
 
     pub(super) fn push(&mut self, step: UnnamedStep) {
-        self.last = [self.last[1].take(), Some(step)];
+        let before = self.last[1].take();
+        // Where the log tells of which steps they are, nobody asks how many there are.
+        if step.kind.is_none() {
+            let is_same = before.is_some_and(|before| before.vxid == step.vxid);
+            self.in_transaction = if is_same { self.in_transaction + 1 } else { 1 };
+        }
+        self.last = [before, Some(step)];
         self.count += 1;
+    }
+
+    /// Whether the last one is of this kind.
+    pub(super) fn ends_in(&self, kind: StepKind) -> bool {
+        self.last[1].is_some_and(|step| step.kind == Some(kind))
+    }
+
+    /// Whether the log says of which step the last one is; true if there is none.
+    #[inline]
+    pub(super) fn is_tagged(&self) -> bool {
+        self.last[1].is_none_or(|step| step.kind.is_some())
+    }
+
+    /// How many of a transaction there are right before now, if the log does not say of which steps.
+    pub(super) fn untagged_in(&self, transaction: Vxid) -> usize {
+        let is_one = |step: UnnamedStep| step.kind.is_none() && step.vxid == Some(transaction);
+        if self.last[1].is_some_and(is_one) { self.in_transaction } else { 0 }
     }
 
     /// The durations of parse and bind, and forgets them. Where the log does not say which is which, two
     /// are both and one is the bind of a statement parsed before; with more, some belong to actions
     /// that are not in the log. `may_parse`: the statement was not parsed before, as far as is known.
     pub(super) fn take(&mut self, may_parse: bool) -> (Option<UnnamedStep>, Option<UnnamedStep>) {
-        let Self { last: [first, second], count } = std::mem::take(self);
+        let Self { last: [first, second], count, .. } = std::mem::take(self);
         let kind = |step: &Option<UnnamedStep>| step.as_ref().and_then(|step| step.kind);
         let kinds = (kind(&first), kind(&second));
         match kinds {
@@ -368,11 +393,17 @@ impl Session {
         }
     }
 
-    /// Lines that the server numbered between the last record and this one.
-    pub(super) fn lost_lines(&mut self, record: &Record<'_>) -> u64 {
-        let Some((first, last)) = record.lines() else { return 0 };
-        let before = self.last_line.replace(last);
-        before.map_or(0, |before| first.saturating_sub(before.saturating_add(1)))
+    /// Counts lines that the server numbered between the last record and this one, and notices when the
+    /// numbers go back: these lines came before.
+    #[inline]
+    pub(super) fn count_lines(&mut self, record: &Record<'_>, facts: &mut Facts) {
+        let Some((first, last)) = record.lines() else { return };
+        let Some(before) = self.last_line.replace(last) else { return };
+        if first > before {
+            facts.lost_lines += first - before - 1;
+        } else {
+            facts.repeated_lines += 1;
+        }
     }
 
     /// An event of this session, without an outcome.
@@ -383,6 +414,7 @@ impl Session {
         source: Source,
         vxid: Option<Vxid>,
     ) -> Draft<'a> {
+        let Membership { pipeline, unknown } = self.pipelines.of(&action, source, vxid);
         Draft {
             time,
             action,
@@ -390,7 +422,8 @@ impl Session {
             source,
             vxid,
             query_id: None,
-            pipeline: self.pipelines.of(&action, source, vxid),
+            pipeline,
+            unknown_syncs: unknown,
         }
     }
 

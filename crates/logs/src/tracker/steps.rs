@@ -5,7 +5,7 @@ use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, Parameters, Source
 use super::{
     Texts,
     output::Output,
-    pipelines::LEAST_THRESHOLD_US,
+    pipelines::{LEAST_THRESHOLD_US, UnloggedStep},
     session::{Session, StepKind, UnnamedStep},
     vxid::Vxid,
 };
@@ -27,8 +27,14 @@ pub(super) fn begin(
 ) {
     output.summary.facts.statement_form += 1;
     let Some(action) = action(session, step, record, texts, output) else { return };
+    // Settings are those of the server, with few exceptions: what one session shows holds for all.
+    if output.summary.facts.every_statement_logged {
+        session.pipelines.set_all_statements();
+    }
     if let ActionRef::Execute(bound) = &action {
         name_steps(session, bound, record, output);
+    } else if session.unnamed.count > 0 {
+        explain_steps(session, 0, record);
     }
     session.unnamed.clear();
     session.stage.clear();
@@ -36,6 +42,7 @@ pub(super) fn begin(
     let mut draft = session.draft(record.time(), action, Source::Statement, vxid);
     draft.query_id = query_id(record);
     output.open(session, &draft);
+    output.summary.facts.every_statement_logged |= session.pipelines.has_all_statements();
     session.floor = record.time();
 }
 
@@ -58,9 +65,15 @@ pub(super) fn end_bare(
         let start = session.start_of(record.time(), micros);
         output.close(session);
         let vxid = Vxid::logged(record.vxid());
+        session.pipelines.saw_bare_duration();
         session.unnamed.push(UnnamedStep { start, micros, kind, vxid });
     } else {
         // The end of an action that was not logged, and its parse and bind with it.
+        session.pipelines.saw_unlogged(&UnloggedStep {
+            tag: record.tag(),
+            is_bound: session.unnamed.ends_in(StepKind::Bind),
+            transaction: Vxid::logged(record.vxid()),
+        });
         session.unnamed.clear();
     }
     session.floor = record.time();
@@ -243,18 +256,67 @@ pub(super) fn name_steps(
     if session.unnamed.count == 0 {
         return;
     }
-    let may_parse = bound.statement.is_empty() || session.known.is_new();
+    let may_parse = may_parse(session, bound);
+    explain_steps(session, if may_parse { 2 } else { 1 }, record);
     let (parse, bind) = session.unnamed.take(may_parse);
-    let mut emit = |step: UnnamedStep, action: ActionRef<'_>| {
-        let mut draft = session.draft(step.start, action, Source::Duration, step.vxid);
-        draft.outcome.duration_us = Some(step.micros);
-        draft.query_id = query_id(record);
-        output.emit_whole(session, &draft);
-    };
     if let Some(step) = parse {
-        emit(step, ActionRef::Parse { statement: bound.statement, sql: bound.sql });
+        let action = ActionRef::Parse { statement: bound.statement, sql: bound.sql };
+        emit_step(session, step, action, record, output);
     }
     if let Some(step) = bind {
-        emit(step, ActionRef::Bind(*bound));
+        emit_step(session, step, ActionRef::Bind(*bound), record, output);
+    }
+}
+
+/// The same before a bind that failed: it has no duration, so what came before it is its parse.
+pub(super) fn name_parse(
+    session: &mut Session,
+    bound: &BoundRef<'_>,
+    record: &Record<'_>,
+    output: &mut Output<'_>,
+) {
+    if session.unnamed.count == 0 {
+        return;
+    }
+    let may_parse = may_parse(session, bound);
+    explain_steps(session, usize::from(may_parse), record);
+    let [_, last] = std::mem::take(&mut session.unnamed).last;
+    let is_parse = |step: &UnnamedStep| match step.kind {
+        Some(kind) => kind == StepKind::Parse,
+        None => may_parse,
+    };
+    if let Some(step) = last.filter(is_parse) {
+        let action = ActionRef::Parse { statement: bound.statement, sql: bound.sql };
+        emit_step(session, step, action, record, output);
+    }
+}
+
+/// Whether the statement was not parsed before, as far as is known.
+fn may_parse(session: &Session, bound: &BoundRef<'_>) -> bool {
+    bound.statement.is_empty() || session.known.is_new()
+}
+
+/// Makes an event of a step that its bare duration told of.
+fn emit_step(
+    session: &mut Session,
+    step: UnnamedStep,
+    action: ActionRef<'_>,
+    record: &Record<'_>,
+    output: &mut Output<'_>,
+) {
+    let mut draft = session.draft(step.start, action, Source::Duration, step.vxid);
+    draft.outcome.duration_us = Some(step.micros);
+    draft.query_id = query_id(record);
+    output.emit_whole(session, &draft);
+}
+
+/// Notices when more bare durations than the `own` steps of an action come before it in its transaction.
+#[inline]
+fn explain_steps(session: &mut Session, own: usize, record: &Record<'_>) {
+    if !session.unnamed.is_tagged()
+        && let Some(transaction) = Vxid::logged(record.vxid())
+        && session.unnamed.untagged_in(transaction) > own
+    {
+        session.pipelines.saw_unexplained(transaction);
     }
 }

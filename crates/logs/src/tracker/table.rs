@@ -102,9 +102,7 @@ impl Table {
         let clock = self.clock;
         let session = self.session(memo.slot)?;
         session.seen = clock;
-        if record.lines().is_some() {
-            output.summary.facts.lost_lines += session.lost_lines(record);
-        }
+        session.count_lines(record, &mut output.summary.facts);
         Some(session)
     }
 
@@ -129,7 +127,7 @@ impl Table {
         }
         session.seen = clock;
         session.learn(record, is_named);
-        output.summary.facts.lost_lines += session.lost_lines(record);
+        session.count_lines(record, &mut output.summary.facts);
         if session.has_learnt(record) {
             let (number, version) = (session.number, session.version);
             *memo = Memo { slot, session: number, version, is_client: is_client(record) };
@@ -247,6 +245,8 @@ impl Table {
         let (_, session) = self.entry(slot, record, output);
         session.learn_names(names.user, names.database, names.application);
         session.is_connected = true;
+        // A statement's start is its end less its duration. Times of whole seconds would put it before.
+        session.floor = record.time();
         let draft = session.draft(record.time(), ActionRef::Connect, Source::Session, None);
         output.open(session, &draft);
     }

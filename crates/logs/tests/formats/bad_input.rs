@@ -384,3 +384,49 @@ fn rows_wrapped_by_an_operator_are_read() {
         ("al", "6b004067.8", 0)
     );
 }
+
+#[test]
+fn guess_that_does_not_fit_all_records_is_refused_with_those_it_does_not_fit() {
+    let line = |millis: u32, who: &str| {
+        format!("2026-11-20 12:43:20.{millis:03} UTC [7] {who}LOG:  statement: select {millis}\n")
+    };
+    let mut log: String = (0..20).map(|millis| line(millis, "al@shop ")).collect();
+    log.push_str("Segmentation fault\n");
+    log.push_str(&line(20, "<bo/stock> "));
+    log.push_str("\tgoes on with LOG:  in it\n");
+    log.push_str(&line(21, "al@shop "));
+    let error = refusal(&log, Options::default());
+    let ImportError::UncertainPrefix { guess, fits, records, misfits, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((guess.as_str(), *fits, *records), ("%m [%p] %q%u@%d ", 21, 22));
+    assert_eq!(misfits.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [22]);
+    assert!(error.to_string().contains("--prefix") && error.to_string().contains("<bo/stock>"));
+    // With the prefix given, the line is counted.
+    let options = Options { prefix: Some(guess.clone()), ..Options::default() };
+    let (events, summary) = import_with(&log, options);
+    assert_eq!((events.len(), summary.count_of(Reason::NotARecord)), (22, 2));
+    // The rest of a record that rotation cut is no record.
+    let (_, summary) = import(&log[20..log.find("Seg").expect("it is there")]);
+    assert_eq!(summary.rejected(), 1);
+}
+
+#[test]
+fn csvlog_that_another_tool_has_written_anew_says_so() {
+    let columns = |count: usize| {
+        let row = "2026-11-20 12:43:20.100 UTC,\"al\",\"shop\",7,\"[local]\",6b004067.7,1,\"idle\",\
+                   2026-11-20 12:43:19 UTC,3/4,0,LOG,00000,\"statement: select 1\",,,,,,,,,\"psql\"";
+        format!("{row}{}\n", ",".repeat(count - 23))
+    };
+    for (count, rejected) in [(23, 0), (24, 0), (25, 1), (26, 0)] {
+        let (events, summary) = import(columns(count));
+        assert_eq!(summary.count_of(Reason::BadRow), rejected, "{count} columns");
+        assert_eq!(events.is_empty(), rejected > 0, "{count} columns");
+    }
+    let quoted =
+        columns(26).replacen("2026-11-20 12:43:20.100 UTC", "\"2026-11-20 12:43:20.100 UTC\"", 1);
+    for format in [None, Some(Format::Csv)] {
+        let error = refusal(&quoted, Options { format, ..Options::default() });
+        assert!(matches!(error, ImportError::RewrittenCsv { line: 1, .. }), "{error}");
+    }
+}

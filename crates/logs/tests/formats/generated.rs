@@ -57,6 +57,7 @@ impl Generated {
         let mut made = Self { log: Vec::new(), records: 0, events: Vec::new() };
         let mut background = 0;
         let mut millis = FIRST_MILLIS;
+        let mut every_statement = false;
         let boot = Rec { millis, tag: "", ..Rec::log("checkpoint starting: time") };
         made.write(plan, &boot, &mut Writer { session: None, lines: &mut background });
         for turn in 0.. {
@@ -78,7 +79,7 @@ impl Generated {
             let session = Some(&plan.sessions[number]);
             made.write(plan, &rec, &mut Writer { session, lines: &mut lines[number] });
             expected[number].learn(&rec, &tell);
-            expected[number].take(&rec, &tell);
+            expected[number].take(&rec, &tell, &mut every_statement);
         }
         made.events = expected
             .into_iter()

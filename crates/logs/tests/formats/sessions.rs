@@ -1,6 +1,6 @@
 //! When a session begins and ends, what it is called, and what time it is.
 
-use howdah_logs::{Options, Reason};
+use howdah_logs::{Lack, Options, Reason};
 use howdah_traffic::{Event, Source};
 
 use crate::support::{error, import, import_with, shown};
@@ -305,4 +305,41 @@ fn a_process_that_was_killed_ends_its_session_only() {
             (Some("8"), "2026-11-20T12:00:01.001000Z".to_owned())
         ]
     );
+}
+
+#[test]
+fn first_statement_does_not_start_before_its_session() {
+    let log = "2026-11-20 12:43:20 UTC [7]:LOG:  connection authorized: user=al database=shop\n\
+               2026-11-20 12:43:20 UTC [7]:LOG:  duration: 250.000 ms  statement: select 1\n\
+               2026-11-20 12:43:21 UTC [7]:LOG:  duration: 250.000 ms  statement: select 2\n";
+    let options = Options { prefix: Some("%t [%p]:".to_owned()), ..Options::default() };
+    let (events, _) = import_with(log, options);
+    let starts: Vec<_> = events.iter().map(|event| event.time.to_string()).collect();
+    let expected = [
+        "2026-11-20T12:43:20.000000Z",
+        "2026-11-20T12:43:20.000000Z",
+        "2026-11-20T12:43:20.750000Z",
+    ];
+    assert_eq!(starts, expected);
+}
+
+#[test]
+fn records_that_come_again_are_counted() {
+    let row = |line: u32, message: &str| {
+        format!(
+            "2026-11-20 12:43:20.100 UTC,\"al\",\"shop\",7,\"[local]\",6b004067.7,{line},\"SELECT\",\
+             2026-11-20 12:43:19 UTC,3/4,0,LOG,00000,\"{message}\",,,,,,,,,\"psql\",\"client backend\",,0\n"
+        )
+    };
+    let rows = [
+        row(1, "statement: select 1"),
+        row(2, "duration: 1.000 ms"),
+        row(3, "statement: select 2"),
+    ];
+    let log = [rows.concat(), rows[1..].concat()].concat();
+    let (_, summary) = import_with(log, Options::default());
+    assert_eq!((summary.facts.repeated_lines, summary.facts.lost_lines), (1, 0));
+    assert!(summary.completeness().gaps.iter().any(|gap| gap.lack == Lack::Repeated));
+    let (_, summary) = import_with(rows.concat(), Options::default());
+    assert_eq!(summary.facts.repeated_lines, 0);
 }

@@ -548,3 +548,37 @@ fn a_replay_file_of_pgreplay() {
     }
     same_essence("pgreplay", &expected, &made, Wrapping::Pgreplay);
 }
+
+#[test]
+fn log_beside_its_copy_is_read_once() {
+    let log = fixture("17", "prod", "csv");
+    let packed = gzip(&log);
+    let rows = log.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    let half: usize = rows.take(40).last().expect("a row");
+    type File<'a> = (&'a str, &'a [u8]);
+    let cases: [(&str, [File<'_>; 2], &str); 4] = [
+        ("packed", [("a.csv", &log), ("a.csv.gz", &packed)], "a.csv"),
+        ("packed-first", [("a.csv", &packed), ("b.csv", &log)], "b.csv"),
+        ("packed-in-part", [("a.csv", &log), ("a.csv.gz", &packed[..packed.len() / 2])], "a.csv"),
+        ("copied-in-part", [("a.csv", &log[..half + 10]), ("b.csv", &log)], "b.csv"),
+    ];
+    let expected = import(&log).0;
+    for (name, files, kept) in cases {
+        let folder = folder(&format!("copies-{name}"));
+        let paths = files.map(|(file, content)| write(&folder, file, content));
+        for paths in [vec![folder.clone()], paths.to_vec()] {
+            let (events, summary) = read_with(&paths, Options::default());
+            assert_eq!(events.len(), expected.len(), "{name}");
+            assert_eq!(events, expected, "{name}");
+            let names: Vec<_> = summary.inputs.files.iter().map(|file| &file.name).collect();
+            assert!(names.len() == 1 && names[0].ends_with(kept), "{name}: {names:?}");
+            assert!(summary.inputs.left_out[0].instead.ends_with(kept), "{name}");
+        }
+    }
+    // Logs that differ after the same beginning are two.
+    let folder = folder("copies-no");
+    write(&folder, "a.csv", &log);
+    write(&folder, "b.csv", &[&log[..half], &log[half..].to_ascii_uppercase()].concat());
+    let (_, summary) = read_with(std::slice::from_ref(&folder), Options::default());
+    assert_eq!((summary.inputs.files.len(), summary.inputs.left_out.len()), (2, 0));
+}

@@ -522,3 +522,20 @@ fn a_real_pipeline_is_told_from_a_transaction_block() {
     assert_eq!(all.count(), 9);
     assert_eq!(summary.facts.executions_of_unknown_pipeline, 0);
 }
+
+#[test]
+fn bare_duration_before_a_failed_bind_is_that_of_its_parse() {
+    let (events, summary) = import(log(&[
+        "LOG:  statement: select 1",
+        "LOG:  duration: 0.100 ms",
+        "LOG:  duration: 0.200 ms",
+        "ERROR:  invalid input syntax for type integer: \"x\"",
+        "CONTEXT:  unnamed portal parameter $1 = 'x'",
+        "STATEMENT:  select $1::int",
+    ]));
+    assert_eq!(
+        shown(&events),
+        ["connect", "simple select 1", "parse [] select $1::int", "bind [/] select $1::int ('x')"]
+    );
+    assert_eq!(summary.facts.executions_without_values, 0);
+}

@@ -12,7 +12,8 @@ use howdah_wire::{
     auth::scram::ScramKeys,
     backend::encode::{self, AuthenticationRequest},
     startup::{
-        CancelKey, EncryptionReply, PACKET_BYTES_MAX, Packet, ProtocolVersion, StartupPacketError,
+        CancelKey, EncryptionReply, PACKET_BYTES_MAX, Packet, ProtocolVersion, Startup,
+        StartupPacketError,
     },
 };
 
@@ -72,6 +73,8 @@ pub struct ClientHandshake {
     asked_for_tls: bool,
     asked_for_gss: bool,
     tls: Option<TlsFacts>,
+    /// The user and the database of the startup packet.
+    names: Option<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -192,7 +195,14 @@ impl ClientHandshake {
             asked_for_tls: false,
             asked_for_gss: false,
             tls: None,
+            names: None,
         }
+    }
+
+    /// The user and the database that the client has named, once its startup packet is there; empty where it
+    /// named none.
+    pub fn names(&self) -> Option<(&str, &str)> {
+        self.names.as_ref().map(|(user, database)| (user.as_str(), database.as_str()))
     }
 
     /// Has the client come from elsewhere than it seemed; before the first byte.
@@ -327,6 +337,7 @@ impl ClientHandshake {
             }
             Packet::CancelRequest(key) => Ok(Some(ClientStep::Cancel(key))),
             Packet::Startup(startup) => {
+                self.names = Some(names_in(&startup));
                 let needs_tls = self.rules.config.tls.client_mode() >= SslMode::Require;
                 if needs_tls && self.tls.is_none() && !self.is_unix() {
                     return Err(Rejection::TlsRequired);
@@ -404,10 +415,13 @@ impl ClientHandshake {
         question: Question,
     ) -> Result<Option<ClientStep>, Rejection> {
         let input = mem::take(&mut self.input);
-        let split = Frame::split(&input, MESSAGE_BYTES_MAX).map_err(|error| match error {
-            HeaderError::TooLong { .. } => Rejection::TooLong,
-            _ => Rejection::Layout("a message's length is less than its own four bytes".to_owned()),
-        });
+        let split =
+            Frame::split(&input, question.answer_bytes_max()).map_err(|error| match error {
+                HeaderError::TooLong { .. } => Rejection::TooLong,
+                _ => Rejection::Layout(
+                    "a message's length is less than its own four bytes".to_owned(),
+                ),
+            });
         // A message of another kind is refused by its tag, however long it says to be.
         if let Some(tag) = input.first().filter(|tag| **tag != b'p') {
             return Err(Rejection::NoPassword(*tag));
@@ -489,6 +503,16 @@ impl ClientHandshake {
             received: mem::take(&mut self.input),
         }))
     }
+}
+
+/// The user and the database of a startup packet, whatever else is wrong with it.
+fn names_in(startup: &Startup<'_>) -> (String, String) {
+    let find = |wanted: &[u8]| {
+        let mut parameters = startup.parameters.clone();
+        let found = parameters.find(|(name, _)| *name == wanted).map(|(_, value)| value);
+        String::from_utf8_lossy(found.unwrap_or_default()).into_owned()
+    };
+    (find(b"user"), find(b"database"))
 }
 
 fn no_packet(error: StartupPacketError) -> Rejection {

@@ -161,9 +161,125 @@ pub enum Rejection {
         /// PgBouncer's name of the limit.
         &'static str,
     ),
+    /// The pooler is shutting down: only its console still takes connections.
+    #[error("the database system is shutting down")]
+    ShuttingDown,
+    /// The system's source of randomness fails, without which no login is safe.
+    #[error("the system has no random bytes for a login")]
+    NoRandomness,
+}
+
+/// Why logins are refused, as the metrics and the log sum it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RefusalReason {
+    /// A wrong password, an unknown user who was asked for one, or a proof that is none.
+    Password,
+    /// The certificate is another's, or there is none.
+    Certificate,
+    /// The system's user may not be that user.
+    Peer,
+    /// The rules of `auth.hba-file`.
+    Hba,
+    /// An unknown user, where nothing needs to be proven.
+    User,
+    /// An unknown database, or one that is disabled.
+    Database,
+    /// The console is not for everybody.
+    Console,
+    /// A startup parameter that is not supported.
+    Parameter,
+    /// Only connections with TLS are let in, or the handshake failed.
+    Tls,
+    /// As many connections as there may be.
+    Limit,
+    /// The login took too long.
+    Timeout,
+    /// Bytes that are not PostgreSQL's protocol, or not in its order.
+    Protocol,
+    /// A CancelRequest with a key that no client has.
+    CancelKey,
+    /// The pooler is shutting down.
+    Shutdown,
+    /// The system lacks what a login needs.
+    System,
+}
+
+impl RefusalReason {
+    /// Every reason.
+    pub const ALL: [Self; 15] = [
+        Self::Password,
+        Self::Certificate,
+        Self::Peer,
+        Self::Hba,
+        Self::User,
+        Self::Database,
+        Self::Console,
+        Self::Parameter,
+        Self::Tls,
+        Self::Limit,
+        Self::Timeout,
+        Self::Protocol,
+        Self::CancelKey,
+        Self::Shutdown,
+        Self::System,
+    ];
+
+    /// The word that stands for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Password => "password",
+            Self::Certificate => "certificate",
+            Self::Peer => "peer",
+            Self::Hba => "hba",
+            Self::User => "user",
+            Self::Database => "database",
+            Self::Console => "console",
+            Self::Parameter => "parameter",
+            Self::Tls => "tls",
+            Self::Limit => "limit",
+            Self::Timeout => "timeout",
+            Self::Protocol => "protocol",
+            Self::CancelKey => "cancel-key",
+            Self::Shutdown => "shutdown",
+            Self::System => "system",
+        }
+    }
 }
 
 impl Rejection {
+    /// The reason that it is counted by.
+    pub const fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Password(_) | Self::ChannelBinding => RefusalReason::Password,
+            Self::Certificate(_) => RefusalReason::Certificate,
+            Self::Peer(_) => RefusalReason::Peer,
+            Self::NoRule(_) | Self::Rejected(_) => RefusalReason::Hba,
+            Self::UnknownUser(_) | Self::NoUser => RefusalReason::User,
+            Self::UnknownDatabase(_) | Self::Disabled(_) => RefusalReason::Database,
+            Self::NoOperator(_) => RefusalReason::Console,
+            Self::Parameter(_)
+            | Self::OptionsParameter(_)
+            | Self::Options
+            | Self::Replication(_)
+            | Self::SessionAttributes(_) => RefusalReason::Parameter,
+            Self::TlsRequired | Self::NoAlpn => RefusalReason::Tls,
+            Self::TooMany(_) => RefusalReason::Limit,
+            Self::Timeout => RefusalReason::Timeout,
+            Self::ShuttingDown => RefusalReason::Shutdown,
+            Self::NoRandomness => RefusalReason::System,
+            Self::NoStartup
+            | Self::NoProxyHeader(_)
+            | Self::Layout(_)
+            | Self::Protocol(_)
+            | Self::AskedTwice(_)
+            | Self::UnencryptedData(_)
+            | Self::NoPassword(_)
+            | Self::TooLong
+            | Self::Mechanism
+            | Self::Scram => RefusalReason::Protocol,
+        }
+    }
+
     /// Five characters that programs understand.
     pub const fn sqlstate(&self) -> &'static [u8; 5] {
         match self {
@@ -174,7 +290,8 @@ impl Rejection {
             }
             Self::ChannelBinding | Self::Peer(_) | Self::NoRule(_) | Self::Rejected(_) => b"28000",
             Self::NoOperator(_) => b"42501",
-            Self::Disabled(_) => b"57P03",
+            Self::Disabled(_) | Self::ShuttingDown => b"57P03",
+            Self::NoRandomness => b"58000",
             Self::Password(_) => b"28P01",
             Self::UnknownDatabase(_) => b"3D000",
             Self::TooMany(_) => b"53300",

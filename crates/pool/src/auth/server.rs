@@ -81,8 +81,10 @@ pub struct ServerIntent {
 pub enum ServerProtection {
     /// Anybody between us may listen.
     None,
-    /// A unix socket: only the machine's administrator may listen.
-    UnixSocket,
+    /// Anybody between us may listen, and the settings allow passwords in the clear all the same.
+    CleartextAllowed,
+    /// A unix socket or a loopback address: only the machine's administrator may listen.
+    Local,
     /// TLS.
     Tls {
         /// The hash of the server's certificate that `tls-server-end-point` prescribes; `None` if it

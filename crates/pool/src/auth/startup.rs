@@ -19,6 +19,7 @@ pub(super) struct Wish {
     /// 3.0 or 3.2.
     pub(super) version: ProtocolVersion,
     pub(super) replication: Replication,
+    /// With [`Replication`], `options` as it came is among them.
     pub(super) settings: Vec<Setting>,
     /// Which servers of a cluster would do.
     pub(super) role: Option<ServerRole>,
@@ -55,6 +56,12 @@ impl Wish {
             unknown_options: Vec::new(),
             is_newer: asked > ProtocolVersion::V3_2,
         };
+        // It decides about the other parameters, wherever it stands among them.
+        for (name, value) in startup.parameters.clone() {
+            if name == b"replication" {
+                wish.replication = Replication::parse(value)?;
+            }
+        }
         for (name, value) in startup.parameters.clone() {
             wish.parameter(name, value, config)?;
         }
@@ -79,13 +86,21 @@ impl Wish {
         match name {
             b"user" => self.user = text("user", value)?,
             b"database" => self.database = text("database", value)?,
-            b"replication" => self.replication = Replication::parse(value)?,
+            b"replication" => {}
+            // The server is the client's own: it reads its command line, and refuses what it does not
+            // know.
+            b"options" if self.replication != Replication::None => {
+                self.settings.push(Setting::new(name, value));
+            }
             b"options" => self.options(value, config)?,
             name if is_session_attributes(name) => self.session_attributes(value)?,
             name if name.starts_with(b"_pq_.") => self.unknown_options.push(name.to_vec()),
             name => match fate(name, config) {
                 Fate::Kept => self.settings.push(Setting::new(name, value)),
                 Fate::PassedOver => {}
+                Fate::Refused if self.replication != Replication::None => {
+                    self.settings.push(Setting::new(name, value));
+                }
                 Fate::Refused => return Err(Rejection::Parameter(lossy(name))),
             },
         }

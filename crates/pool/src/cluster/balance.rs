@@ -196,6 +196,11 @@ impl Balance {
         self.primary & 1 << member != 0
     }
 
+    /// Whether a member with another pool than this would do, by what was copied last.
+    pub(crate) fn has_other(&self, pool: PoolId, wanted: Wanted) -> bool {
+        bits(self.members_with(wanted)).any(|at| self.cluster.members[at].pool != pool)
+    }
+
     /// Whether a member would do.
     pub(crate) fn suits(&mut self, member: usize, wanted: Wanted) -> bool {
         self.refresh();

@@ -108,6 +108,15 @@ impl Balances {
         balance.is_some_and(|balance| balance.suits(seat.member, request.of_shard(seat.shard)))
     }
 
+    /// Whether a member with another pool than this would do.
+    pub(crate) fn has_other(&self, pool: PoolId, request: &Request<'_>) -> bool {
+        let shards = self.shards.iter().enumerate();
+        let mut shards = shards.filter(|(shard, _)| {
+            request.shard.is_none_or(|wanted| usize::try_from(wanted) == Ok(*shard))
+        });
+        shards.any(|(shard, balance)| balance.has_other(pool, request.of_shard(shard)))
+    }
+
     /// The pool of the member that the next client of a role gets, where nothing but whose turn it is has
     /// to be known for that.
     #[inline]

@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use super::{ClusterState, Dispute, Judge, Marks, MemberState, Question, Seen, Standing, Track};
+use super::{
+    ClusterState, Dispute, Judge, Marks, MemberState, Question, Seen, Standing, Track, WentBack,
+};
 use crate::{
     config::{ClusterPool, EntryRole},
     time::Time,
@@ -100,6 +102,20 @@ impl Court {
     /// The identifier of the primary's system, as far as it is known.
     pub(crate) fn system(&self) -> Option<i64> {
         self.judge.system()
+    }
+
+    /// A primary of an older timeline that was taken since this was asked for last.
+    pub(crate) fn take_went_back(&mut self) -> Option<WentBack> {
+        self.judge.take_went_back()
+    }
+
+    /// Forgets what servers said that do not answer now, and every timeline of theirs.
+    pub(crate) fn forget(&mut self, now: Time) {
+        self.judge.forget();
+        let standings = self.standings(now);
+        for (at, (member, standing)) in self.state.members.iter().zip(&standings).enumerate() {
+            member.stands(*standing, self.judge.must_not_be(at));
+        }
     }
 
     /// Why there is no primary, where several servers say that they are.

@@ -8,6 +8,12 @@
 //! begun to stream from somebody since it came back, which none does that is being promoted, or after
 //! a while. And nobody is the primary before everybody has been asked: the newest timeline is not known.
 //!
+//! A cluster may be put back to before a promotion: made anew from the old primary, or from a backup. Then no
+//! server is of the newest timeline that is known, and none would ever be the primary again. So the only primary
+//! among servers that *all* answer, from which standbys stream while they say so, is taken after the same while,
+//! whatever its timeline is. With a server out of reach that may be of the newer one, only an operator can say so
+//! ([`Judge::forget`]).
+//!
 //! All of this is so among servers of one *system*, by the identifier that initdb gave it: a timeline says nothing
 //! beside that of another system. So somebody else's primary is never ours, however new its timeline is, while
 //! any server was last heard to be of our primary's system; unless the settings let servers be of several.
@@ -58,7 +64,7 @@ pub(crate) struct Seen {
     pub(crate) inserted: Option<u64>,
     /// When its postmaster started: whether it is the same that was asked before.
     pub(crate) started: String,
-    /// Whether it streams WAL from somebody.
+    /// Of a standby: whether it streams WAL from somebody. Of a primary: whether somebody streams from it.
     pub(crate) streams: bool,
     /// The identifier that initdb gave its system; `None` if it does not say.
     pub(crate) system: Option<i64>,
@@ -80,6 +86,21 @@ pub(crate) struct Judge {
     /// Whether a server of another system cannot be the primary.
     same_system: bool,
     dispute: Option<Dispute>,
+    /// The only primary there is, of an older timeline than one that was known, and since when it has been so.
+    lone: Option<(usize, Time)>,
+    /// A primary of an older timeline that was taken, until it is asked for.
+    went_back: Option<WentBack>,
+}
+
+/// A primary was taken although a newer timeline than its own was known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WentBack {
+    /// The primary.
+    pub(crate) server: usize,
+    /// Its timeline.
+    pub(crate) timeline: u32,
+    /// The newest that was known before.
+    pub(crate) before: u32,
 }
 
 /// Why none of several primaries is preferred.
@@ -103,6 +124,8 @@ struct Trusted {
 #[derive(Clone, Debug, Default)]
 struct Memory {
     was_asked: bool,
+    /// It did not answer when it was asked last.
+    is_away: bool,
     /// What it said, and when; kept when it is away.
     said: Option<(Seen, Time)>,
     /// Since when it has said that it is a primary, without being believed.
@@ -126,6 +149,8 @@ impl Judge {
             primary_return,
             same_system,
             dispute: None,
+            lone: None,
+            went_back: None,
         }
     }
 
@@ -133,6 +158,7 @@ impl Judge {
     pub(crate) fn hear(&mut self, server: usize, seen: Option<Seen>, now: Time) {
         let Some(memory) = self.servers.get_mut(server) else { return };
         memory.was_asked = true;
+        memory.is_away = seen.is_none();
         let Some(seen) = seen else {
             // What it says next may be said by another postmaster.
             memory.back_since = None;
@@ -182,7 +208,10 @@ impl Judge {
         let all_asked = self.servers.iter().all(|server| server.was_asked);
         let is_torn = all_asked && !self.settle_system();
         let is_known = all_asked && !is_torn;
-        let primary = if is_known { self.primary(now) } else { None };
+        let mut primary = if is_known { self.primary(now) } else { None };
+        if is_known && primary.is_none() && self.goes_back(now) {
+            primary = self.primary(now);
+        }
         self.dispute = match is_known {
             true if primary.is_none() && self.are_equal() => Some(Dispute::Timeline),
             false if is_torn => Some(Dispute::Systems),
@@ -207,6 +236,60 @@ impl Judge {
             Some(_) => Standing::Returning,
         };
         self.servers.iter().enumerate().map(standing).collect()
+    }
+
+    /// Begins anew: all that is known is what those servers say that answer. For an operator who knows that a
+    /// newer timeline is gone for good.
+    pub(crate) fn forget(&mut self) {
+        for memory in self.servers.iter_mut().filter(|memory| memory.is_away) {
+            memory.said = None;
+        }
+        (self.trusted, self.system, self.lone) = (None, None, None);
+        self.timeline = self.claims().map(|(_, seen)| seen.timeline).max().unwrap_or(0);
+    }
+
+    /// A primary of an older timeline that was taken since this was asked for last.
+    pub(crate) fn take_went_back(&mut self) -> Option<WentBack> {
+        self.went_back.take()
+    }
+
+    /// Whether the only primary there is, of an older timeline, has been that for long enough.
+    fn goes_back(&mut self, now: Time) -> bool {
+        let Some((server, timeline)) = self.lone_primary() else {
+            self.lone = None;
+            return false;
+        };
+        let (_, since) = *self.lone.get_or_insert((server, now));
+        if self.lone.is_some_and(|(known, _)| known != server) {
+            self.lone = Some((server, now));
+            return false;
+        }
+        if now.since(since) < self.primary_return {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.timeline, timeline);
+        (self.went_back, self.lone) = (Some(WentBack { server, timeline, before }), None);
+        true
+    }
+
+    /// The only primary among servers that all answer, if it is of an older timeline than one that is known and
+    /// standbys stream from it; with its timeline.
+    fn lone_primary(&self) -> Option<(usize, u32)> {
+        let mut claims = self.claims();
+        let (only, seen) = claims.next().filter(|_| claims.next().is_none())?;
+        let is_behind = seen.timeline < self.timeline && self.may_be_ours(seen) && seen.streams;
+        let others = || (0..self.servers.len()).filter(|at| *at != only);
+        let follows = |at: usize| {
+            !self.servers[at].is_away
+                && self.said(at).is_some_and(|other| {
+                    other.is_in_recovery
+                        && other.timeline <= seen.timeline
+                        && self.may_be_ours(other)
+                })
+        };
+        let all_follow = !self.servers[only].is_away && others().all(follows);
+        let any_streams = others().any(|at| self.said(at).is_some_and(|other| other.streams));
+        (is_behind && all_follow && any_streams).then_some((only, seen.timeline))
     }
 
     fn said(&self, server: usize) -> Option<&Seen> {
@@ -406,6 +489,93 @@ mod tests {
         waits.hear(0, primary(1, "c"), at(20));
         assert_eq!(words(&mut waits, 29), "returning replica");
         assert_eq!(words(&mut waits, 30), "primary replica");
+    }
+
+    /// A promotion to timeline 2, of which nothing is left: all servers but the first are made anew from it.
+    fn put_back() -> Judge {
+        let mut judge = judging(3);
+        judge.hear(0, primary(1, "a"), at(1));
+        judge.hear(1, standby(true), at(1));
+        judge.hear(2, standby(true), at(1));
+        assert_eq!(words(&mut judge, 1), "primary replica replica");
+        judge.hear(1, primary(2, "s"), at(2));
+        judge.hear(0, None, at(2));
+        assert_eq!(words(&mut judge, 2), "primary primary replica".replacen("primary", "stale", 1));
+        judge.hear(1, None, at(3));
+        judge.hear(2, None, at(3));
+        judge
+    }
+
+    fn sender(seen: Option<Seen>) -> Option<Seen> {
+        seen.map(|seen| Seen { streams: true, ..seen })
+    }
+
+    #[test]
+    fn cluster_made_anew_on_an_older_timeline_is_followed_after_a_while() {
+        let mut judge = put_back();
+        for seconds in 10..20 {
+            judge.hear(0, sender(primary(1, "b")), at(seconds));
+            judge.hear(1, standby(true), at(seconds));
+            judge.hear(2, standby(seconds > 12), at(seconds));
+            assert_eq!(words(&mut judge, seconds), "stale replica replica", "{seconds}");
+            assert_eq!(judge.take_went_back(), None);
+        }
+        assert_eq!(words(&mut judge, 20), "primary replica replica");
+        let went_back = WentBack { server: 0, timeline: 1, before: 2 };
+        assert_eq!(judge.take_went_back(), Some(went_back));
+        assert_eq!(judge.take_went_back(), None, "once");
+        // What is promoted from here on is newer again.
+        judge.hear(1, primary(2, "s"), at(30));
+        assert_eq!(words(&mut judge, 30), "stale primary replica");
+    }
+
+    #[test]
+    fn older_timeline_is_not_followed_where_a_newer_one_may_be_alive() {
+        type Change = fn(&mut Judge, u64);
+        let changes: [(&str, Change); 6] = [
+            ("a server does not answer", |judge, now| judge.hear(1, None, at(now))),
+            ("two primaries", |judge, now| judge.hear(1, sender(primary(1, "x")), at(now))),
+            ("nobody streams from it", |judge, now| judge.hear(0, primary(1, "b"), at(now))),
+            ("nobody streams", |judge, now| {
+                judge.hear(1, standby(false), at(now));
+                judge.hear(2, standby(false), at(now));
+            }),
+            ("a standby is of the newer timeline", |judge, now| {
+                let newer = standby(true).map(|seen| Seen { timeline: 2, ..seen });
+                judge.hear(2, newer, at(now));
+            }),
+            ("it is started anew again and again", |judge, now| {
+                if now % 7 == 0 {
+                    judge.hear(0, None, at(now));
+                }
+            }),
+        ];
+        for (why, change) in changes {
+            let mut judge = put_back();
+            for seconds in 10..100 {
+                judge.hear(0, sender(primary(1, "b")), at(seconds));
+                judge.hear(1, standby(true), at(seconds));
+                judge.hear(2, standby(true), at(seconds));
+                change(&mut judge, seconds);
+                let told = words(&mut judge, seconds);
+                assert!(told.starts_with("stale "), "{why}: {told} at {seconds}");
+            }
+        }
+    }
+
+    #[test]
+    fn operator_may_have_a_newer_timeline_forgotten() {
+        let mut judge = put_back();
+        judge.hear(0, primary(1, "b"), at(10));
+        judge.hear(2, standby(false), at(10));
+        assert_eq!(words(&mut judge, 60), "stale primary replica", "the second is away");
+        judge.forget();
+        assert_eq!(words(&mut judge, 60), "primary unknown replica");
+        // What is there is judged as at a start: the newest timeline wins, and a tie is nobody's.
+        judge.hear(1, primary(2, "s"), at(61));
+        assert_eq!(words(&mut judge, 61), "stale primary replica");
+        judge.forget();
+        assert_eq!(words(&mut judge, 61), "stale primary replica");
     }
 
     #[test]

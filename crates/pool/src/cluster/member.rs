@@ -152,6 +152,11 @@ impl Member {
         self.fit() & DEAD != 0
     }
 
+    /// Whether it has failed a check since it was last heard of.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.inner().silent_since.is_some()
+    }
+
     /// Whether it is the one to write to.
     pub(crate) fn may_write(&self) -> bool {
         self.fit() & PRIMARY != 0

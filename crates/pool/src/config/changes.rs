@@ -18,8 +18,8 @@ use howdah_route::RoleWish;
 use super::{
     ApplicationName, Auth, AuthMethod, Capture, ClusterSettings, Config, CopyKept, Database, Hints,
     HostOrder, KeyedTables, Limits, Listen, Log, MirrorEntry, Notifications, Place, PoolMode,
-    ProxySource, Routing, ServerEntry, ShardEntry, ShardHash, Sharding, Sizes, StoredSecret, Tcp,
-    TextOrder, Timeouts, Tls, TlsLeg, User, Value,
+    ProxySource, Routing, ServerEntry, ShardEntry, ShardHash, Sharding, ShutdownMode, Sizes,
+    StoredSecret, Tcp, TextOrder, Timeouts, Tls, TlsLeg, User, Value,
 };
 use crate::{cluster::Strategy, hba::Hba};
 
@@ -104,12 +104,13 @@ impl<T: Shown + PartialEq> Compare for T {
     }
 }
 
-/// `of!(Struct { field, … })`: compares by fields, which are named as their keys are.
+/// `Struct { field, … }`: compares by fields, which are named as their keys are; those behind a semicolon
+/// are no keys.
 macro_rules! by_fields {
-    ($($type:ty => $name:ident { $($field:ident),* $(,)? })*) => {$(
+    ($($type:ty => $name:ident { $($field:ident),* $(,)? $(; $hidden:ident)* })*) => {$(
         impl Compare for $type {
             fn compare(&self, now: &Self, key: &str, changes: &mut Vec<Change>) {
-                let $name { $($field),* } = self;
+                let $name { $($field,)* $($hidden: _,)* } = self;
                 $($field.compare(&now.$field, &below(key, stringify!($field)), changes);)*
             }
         }
@@ -120,7 +121,8 @@ by_fields! {
     Config => Config {
         listen, workers, mode, sizes, limits, timeouts, auth, tls, tracked_parameters,
         ignored_startup_parameters, reset_query, reset_query_always, max_prepared_statements,
-        check_query, round_robin, application_name, simple_queries, log, notifications, capture,
+        check_query, round_robin, application_name, simple_queries, shutdown_mode,
+        allow_cleartext_password, log, notifications, capture,
         tcp, databases, users, admin_users,
         stats_users,
     }
@@ -130,14 +132,14 @@ by_fields! {
     }
     Sizes => Sizes { pool, min, reserve }
     Limits => Limits {
-        clients, clients_per_database, clients_per_user, servers_per_database, servers_per_user,
+        clients, logins, clients_per_database, clients_per_user, servers_per_database, servers_per_user,
         servers_per_host,
         message_bytes,
     }
     Timeouts => Timeouts {
-        client_login, client_idle, query_wait, query_wait_notify, query, transaction,
+        client_login, client_startup, client_idle, query_wait, query_wait_notify, query, transaction,
         idle_transaction, cancel_wait, reserve_wait, server_connect, server_login_retry, server_idle,
-        server_lifetime, server_check_delay, shutdown, pool_idle,
+        server_lifetime, server_check_delay, dns_max_ttl, shutdown, pool_idle,
         autodb_idle, suspend,
     }
     Auth => Auth {
@@ -154,7 +156,7 @@ by_fields! {
     Tls => Tls { client, server }
     TlsLeg => TlsLeg { mode, certificate, key, authorities, min_version, max_version }
     Database => Database {
-        hosts, port, dbname, user, secret, mode, pool_size, min_size, reserve_size, max_servers,
+        hosts, port, dbname, user, secret, allow_cleartext_password, mode, pool_size, min_size, reserve_size, max_servers,
         max_clients, weight, server_lifetime, query_wait_timeout, host_order, connect_query,
         auth_user, auth_dbname, auth_query, parameters, servers, cluster, routing, sharding, shards,
         mirrors,
@@ -170,7 +172,8 @@ by_fields! {
     }
     User => User {
         secret, mode, pool_size, reserve_size, max_servers, max_clients, query_timeout,
-        query_wait_timeout, transaction_timeout, idle_transaction_timeout, client_idle_timeout,
+        query_wait_timeout, transaction_timeout, idle_transaction_timeout, client_idle_timeout;
+        secret_is_listed
     }
 }
 
@@ -247,6 +250,7 @@ shown! {
     PathBuf: it => format!("{:?}", it.display().to_string()),
     Duration: it => format!("{it:?}"),
     PoolMode: it => it.as_str().to_owned(),
+    ShutdownMode: it => it.as_str().to_owned(),
     AuthMethod: it => it.as_str().to_owned(),
     CopyKept: it => it.as_str().to_owned(),
     HostOrder: it => format!("{it:?}").to_lowercase(),

@@ -304,6 +304,6 @@ mod tests {
             assert!(said.contains(key) && said.contains(why), "{text}: {said}");
         }
         assert!(wrong("servers = [{ host = 'a', role = 'boss' }]").contains("unknown variant"));
-        assert!(wrong("servers = [{ hots = 'a' }]").contains("unknown field"));
+        assert!(wrong("servers = [{ hots = 'a' }]").contains("no such key (did you mean `host`?)"));
     }
 }

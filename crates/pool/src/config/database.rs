@@ -30,6 +30,8 @@ pub struct Database {
     /// Its secret; the user list's if none is given.
     #[serde(serialize_with = "secret::written")]
     pub secret: Option<StoredSecret>,
+    /// Whether its servers get a password in the clear without TLS.
+    pub allow_cleartext_password: Option<bool>,
     /// Pool mode.
     pub mode: Option<PoolMode>,
     /// Most server connections per user.
@@ -96,6 +98,7 @@ impl Default for Database {
             dbname: None,
             user: None,
             secret: None,
+            allow_cleartext_password: None,
             mode: None,
             pool_size: None,
             min_size: None,

@@ -8,7 +8,9 @@ use std::{
 
 use howdah_connect::SslMode;
 
-use super::{AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml, unused::unused, userlist};
+use super::{
+    AuthMethod, CONSOLE_DATABASES, Config, pgbouncer, toml::Document, unused::unused, userlist,
+};
 
 /// Longest settings file or user list: a million users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -22,6 +24,52 @@ pub struct Read {
     pub form: Form,
     /// What is understood and not acted upon.
     pub warnings: Vec<Remark>,
+    places: Places,
+}
+
+impl Read {
+    /// A remark about a key of the settings, with the line it stands on.
+    pub fn remark(&self, key: &str, text: impl Into<String>) -> Remark {
+        self.places.remark(key, text.into())
+    }
+}
+
+/// Where keys stand.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// The file that the settings were read from.
+    file: PathBuf,
+    /// Paths below `[pool]`, with file and line.
+    keys: Vec<(String, PathBuf, usize)>,
+}
+
+impl Places {
+    pub(super) fn new(file: &Path, keys: Vec<(String, PathBuf, usize)>) -> Self {
+        Self { file: file.to_owned(), keys }
+    }
+
+    /// A remark about a key; on the line of what it is in if it does not stand there itself.
+    fn remark(&self, key: &str, text: String) -> Remark {
+        let around = self.keys.iter().filter(|(path, ..)| is_within(key, path));
+        let nearest = around.max_by_key(|(path, ..)| path.len());
+        let (file, line) = match nearest {
+            Some((_, file, line)) => (file, *line),
+            None => (&self.file, 0),
+        };
+        Remark::new(file, line, key, text)
+    }
+}
+
+/// Whether a key is another, or stands below it.
+fn is_within(key: &str, other: &str) -> bool {
+    key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// Whether a rule about `key` may be broken only because `mistaken` could not be read: one is within the
+/// section of the other.
+fn may_follow(key: &str, mistaken: &str) -> bool {
+    let section = mistaken.rsplit_once('.').map_or(mistaken, |(section, _)| section);
+    is_within(key, section) || is_within(section, key)
 }
 
 /// The form of a settings file.
@@ -118,7 +166,8 @@ pub enum ReadError {
 }
 
 impl Config {
-    /// Reads a settings file of either form, what it includes, and its user list.
+    /// Reads a settings file of either form, what it includes, and its user list. Everything that is wrong
+    /// is found at once, but for what may only follow from something else that is.
     ///
     /// Relative names of files are looked for beside the file that names them.
     ///
@@ -138,18 +187,26 @@ impl Config {
     /// It has keys that nobody knows, or values that cannot be, or a file it names cannot be read.
     pub fn read_str(text: &str, path: &Path) -> Result<Read, Wrong> {
         let form = Form::of(text);
-        let (mut config, mut warnings) = match form {
-            Form::Howdah => (toml::read(text, path)?, Vec::new()),
+        let FileContents { mut config, mut warnings, mut wrong, mistaken, places } = match form {
+            Form::Howdah => FileContents::of_toml(text, path)?,
             Form::PgBouncer => pgbouncer::read(text, path)?,
         };
         config.find_files(path.parent().unwrap_or(Path::new("")));
-        let mut wrong = config.read_users(path);
+        if let Err(mistake) = config.read_users() {
+            wrong.push(match mistake {
+                UsersError::Unreadable(text) => places.remark("auth.file", text),
+                UsersError::Line(remark) => remark,
+            });
+        }
         wrong.extend(config.auth.read_rules());
         let told = unused(&config).into_iter();
-        warnings.extend(told.map(|(key, text)| Remark::new(path, 0, &key, text)));
-        wrong.extend(config.wrong().map(|(key, text)| Remark::new(path, 0, &key, text)));
+        warnings.extend(told.map(|(key, text)| places.remark(&key, text.to_owned())));
+        let broken = config
+            .wrong()
+            .filter(|(key, _)| !mistaken.iter().any(|mistaken| may_follow(key, mistaken)));
+        wrong.extend(broken.map(|(key, text)| places.remark(&key, text)));
         match wrong.is_empty() {
-            true => Ok(Read { config, form, warnings }),
+            true => Ok(Read { config, form, warnings, places }),
             false => Err(Wrong(wrong)),
         }
     }
@@ -167,26 +224,30 @@ impl Config {
         }
     }
 
-    /// Adds the secrets of the user list to the users; one that is written in the settings wins.
-    fn read_users(&mut self, path: &Path) -> Vec<Remark> {
-        let Some(file) = self.auth.file.clone() else { return Vec::new() };
-        let text = match read_text(&file) {
-            Ok(text) => text,
-            Err(error) => {
-                let text = format!("cannot read the user list {}: {error}", file.display());
-                return vec![Remark::new(path, 0, "auth file", text)];
-            }
-        };
-        match userlist::read(&text) {
-            Ok(listed) => {
-                for (name, secret) in listed {
-                    let user = self.users.entry(name).or_default();
-                    user.secret.get_or_insert(secret);
-                }
-                Vec::new()
-            }
-            Err(error) => vec![Remark::new(&file, error.line, "", error.kind.to_string())],
+    /// Has the secrets of the user list, and of no list read before, among those of the users; one that is
+    /// written in the settings wins.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the list.
+    pub(super) fn read_users(&mut self) -> Result<(), UsersError> {
+        for user in self.users.values_mut().filter(|user| user.secret_is_listed) {
+            (user.secret, user.secret_is_listed) = (None, false);
         }
+        let Some(file) = self.auth.file.clone() else { return Ok(()) };
+        let text = read_text(&file).map_err(|error| {
+            UsersError::Unreadable(format!("cannot read the user list {}: {error}", file.display()))
+        })?;
+        let listed = userlist::read(&text).map_err(|error| {
+            UsersError::Line(Remark::new(&file, error.line, "", error.kind.to_string()))
+        })?;
+        for (name, secret) in listed {
+            let user = self.users.entry(name).or_default();
+            if user.secret.is_none() {
+                (user.secret, user.secret_is_listed) = (Some(secret), true);
+            }
+        }
+        Ok(())
     }
 
     /// What cannot be, whichever form it was written in: key and reason.
@@ -284,6 +345,35 @@ impl Config {
         let unknown =
             self.tls.server_mode() >= SslMode::VerifyCa && self.tls.server.authorities.is_none();
         rule(unknown, "tls.server.authorities", "must name whose certificates servers must have");
+    }
+}
+
+/// What is wrong with a user list.
+#[derive(Debug)]
+pub(super) enum UsersError {
+    /// There is none to be read.
+    Unreadable(String),
+    /// One of its lines.
+    Line(Remark),
+}
+
+/// A settings file of either form, as far as it could be read.
+#[derive(Debug)]
+pub(super) struct FileContents {
+    pub(super) config: Config,
+    pub(super) warnings: Vec<Remark>,
+    pub(super) wrong: Vec<Remark>,
+    /// Keys below `[pool]` that could not be read.
+    pub(super) mistaken: Vec<String>,
+    pub(super) places: Places,
+}
+
+impl FileContents {
+    fn of_toml(text: &str, path: &Path) -> Result<Self, Wrong> {
+        let Document { config, wrong, keys } = Document::read(text, path)?;
+        let keys = keys.into_iter().map(|(key, line)| (key, path.to_owned(), line)).collect();
+        let mistaken = wrong.iter().map(|remark| remark.key.clone()).collect();
+        Ok(Self { config, warnings: Vec::new(), wrong, mistaken, places: Places::new(path, keys) })
     }
 }
 

@@ -29,6 +29,7 @@ impl Files for Disk {
 impl Auth {
     /// Reads `hba_file` and `ident_file`, if there are any. Gives what is wrong with them.
     pub(super) fn read_rules(&mut self) -> Vec<Remark> {
+        self.hba = None;
         let Some(rules) = &self.hba_file else { return Vec::new() };
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let users = os_users(&passwd);

@@ -226,7 +226,7 @@ mod tests {
             (one("dbname = 'app'").replace("'a'", "'db1:5433'"), "", "mirrors[0].host", "itself"),
             (one("").replace("'a'", "'a b'"), "", "mirrors[0].host", "is no host"),
             (one("pool-size = 0"), "", "pool-size", "nonzero"),
-            (one("hots = 1"), "", "hots", "unknown field"),
+            (one("hots = 1"), "", "hots", "no such key (did you mean `host`?)"),
         ] {
             let said = read(&mirrors, more).unwrap_err();
             assert!(said.contains(key) && said.contains(why), "{mirrors}: {said}");

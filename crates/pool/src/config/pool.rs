@@ -24,6 +24,9 @@ pub struct PoolSettings {
     pub mirrors: Vec<MirrorPool>,
     /// Who we are there.
     pub login: ServerIdentity,
+    /// Whether its servers get a password in the clear over connections that are neither encrypted nor
+    /// local.
+    pub allow_cleartext_password: bool,
     /// When a server connection may go to another client.
     pub mode: PoolMode,
     /// Most server connections, without the reserve; `None` is without limit.
@@ -82,6 +85,9 @@ impl Config {
         let mirrors = if is_mirrored { entry.mirror_pools().ok()? } else { Vec::new() };
         Some(PoolSettings {
             mirrors,
+            allow_cleartext_password: entry
+                .allow_cleartext_password
+                .unwrap_or(self.allow_cleartext_password),
             servers: entry.endpoints(self).ok()?,
             host_order: entry.host_order,
             clusters: entry.clusters().ok()?,
@@ -94,13 +100,16 @@ impl Config {
             user_servers: cap(own.max_servers, limits.servers_per_user),
             host_servers: limits.servers_per_host,
             weight: entry.weight.unwrap_or(NonZeroU32::MIN),
-            user_clients: cap(
-                self.users.get(user).and_then(|user| user.max_clients),
-                limits.clients_per_user,
-            ),
+            user_clients: self.clients_of(user),
             timeouts: self.pool_timeouts(entry, own),
             login,
         })
+    }
+
+    /// Most clients of a user in all databases.
+    pub(crate) fn clients_of(&self, user: &str) -> Option<NonZeroU32> {
+        let own = self.users.get(user).and_then(|user| user.max_clients);
+        own.map_or(self.limits.clients_per_user, NonZeroU32::new)
     }
 
     fn server_login(&self, entry: &Database, database: &str, user: &str) -> ServerIdentity {

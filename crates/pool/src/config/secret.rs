@@ -9,6 +9,10 @@ use serde::{
 };
 use subtle::ConstantTimeEq;
 
+/// Longest secret, in bytes: PgBouncer's limit, which holds tokens of cloud identity services. A
+/// PasswordMessage of it is as long as PostgreSQL takes (`PG_MAX_AUTH_TOKEN_LENGTH` in `auth.c`).
+pub const SECRET_BYTES_MAX: usize = 65_530;
+
 /// What is kept of a user's password: the password itself, or what PostgreSQL keeps of it in
 /// `pg_authid.rolpassword`.
 ///
@@ -95,6 +99,9 @@ impl<'de> Deserialize<'de> for StoredSecret {
             Other(IgnoredAny),
         }
         match Written::deserialize(from)? {
+            Written::Text(text) if text.len() > SECRET_BYTES_MAX => {
+                Err(D::Error::custom("the secret is longer than 65,530 bytes"))
+            }
             Written::Text(text) => Ok(Self::parse(&text)),
             Written::Other(_) => Err(D::Error::custom("a secret must be a text in quotes")),
         }

@@ -13,6 +13,10 @@ pub struct Timeouts {
     /// From a client's connection to the end of its login.
     #[serde(with = "durations::optional")]
     pub client_login: Option<Duration>,
+    /// From a client's connection to the end of its startup packet, TLS handshake included; no longer than
+    /// `client_login`.
+    #[serde(with = "durations::optional")]
+    pub client_startup: Option<Duration>,
     /// A client that asks for nothing and is in no transaction.
     #[serde(with = "durations::optional")]
     pub client_idle: Option<Duration>,
@@ -62,6 +66,10 @@ pub struct Timeouts {
     /// The same of a database that only `"*"` stands for.
     #[serde(with = "durations::optional")]
     pub autodb_idle: Option<Duration>,
+    /// Between two look-ups of a server's name, and so how long after a change connections to an address that
+    /// is gone are replaced.
+    #[serde(with = "durations::whole")]
+    pub dns_max_ttl: Duration,
     /// How long what is to be sent may take to be, at SUSPEND.
     #[serde(with = "durations::optional")]
     pub suspend: Option<Duration>,
@@ -72,6 +80,7 @@ impl Default for Timeouts {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         Self {
             client_login: seconds(60),
+            client_startup: seconds(15),
             client_idle: None,
             query_wait: seconds(120),
             query_wait_notify: seconds(5),
@@ -88,6 +97,7 @@ impl Default for Timeouts {
             shutdown: None,
             pool_idle: None,
             autodb_idle: seconds(3600),
+            dns_max_ttl: Duration::from_secs(15),
             suspend: seconds(10),
         }
     }

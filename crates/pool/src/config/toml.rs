@@ -1,44 +1,14 @@
-//! The `[pool]` section of `howdah.toml`.
+//! The `[pool]` section of `howdah.toml`: how values are written, and the document around them.
 
-use std::{num::NonZeroU32, path::Path, time::Duration};
+mod document;
+
+use std::{num::NonZeroU32, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-use super::{
-    Config, durations,
-    file::{Remark, Wrong},
-};
+use super::durations;
 
-/// Reads the section.
-pub(super) fn read(text: &str, file: &Path) -> Result<Config, Wrong> {
-    /// The file of all commands; the other sections are theirs.
-    #[derive(Deserialize)]
-    struct File {
-        pool: Option<Config>,
-    }
-    let wrong = |line, key: &str, text: &str| {
-        let remark = Remark::new(file, line, key, text);
-        Wrong(vec![remark])
-    };
-    let read: File = toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        let line = 1 + text[..at].matches('\n').count();
-        // The message may show the value it does not like, but never that of a secret: those are
-        // texts, and any text will do.
-        wrong(line, &key_on(text, at), error.message())
-    })?;
-    read.pool.ok_or_else(|| wrong(0, "", "it has no [pool] section"))
-}
-
-/// The key of the line around an offset, if it looks like one.
-fn key_on(text: &str, at: usize) -> String {
-    let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
-    let line = text[start..].lines().next().unwrap_or_default();
-    match line.split_once('=') {
-        Some((key, _)) => key.trim().to_owned(),
-        None => line.trim().trim_start_matches('[').trim_end_matches(']').to_owned(),
-    }
-}
+pub(super) use document::Document;
 
 /// A limit whose absence is written 0.
 pub(super) mod limit {

@@ -18,7 +18,17 @@ pub(super) fn unused(config: &Config) -> Vec<(String, &'static str)> {
         ),
     ];
     let asked = rows.into_iter().filter(|(is_asked, _, _)| *is_asked);
-    asked.map(|(_, key, instead)| (key.to_owned(), instead)).collect()
+    let asked = asked.map(|(_, key, instead)| (key.to_owned(), instead));
+    // Such an entry has settings for a user that is let in nowhere.
+    let is_trusting = auth.method == AuthMethod::Trust && !config.looks_up();
+    let unknown = config.users.iter().filter(|(_, user)| is_trusting && user.secret.is_none());
+    let unknown = unknown.map(|(name, _)| {
+        (
+            format!("users.{name}"),
+            "unknown to auth.type trust: it has no secret; an empty one will do",
+        )
+    });
+    asked.chain(unknown).collect()
 }
 
 #[test]
@@ -28,4 +38,15 @@ fn only_what_is_asked_for_is_told() {
     let config: Config = toml::from_str(text).unwrap();
     let keys: Vec<_> = unused(&config).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["auth.ident-file"]);
+}
+
+#[test]
+fn trusted_user_without_a_secret_is_warned_about() {
+    let keys = |method: &str| {
+        let text = format!("auth.type = '{method}'\n[users]\na = {{}}\nb = {{ secret = '' }}\n");
+        let config: Config = toml::from_str(&text).unwrap();
+        unused(&config).into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("trust"), ["users.a"]);
+    assert_eq!(keys("md5"), [""; 0]);
 }

@@ -10,10 +10,14 @@ use super::{PoolMode, StoredSecret, secret, toml};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct User {
-    /// Password, md5 hash or SCRAM secret. Without one, and without one in the user list, the user
-    /// gets in only where nothing is asked for or by certificate.
+    /// Password, md5 hash or SCRAM secret; an empty one makes the user known, and no password fits
+    /// it. Without one, and without one in the user list, the user is unknown, and gets in only by
+    /// certificate or with [`AuthMethod::Any`](super::AuthMethod::Any).
     #[serde(serialize_with = "secret::written")]
     pub secret: Option<StoredSecret>,
+    /// Whether the secret is the user list's, which may be read again.
+    #[serde(skip)]
+    pub secret_is_listed: bool,
     /// Pool mode.
     pub mode: Option<PoolMode>,
     /// Most server connections of this user in one database.

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::StoredSecret;
+use super::{StoredSecret, secret::SECRET_BYTES_MAX};
 
 /// A file that is no user list. It never shows what it is about: that may be a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,14 +38,12 @@ pub enum UserlistErrorKind {
     #[error("the user's name is longer than 127 bytes")]
     LongName,
     /// The secret is longer than any.
-    #[error("the secret is longer than 2,047 bytes")]
+    #[error("the secret is longer than 65,530 bytes")]
     LongSecret,
 }
 
 /// Longest name: PgBouncer's limit, twice PostgreSQL's.
 const NAME_BYTES_MAX: usize = 127;
-/// Longest secret: PgBouncer's limit, which holds a token of a cloud's identity service.
-const SECRET_BYTES_MAX: usize = 2047;
 
 /// Reads a user list.
 ///
@@ -111,6 +109,13 @@ mod tests {
     }
 
     #[test]
+    fn secret_of_65530_bytes_is_read() {
+        let token = "t".repeat(SECRET_BYTES_MAX);
+        let users = read(&format!("\"a\" \"{token}\"\n")).unwrap();
+        assert_eq!(users["a"], StoredSecret::parse(&token));
+    }
+
+    #[test]
     fn the_last_one_of_a_name_counts() {
         let users = read("\"a\" \"1\"\n\"a\" \"2\"\n").unwrap();
         assert_eq!(users["a"], StoredSecret::parse("2"));
@@ -120,7 +125,7 @@ mod tests {
     fn broken_lines_have_their_number_and_show_nothing() {
         use UserlistErrorKind::{LongName, LongSecret, NoSecret, NoUser, Unclosed};
         let long = format!("\"{}\" \"x\"", "n".repeat(128));
-        let secret = format!("\"n\" \"{}\"", "s".repeat(2048));
+        let secret = format!("\"n\" \"{}\"", "s".repeat(SECRET_BYTES_MAX + 1));
         for (line, kind) in [
             ("alice sesame", NoUser),
             ("\"\" \"x\"", NoUser),

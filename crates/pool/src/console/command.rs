@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Ban(String, Option<Duration>),
     /// It gets its part again.
     Unban(String),
+    /// What is known of the servers of this database is forgotten, but for what those say that answer.
+    ResetCluster(String),
     /// Traffic is captured, in a folder of this name.
     StartCapture(Option<String>),
     /// It is not any more.
@@ -115,6 +117,7 @@ impl Command {
                 Self::Ban(name(1), Some(Duration::from_secs(seconds.into())))
             }
             ["UNBAN", _] => Self::Unban(name(1)),
+            ["RESET", "CLUSTER", _] => Self::ResetCluster(name(2)),
             ["CAPTURE", "START"] => Self::StartCapture(None),
             ["CAPTURE", "START", _] => Self::StartCapture(Some(name(2))),
             ["CAPTURE", "STOP"] => Self::StopCapture,
@@ -143,6 +146,7 @@ impl Command {
             Self::Reconnect(_) => "RECONNECT",
             Self::Ban(..) => "BAN",
             Self::Unban(_) => "UNBAN",
+            Self::ResetCluster(_) => "RESET CLUSTER",
             Self::StartCapture(_) => "CAPTURE START",
             Self::StopCapture => "CAPTURE STOP",
             Self::WaitClose(_) => "WAIT_CLOSE",
@@ -251,6 +255,7 @@ fn commands_are_read_as_people_write_them() {
         ("reload;", Command::Reload),
         ("ban db1:5432 90", Command::Ban("db1:5432".to_owned(), Some(Duration::from_secs(90)))),
         ("BAN db1", Command::Ban("db1".to_owned(), None)),
+        ("reset cluster shop", Command::ResetCluster("shop".to_owned())),
         ("capture start", Command::StartCapture(None)),
         ("CAPTURE START before-18;", Command::StartCapture(Some("before-18".to_owned()))),
         ("Capture Stop;", Command::StopCapture),
@@ -272,6 +277,8 @@ fn commands_are_read_as_people_write_them() {
         "show me",
         "kill_client x",
         "ban",
+        "reset",
+        "reset cluster",
         "capture",
         "capture start a b",
         "capture stop a",

@@ -300,7 +300,8 @@ fn help() -> String {
         "Console usage\n\tSHOW {}\n\tSHOW HELP\n\tSET key = arg\n\tRELOAD\n\tPAUSE [db]\n\t\
          RESUME [db]\n\tDISABLE db\n\tENABLE db\n\tRECONNECT [db]\n\tKILL [db]\n\t\
          KILL_CLIENT id\n\tSUSPEND\n\tBAN host[:port] [seconds]\n\tUNBAN host[:port]\n\t\
-         WAIT_CLOSE [db]\n\tSHUTDOWN\n\t\
+         RESET CLUSTER database\n\t\
+         WAIT_CLOSE [db]\n\tCAPTURE START [name]\n\tCAPTURE STOP\n\tSHUTDOWN\n\t\
          SHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS",
         names.join("|")
     )

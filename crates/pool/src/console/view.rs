@@ -11,6 +11,7 @@ use howdah_connect::Endpoint;
 
 use crate::{
     HubReport, MemberReport, MirrorReport, Time,
+    auth::RefusalReason,
     config::{Config, PoolSettings},
     core::{ClientPhase, Counts, ServerPhase},
     spec::Mode,
@@ -47,6 +48,8 @@ pub struct View {
     pub now: Time,
     /// How many clients are on their way in.
     pub logins: usize,
+    /// Logins that were refused, by reason.
+    pub refused: Vec<(RefusalReason, u64)>,
     /// The capture under way, or the last.
     pub capture: Option<howdah_record::Status>,
 }
@@ -90,7 +93,7 @@ pub struct DatabaseView {
 pub struct PoolView {
     /// The name that clients use.
     pub database: String,
-    /// The client's user.
+    /// The user of its clients: their own, or the one that the database forces.
     pub user: String,
     /// For how long clients have servers.
     pub mode: Mode,
@@ -148,6 +151,8 @@ pub struct ClientView {
     pub id: u64,
     /// Index of its pool in [`View::pools`].
     pub pool: usize,
+    /// Its own user, where that is not its pool's.
+    pub user: Option<Arc<str>>,
     /// Whether it is for replication.
     pub is_replication: bool,
     /// What it is at.
@@ -166,6 +171,13 @@ pub struct ClientView {
     pub application_name: String,
     /// Where it comes from and where it came in.
     pub place: Place,
+}
+
+impl View {
+    /// The user by whose name a client logged in.
+    pub fn client_user<'a>(&'a self, client: &'a ClientView) -> &'a str {
+        client.user.as_deref().unwrap_or(&self.pools[client.pool].user)
+    }
 }
 
 /// A server.

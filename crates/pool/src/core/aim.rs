@@ -24,7 +24,7 @@ use crate::{
 const MOVED_AFTER: Duration = Duration::from_millis(100);
 
 /// What a client wants of a server.
-fn request(client: &Client) -> Request<'_> {
+pub(super) fn request(client: &Client) -> Request<'_> {
     let Client { role, shard, may_lead, .. } = *client;
     Request { role, shard, floors: client.floors.as_deref(), may_lead }
 }
@@ -48,6 +48,7 @@ impl Core {
         for home in self.homes() {
             // First: a server that is closed is not to be given to one of them before.
             self.redirect(home, io);
+            self.ask_elsewhere(home, io);
             self.fence(home, io);
             for pool in self.family(home) {
                 self.close_barred(pool, io);
@@ -184,6 +185,7 @@ impl Core {
             self.pool(home).balance = Some(balance);
             self.redirect(home, io);
             if has_changed {
+                self.ask_elsewhere(home, io);
                 self.fence(home, io);
             }
         }

@@ -27,15 +27,17 @@ pub(super) fn write_cancelled(buf: &mut Vec<u8>) {
 const CANCELLED: &[u8] = b"canceling statement due to user request";
 
 impl Core {
-    pub(super) fn cancel_by_key(&mut self, key: &CancelKey, io: &mut dyn Io) {
+    /// Gives whether a client has this key.
+    pub(super) fn cancel_by_key(&mut self, key: &CancelKey, io: &mut dyn Io) -> bool {
         let Some((id, client)) = slot_of_key(key).and_then(|slot| self.clients.at(slot)) else {
-            return;
+            return false;
         };
         // Who is no client has no key that it was given.
         if !client.is_somebody() || client.cancel_key(self.worker, id) != *key {
-            return;
+            return false;
         }
         self.cancel_of(id, io);
+        true
     }
 
     /// The same for a key that another process gave to a client that came from there.

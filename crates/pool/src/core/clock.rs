@@ -9,7 +9,9 @@ use super::Core;
 use crate::{
     Io, ServerRole,
     client::ClientState,
+    cluster::Standing,
     ids::{ClientId, PoolId},
+    pool::Pool,
     refusal::Refusal,
     server::{Server, ServerState},
     time::Time,
@@ -37,12 +39,28 @@ fn linked_state(server: &Server) -> LinkedState {
 /// What a client is told that waits for long.
 const WAITS: &[u8] = b"all server connections of this pool are in use: waiting for one";
 
+/// What a client is told that waited too long: if servers could not be had at all, why not.
+fn waited_in_vain(pool: &Pool) -> Refusal {
+    match &pool.last_failure {
+        Some(failure) => Refusal::NoServerInTime { reason: failure.message.clone() },
+        None => Refusal::QueryWait,
+    }
+}
+
+/// Whether a client waits for a primary at its home, and there is one that nobody is let to because a newer
+/// timeline than its own was known.
+fn lacks_primary_for(role: ServerRole, home: &Pool) -> bool {
+    let mut members = home.spec.clusters.iter().flat_map(|cluster| cluster.members.iter());
+    role == ServerRole::Primary && members.any(|member| member.state.standing() == Standing::Stale)
+}
+
 /// Between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 impl Core {
     pub(super) fn next_deadline(&self) -> Time {
         let is_still = self.is_suspended || self.clients.len() + self.servers.len() == 0;
+        let is_still = is_still && (self.is_suspended || !self.keeps_minimum);
         if is_still { Time::NEVER } else { self.next_sweep }
     }
 
@@ -94,11 +112,12 @@ impl Core {
                             client.floors.is_some() && client.role != ServerRole::Primary;
                         let refusal = match is_behind && client.pool == client.home {
                             true => Refusal::NotReplayed,
+                            false if lacks_primary_for(client.role, pool) => Refusal::StalePrimary,
                             false => Refusal::NoMember(client.role),
                         };
                         (Some(wait), refusal)
                     }
-                    _ => (limit, Refusal::QueryWait),
+                    _ => (limit, waited_in_vain(pool)),
                 }
             }
             ClientState::Idle if client.has_begun() => {
@@ -157,7 +176,7 @@ impl Core {
         let Some((id, server)) = self.servers.at(index) else { return };
         let Some(pool) = &self.pools[server.pool.index()] else { return };
         let timeouts = &pool.spec.timeouts;
-        let spare = pool.servers > pool.spec.servers_min;
+        let spare = pool.servers > self.minimum_here(&pool.spec);
         let over = |limit: Option<Duration>, since| {
             limit.is_some_and(|limit| self.now.since(since) >= limit)
         };

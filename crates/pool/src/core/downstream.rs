@@ -78,6 +78,7 @@ impl Core {
     fn run_server(&mut self, id: ServerId, input: &[u8], io: &mut dyn Io) -> usize {
         let twice = self.makes(Mutant::DoubleAnswer);
         let Some(server) = self.servers.get_mut(id) else { return input.len() };
+        server.unanswered.clear();
         let mut at = 0;
         let linked = match server.state {
             ServerState::Linked(client) => Some(client),
@@ -96,6 +97,7 @@ impl Core {
             client,
             listens,
             refuses_blocks,
+            connect_query: spec.connect_query.as_deref(),
             wishes,
             statements,
             to_server,

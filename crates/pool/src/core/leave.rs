@@ -99,21 +99,31 @@ impl Core {
         if !server.owed.is_empty() {
             return;
         }
-        let step = if server.status != TransactionStatus::Idle {
-            b"ROLLBACK".to_vec()
+        let pool = self.pools[server.pool.index()].as_ref();
+        let (step, resets) = if server.status != TransactionStatus::Idle {
+            (b"ROLLBACK".to_vec(), false)
         } else if std::mem::take(&mut server.reset_due)
-            && let Some(reset) = self.pools[server.pool.index()].as_ref().and_then(reset_query)
+            && let Some(reset) = pool.and_then(reset_query)
         {
-            reset
+            (reset, true)
         } else if server.dirt.is_none() || careless {
             return self.put_back(id, io);
         } else {
-            settle::begin_reset(server)
+            (settle::begin_reset(server), true)
         };
-        server.owed.push_for(Audience::Cleaning, Request::Query(SetKind::Lasting));
-        self.to_server.make(|buf| {
-            frontend::encode::query(buf, &step).expect("it holds no zero byte");
-        });
+        let connect_query = pool.and_then(|pool| pool.spec.connect_query.as_ref());
+        let connect_query = connect_query.filter(|_| resets);
+        if connect_query.is_some_and(|query| !query.is_repeatable) {
+            return self.close_server(id, io);
+        }
+        // In one write: no other statement runs between a reset and the query that follows it.
+        let steps = [Some(&*step), connect_query.map(|query| &*query.query)];
+        for step in steps.into_iter().flatten() {
+            server.owed.push_for(Audience::Cleaning, Request::Query(SetKind::Lasting));
+            self.to_server.make(|buf| {
+                frontend::encode::query(buf, step).expect("it holds no zero byte");
+            });
+        }
         self.flush_server(id, &[], io);
     }
 

@@ -20,9 +20,11 @@ use super::{Core, Mutant, open::STARVED_AFTER, settle};
 use crate::{
     Io, ServerRole,
     client::{Client, ClientState},
+    connect_query::ConnectQuery,
+    dirt::Dirt,
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     login::ServerLogin,
-    pool::Wanted,
+    pool::{Pool, Wanted},
     refusal::Refusal,
     server::{Server, ServerState},
     settings::{ServerSettings, is_settable},
@@ -119,7 +121,7 @@ impl Core {
         let (pool_id, parameters) = (server.pool, Arc::from(login.parameters));
         let pool = self.pool(pool_id);
         pool.opening -= 1;
-        pool.failures = 0;
+        (pool.failures, pool.last_failure) = (0, None);
         pool.restarting = false;
         pool.spec.greeting.learn(parameters);
         pool.idle.push_back(id);
@@ -132,7 +134,8 @@ impl Core {
     /// Greets those who wait for it, if there is something to greet them with.
     pub(super) fn welcome(&mut self, pool_id: PoolId, io: &mut dyn Io) {
         let pool = self.pool(pool_id);
-        if !pool.unwelcomed.is_empty() && pool.spec.greeting.known().is_some() {
+        let lets_in = |pool: &Pool| pool.spec.greeting.known().is_some() && pool.outage().is_none();
+        if !pool.unwelcomed.is_empty() && lets_in(pool) {
             for client in std::mem::take(&mut pool.unwelcomed) {
                 self.greet(client, io);
             }
@@ -144,8 +147,13 @@ impl Core {
         let Some(client) = self.clients.get_mut(id) else { return };
         let pool_id = client.pool;
         let Some(pool) = self.pools[pool_id.index()].as_mut() else { return };
-        let Some(greeting) = pool.spec.greeting.known() else {
+        // As long as its server cannot be had, a client is not let in: it may have other hosts to try.
+        let greeting = pool.spec.greeting.known().filter(|_| pool.outage().is_none());
+        let Some(greeting) = greeting else {
             client.since = self.now;
+            if let Some(refusal) = self.refusal_at_login(pool_id) {
+                return self.refuse(id, &refusal, io);
+            }
             let pool_id = self.aim(id).unwrap_or(pool_id);
             self.pool(pool_id).unwelcomed.push(id);
             self.flush_client(id, &[], io);
@@ -227,6 +235,12 @@ impl Core {
                 server.state = ServerState::Cleaning;
                 server.since = self.now;
                 server.reset_due = resets;
+                // Setting these back to the session's defaults would not restore what the query has set.
+                let undone =
+                    |query: &Arc<ConnectQuery>| server.settings.gave_any(|it| query.mentions(it));
+                if spec.connect_query.as_ref().is_some_and(undone) {
+                    server.dirt |= Dirt::SETTINGS;
+                }
                 let wrote = server.writes == Writes::Seen;
                 let may_pause = client.paused || client.backlogged || client.must_wait();
                 let is_paused = server.paused;
@@ -266,6 +280,7 @@ impl Core {
         if server.paused {
             self.update_pause(Peer::Server(id), io);
         }
+        let is_tainted = self.servers.get(id).is_some_and(|it| it.settings.parsing.is_tainted);
         let yields = !self.starving.is_empty() && self.yields(id) || self.ends(id);
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);
@@ -273,7 +288,7 @@ impl Core {
             true => pool.idle.push_front(id),
             false => pool.idle.push_back(id),
         }
-        if pool.spec.servers_once || yields {
+        if pool.spec.servers_once || yields || is_tainted {
             return self.close_server(id, io);
         }
         if !pool.wanted_by.is_empty() && self.give_away(pool_id, id, io) {
@@ -360,6 +375,7 @@ impl Core {
             pool.spec.greeting.learn(greeting);
         }
         pool.servers += 1;
+        pool.last_failure = None;
         pool.ask_at = Time::default();
         pool.idle.push_back(id);
         Some(id)

@@ -83,7 +83,10 @@ impl Listener<'_> {
         let behind = server.owed.behind_in_last_batch();
         let is_alone =
             server.status == TransactionStatus::Idle && !client.inlet.is_inside_forwarded();
-        let sent = behind.filter(|_| is_alone).and_then(|behind| server.again.take(behind));
+        // Parsed now, it would not mean what it meant under its own settings.
+        let is_same = statement.key == 0 || statement.key == server.settings.parsing.key;
+        let sent =
+            behind.filter(|_| is_alone && is_same).and_then(|behind| server.again.take(behind));
         let Some(sent) = sent else {
             if is_lost {
                 server.statements.remove(id);

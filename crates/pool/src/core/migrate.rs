@@ -21,6 +21,8 @@ use crate::{
 /// and has been sent all that it is owed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migrant {
+    /// Its own user, where that is not its pool's.
+    pub user: Option<Arc<str>>,
     /// The protocol version agreed on.
     pub version: ProtocolVersion,
     /// The key that it was given for cancels. It stays good.
@@ -56,6 +58,17 @@ impl Core {
         clients.filter(|(_, client)| may_go(client)).map(|(id, _)| id).collect()
     }
 
+    /// The home of a client that listens, and the channels that it listens to.
+    pub fn listens_to(
+        &self,
+        id: ClientId,
+    ) -> Option<(PoolId, impl Iterator<Item = &Channel> + use<'_>)> {
+        let client = self.clients.get(id)?;
+        let mut channels = client.listens.as_ref()?.committed().peekable();
+        channels.peek()?;
+        Some((client.home, channels))
+    }
+
     /// Lets a client go without closing its connection; the id is free. `None` if it cannot go now.
     pub fn emigrate(&mut self, id: ClientId, now: Time) -> Option<(PoolId, Migrant)> {
         self.now = now;
@@ -64,6 +77,7 @@ impl Core {
         let client = self.remove_client(id)?;
         let statements = client.statements.named.iter();
         let migrant = Migrant {
+            user: client.user.clone(),
             version: client.version,
             key: client.cancel_key(worker, id),
             age: now.since(client.came),
@@ -92,6 +106,7 @@ impl Core {
             return None;
         }
         let Migrant {
+            user,
             version,
             key,
             age,
@@ -106,7 +121,7 @@ impl Core {
         } = migrant;
         // It has a key already, so nothing random is needed for one.
         let secret = CancelSecret([0; 32]);
-        let login = ClientLogin { pool, version, secret, settings: Vec::new(), role: None };
+        let login = ClientLogin { pool, user, version, secret, settings: Vec::new(), role: None };
         let wishes = self.wishes.intern(wishes);
         let mut client = Client::new(&login, wishes);
         client.own_role = role;
@@ -117,10 +132,10 @@ impl Core {
         let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         client.came = Time(now.0.saturating_sub(age));
         for (name, text) in statements {
-            let statement = self.statements.intern(&text);
+            let statement = self.statements.intern(&text, None);
             client.statements.named.insert(name.into(), Arc::clone(&statement));
         }
-        client.statements.set_unnamed(&unnamed, is_plain(sql_of(&unnamed)));
+        client.statements.set_unnamed(&unnamed, is_plain(sql_of(&unnamed)), None);
         self.resume(&mut client, said);
         self.remember_writes(&mut client, &wrote);
         if !channels.is_empty() {

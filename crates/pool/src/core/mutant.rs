@@ -11,6 +11,8 @@ pub(crate) enum Mutant {
     StrayCancel,
     /// What the pooler answers is answered twice.
     DoubleAnswer,
+    /// Clients share what was parsed under another's settings.
+    ForeignLiterals,
     /// Servers are opened without a permit.
     LimitBreach,
     /// What is meant for the primary goes to any member.
@@ -27,15 +29,20 @@ pub(crate) enum Mutant {
     MirrorFails,
     /// A client waits until its mirror has caught up.
     MirrorHoldsUp,
+    /// Clients that wait for a server are sent away when one cannot be opened.
+    LoginFailureRefusesAll,
+    /// Whatever a server has not answered is asked of another.
+    WritesElsewhere,
 }
 
 #[cfg(test)]
 impl Mutant {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
         Self::DoubleAnswer,
+        Self::ForeignLiterals,
         Self::LimitBreach,
         Self::WriteAstray,
         Self::Unfenced,
@@ -44,5 +51,7 @@ impl Mutant {
         Self::MirrorAnswers,
         Self::MirrorFails,
         Self::MirrorHoldsUp,
+        Self::LoginFailureRefusesAll,
+        Self::WritesElsewhere,
     ];
 }

@@ -15,8 +15,8 @@ use std::{sync::Arc, time::Duration};
 use super::{Core, Mutant};
 use crate::{
     Io, Limit,
-    client::ClientState,
-    ids::{PoolId, ServerId},
+    client::{Client, ClientState},
+    ids::{ClientId, PoolId, ServerId},
     limits::Permits,
     login::ServerFailure,
     refusal::Refusal,
@@ -35,9 +35,6 @@ pub(super) const STARVED_AFTER: Duration = Duration::from_millis(100);
 /// "The database system is starting up", or shutting down.
 const CANNOT_CONNECT_NOW: [u8; 5] = *b"57P03";
 
-/// What the worker says of a server that cannot be reached.
-const UNREACHABLE: [u8; 5] = *b"08006";
-
 impl Core {
     /// Opens servers for those who wait, as far as limits and pauses allow.
     pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn Io) {
@@ -52,14 +49,34 @@ impl Core {
                 self.starving.push(pool_id);
                 return self.ask_others(pool_id, io);
             };
-            let now = self.now;
-            let pool = self.pool(pool_id);
-            pool.opening += 1;
-            pool.servers += 1;
-            let epoch = pool.spec.epoch();
-            let server = self.servers.insert(Server::opening(pool_id, epoch, permits, now));
-            io.open_server(server, pool_id);
+            self.open(pool_id, permits, io);
         }
+        self.open_minimum(pool_id, io);
+    }
+
+    /// Opens what is missing of [`PoolSpec::servers_min`]. Nobody waits for these, so they take what
+    /// limits have left and nothing of other pools: no idle server of theirs, no reserve, no turn.
+    fn open_minimum(&mut self, pool_id: PoolId, io: &mut dyn Io) {
+        while self.lacks_minimum(pool_id) {
+            let spec = Arc::clone(&self.pool(pool_id).spec);
+            let is_needed = self.starving.iter().any(|starving| {
+                let pool = self.pools[starving.index()].as_ref();
+                pool.is_some_and(|pool| shares_a_limit(&pool.spec, &spec))
+            });
+            let permits = if is_needed { None } else { Permits::try_take(&spec.server_limits) };
+            let Some(permits) = permits else { return };
+            self.open(pool_id, permits, io);
+        }
+    }
+
+    fn open(&mut self, pool_id: PoolId, permits: Permits, io: &mut dyn Io) {
+        let now = self.now;
+        let pool = self.pool(pool_id);
+        pool.opening += 1;
+        pool.servers += 1;
+        let epoch = pool.spec.epoch();
+        let server = self.servers.insert(Server::opening(pool_id, epoch, permits, now));
+        io.open_server(server, pool_id);
     }
 
     /// Asks other workers for a server, if this one starves: it has none, or those that it has have
@@ -76,17 +93,40 @@ impl Core {
     }
 
     fn wants_server(&mut self, pool_id: PoolId) -> bool {
-        let (now, is_suspended) = (self.now, self.is_suspended);
+        let may_open = self.may_open(pool_id);
         let pool = self.pool(pool_id);
         let waiting = pool.waiting.len() + usize::from(!pool.unwelcomed.is_empty());
-        let short = pool.spec.servers_min.saturating_sub(pool.servers - pool.opening) as usize;
-        let wanted = waiting.saturating_sub(pool.checking as usize).max(short);
+        may_open && (pool.opening as usize) < waiting.saturating_sub(pool.checking as usize)
+    }
+
+    /// Whether this worker has less than its share of the servers that are kept open.
+    fn lacks_minimum(&mut self, pool_id: PoolId) -> bool {
+        let may_open = self.may_open(pool_id) && !self.keeps_no_servers;
+        let (now, pool) = (self.now, self.pools[pool_id.index()].as_ref());
+        may_open
+            && pool.is_some_and(|pool| {
+                let member = pool.spec.member.as_ref().map(|member| &member.state);
+                pool.servers < self.minimum_here(&pool.spec)
+                    && now >= pool.fill_at
+                    && !member.is_some_and(|member| member.is_fenced() || member.is_dead())
+            })
+    }
+
+    /// Whether a login of a pool may begin now, limits aside.
+    fn may_open(&mut self, pool_id: PoolId) -> bool {
+        let (now, is_suspended) = (self.now, self.is_suspended);
+        let pool = self.pool(pool_id);
         !pool.spec.gate.is_paused()
             && !is_suspended
             && pool.spec.clusters.is_empty()
-            && (pool.opening as usize) < wanted
             && pool.opening < pool.spec.logins_max.max(1)
             && now >= pool.retry_at
+    }
+
+    /// This worker's share of [`PoolSpec::servers_min`]: what is left over goes to the first workers.
+    pub(super) fn minimum_here(&self, spec: &PoolSpec) -> u32 {
+        let (all, workers) = (spec.servers_min, self.workers.max(1));
+        all / workers + u32::from(u32::from(self.worker.0) < all % workers)
     }
 
     /// Permits for one more server: of the pool's own, or in the place of an idle server of another
@@ -132,6 +172,10 @@ impl Core {
             may.then_some(first)
         });
         if let Some(server) = idle {
+            if let Some(its) = self.servers.get(server).map(|server| server.pool) {
+                // Else the pool would open another at once, in the place that was just made.
+                self.pool(its).fill_at = self.now + TENURE;
+            }
             self.close_server(server, io);
         }
         idle.is_some()
@@ -167,6 +211,7 @@ impl Core {
     }
 
     pub(super) fn login_failed(&mut self, id: ServerId, failure: ServerFailure, io: &mut dyn Io) {
+        let failure = Arc::new(failure);
         let Some(server) = self.servers.remove(id) else { return };
         let now = self.now;
         let pool_id = server.pool;
@@ -183,27 +228,48 @@ impl Core {
         pool.retry_at = now + pause.min(timeouts.login_retry_max);
         pool.failures = pool.failures.saturating_add(1);
         pool.restarting |= failure.sqlstate == CANNOT_CONNECT_NOW;
-        let passes = failure.sqlstate == CANNOT_CONNECT_NOW || failure.sqlstate == UNREACHABLE;
-        if passes && pool.spec.member.is_some() {
+        pool.restarting &= failure.is_outage();
+        pool.last_failure = Some(Arc::clone(&failure));
+        if failure.is_outage() && pool.spec.member.is_some() {
             self.member_failed(pool_id, &failure, io);
             return self.open_for_starving(io);
         }
-        if pool.servers == 0 && !(pool.restarting && passes) {
-            pool.restarting = false;
-            let ServerFailure { sqlstate, message } = failure;
-            self.refuse_waiting(pool_id, &Refusal::ServerLogin { sqlstate, message }, io);
+        if pool.servers == 0 && !pool.restarting {
+            self.refuse_for_failure(pool_id, &failure, io);
         }
         self.open_for_starving(io);
     }
 
-    /// Refuses everybody who waits in a pool that has no server and gets none.
-    fn refuse_waiting(&mut self, pool: PoolId, refusal: &Refusal, io: &mut dyn Io) {
-        let pool = self.pool(pool);
-        let unwelcomed = std::mem::take(&mut pool.unwelcomed);
-        let waiting = std::mem::take(&mut pool.waiting);
-        for client in unwelcomed.into_iter().chain(waiting) {
-            self.refuse(client, refusal, io);
+    /// Refuses clients of a pool that has no server and could not get one. Those that are logging in
+    /// are told at once, so that they may try another host; those that are in wait for as long as
+    /// [`crate::Timeouts::query_wait`] lets them, unless it takes somebody to change something before
+    /// a login can succeed.
+    fn refuse_for_failure(&mut self, pool: PoolId, failure: &ServerFailure, io: &mut dyn Io) {
+        let breaks_off = self.makes(Mutant::LoginFailureRefusesAll);
+        let unwelcomed = std::mem::take(&mut self.pool(pool).unwelcomed);
+        let mut refused = std::mem::take(&mut self.pool(pool).waiting);
+        if failure.is_transient() && !breaks_off {
+            // What is played on a mirror does not wait for it.
+            let waits = |id: &ClientId| self.clients.get(*id).is_some_and(Client::is_somebody);
+            let (waiting, others) = refused.into_iter().partition(waits);
+            self.pool(pool).waiting = waiting;
+            refused = others;
         }
+        let ServerFailure { sqlstate, message } = failure.clone();
+        let refusal = Refusal::ServerLogin { sqlstate, message };
+        for client in unwelcomed.into_iter().chain(refused) {
+            self.refuse(client, &refusal, io);
+        }
+    }
+
+    /// Why a client that logs in is refused at once: its pool has no server, and the next attempt to
+    /// open one is not due yet. Once it is due, a client waits for it.
+    pub(super) fn refusal_at_login(&self, pool: PoolId) -> Option<Refusal> {
+        let pool = self.pools[pool.index()].as_ref()?;
+        let is_early = pool.opening == 0 && self.now < pool.retry_at;
+        let failure = pool.outage().filter(|_| is_early)?;
+        let ServerFailure { sqlstate, message } = failure.clone();
+        Some(Refusal::ServerLogin { sqlstate, message })
     }
 }
 
@@ -222,6 +288,13 @@ fn is_short(first: &PoolSpec, second: &PoolSpec) -> bool {
 fn evens(first: &PoolSpec, second: &PoolSpec) -> bool {
     let (gains, loses) = (servers_of(first) + 1, servers_of(second).saturating_sub(1));
     servers_of(first) == 0 || gains * u64::from(second.weight) <= loses * u64::from(first.weight)
+}
+
+/// Whether both have a limit beside their own that they share.
+fn shares_a_limit(first: &PoolSpec, second: &PoolSpec) -> bool {
+    let is_shared =
+        |limit: &Arc<Limit>| second.server_limits.iter().any(|it| Arc::ptr_eq(it, limit));
+    first.server_limits.iter().any(is_shared)
 }
 
 /// Whether a server under the first limits is what keeps one under the second from being opened.

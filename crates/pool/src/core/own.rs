@@ -170,13 +170,13 @@ impl Own<'_, '_> {
     fn keep(&mut self, name: &[u8], text: &[u8]) {
         let statements = &mut self.client.statements;
         if name.is_empty() {
-            statements.set_unnamed(text, is_plain(sql_of(text)));
+            statements.set_unnamed(text, is_plain(sql_of(text)), None);
         } else if statements.named.contains_key(name) {
             let name = String::from_utf8_lossy(name);
             let text = format!("prepared statement \"{name}\" already exists");
             return self.fails(b"42P05", &text);
         } else {
-            statements.named.insert(name.into(), self.roads.statements.intern(text));
+            statements.named.insert(name.into(), self.roads.statements.intern(text, None));
         }
         self.says(Bare::ParseComplete);
     }

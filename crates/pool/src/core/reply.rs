@@ -9,6 +9,7 @@ use howdah_wire::{
 use crate::{
     client::{Client, Syncing},
     cluster::ServerRole,
+    connect_query::ConnectQuery,
     dirt::{Dirt, SetKind},
     gather::Gather,
     owed::{Audience, Request, Undo, UnnamedBefore},
@@ -60,6 +61,8 @@ pub(super) struct Listener<'a> {
     pub(super) listens: bool,
     /// Whether transaction blocks are refused.
     pub(super) refuses_blocks: bool,
+    /// What was run after the server's login.
+    pub(super) connect_query: Option<&'a ConnectQuery>,
     pub(super) wishes: &'a mut WishTable,
     pub(super) statements: &'a Statements,
     pub(super) to_server: &'a mut Gather,
@@ -73,7 +76,9 @@ impl Listener<'_> {
     /// See [`needs_body`]; names of channels are short, too.
     pub(super) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
         let lists = kind == Backend::DataRow
-            && self.server.owed.front().is_some_and(|it| it.audience == Audience::Listens);
+            && self.server.owed.front().is_some_and(|it| {
+                matches!(it.audience, Audience::Listens | Audience::ParseSettings)
+            });
         lists || needs_body(kind, body_bytes)
     }
 
@@ -94,6 +99,12 @@ impl Listener<'_> {
         if audience == Audience::Listens && kind == Backend::DataRow {
             self.hear_channel(body);
         }
+        if audience == Audience::ParseSettings
+            && kind == Backend::DataRow
+            && self.server.settings.parsing.awaits_answer
+        {
+            self.parse_settings(body);
+        }
         let Some(front) = self.server.owed.front() else { return Reply::Unexpected };
         let answered = match (kind, &front.request) {
             (Backend::DataRow | Backend::CopyData | Backend::CopyDone, _) => false,
@@ -102,6 +113,9 @@ impl Listener<'_> {
                 let Some(status) = status else { return Reply::Unexpected };
                 self.server.status = status;
                 self.server.copying_in = false;
+                if self.server.owed.is_single() {
+                    self.server.settings.parsing.all_answered();
+                }
                 if audience == Audience::Client {
                     self.count_request();
                 }
@@ -242,6 +256,11 @@ impl Listener<'_> {
             let role = self.client.as_ref().map_or(ServerRole::Primary, |client| client.role);
             server.writes.note(tag, role);
         }
+        if front.audience == Audience::Client
+            && self.connect_query.is_some_and(|query| !query.is_repeatable)
+        {
+            server.dirt |= Dirt::undone_by_tag(tag);
+        }
         match tag {
             b"SET" => {
                 let kind = match front.request {
@@ -256,6 +275,8 @@ impl Listener<'_> {
             b"RESET" => {
                 if front.audience == Audience::Cleaning {
                     server.settings.was_reset();
+                } else if self.connect_query.is_some() {
+                    server.dirt |= Dirt::SETTINGS;
                 }
                 server.has_put_back();
             }
@@ -263,8 +284,12 @@ impl Listener<'_> {
                 server.statements.clear();
                 server.settings.setter_prepared = false;
                 if tag == b"DISCARD ALL" {
-                    if server.owed.is_single() {
+                    let is_reset = front.audience == Audience::Cleaning;
+                    if is_reset || server.owed.is_single() {
                         server.dirt = Dirt::NONE; // Else it is known of what comes behind already.
+                    }
+                    if !is_reset && self.connect_query.is_some() {
+                        server.dirt |= Dirt::SETTINGS;
                     }
                     server.settings.was_reset();
                     server.has_put_back();
@@ -301,6 +326,10 @@ impl Listener<'_> {
             return Reply::Unexpected;
         };
         let settings = &mut self.server.settings;
+        if audience == Audience::ParseSettings && self.client.is_some() {
+            settings.report_passing(name, value);
+            return Reply::Swallow;
+        }
         let fulfilled = settings.fulfils.take();
         settings.report(name, value);
         let Some(client) = self.client.as_deref_mut() else { return Reply::Swallow };
@@ -330,6 +359,14 @@ impl Listener<'_> {
         Reply::Forward
     }
 
+    /// The settings in force that matter to parsing.
+    fn parse_settings(&mut self, body: &[u8]) {
+        let frame = Frame { tag: Backend::DataRow.tag(), body };
+        let Ok(Message::DataRow(mut cells)) = Message::parse(frame) else { return };
+        let mut value = || cells.next().flatten().map(Into::into);
+        self.server.settings.parse_values_are(std::array::from_fn(|_| value()));
+    }
+
     /// The client finds what it wished for, in the server's spelling: or the same would be missing
     /// for ever.
     fn settings_done(&mut self) {
@@ -347,7 +384,10 @@ impl Listener<'_> {
         match audience {
             Audience::Settings | Audience::Begin => return Reply::Break(setting_refused(body)),
             Audience::Cleaning | Audience::Listens => return Reply::Break(Refusal::ServerLost),
-            Audience::Client | Audience::Pooler | Audience::PutBack => {}
+            Audience::ParseSettings if self.server.owed.is_batch_for(audience) => {
+                return Reply::Break(setting_refused(body));
+            }
+            Audience::Client | Audience::Pooler | Audience::PutBack | Audience::ParseSettings => {}
         }
         // A procedure may have committed something before it failed.
         self.in_doubt();
@@ -401,6 +441,7 @@ impl Listener<'_> {
         {
             client.statements.unnamed = text;
             client.statements.unnamed_is_plain = false;
+            client.statements.unnamed_settings = None;
         }
         self.server.statements.unnamed_is_ours = false;
         self.server.copying_in = false;

@@ -1,7 +1,7 @@
 //! What a core tells about itself, for who watches over it. A copy of everything, made when asked for:
 //! nothing is kept for it, and nothing on the path of a query knows of it.
 
-use std::{ops::AddAssign, time::Duration};
+use std::{ops::AddAssign, sync::Arc, time::Duration};
 
 use howdah_wire::startup::CancelKey;
 
@@ -86,6 +86,8 @@ pub struct ClientReport {
     pub id: ClientId,
     /// Its pool.
     pub pool: PoolId,
+    /// Its own user, where that is not its pool's.
+    pub user: Option<Arc<str>>,
     /// What it is at.
     pub phase: ClientPhase,
     /// How long ago it logged in.
@@ -199,6 +201,7 @@ impl Core {
         Some(ClientReport {
             id,
             pool: client.home,
+            user: client.user.clone(),
             phase: match client.state {
                 ClientState::Welcome | ClientState::Waiting => ClientPhase::Waiting,
                 ClientState::Idle | ClientState::Linked(_) | ClientState::Spread => {

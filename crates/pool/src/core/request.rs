@@ -28,6 +28,7 @@ use crate::{
     gather::Gather,
     inlet::Inlet,
     owed::{Request, Undo, UnnamedBefore},
+    parse_settings::Doubt,
     plain,
     put_back::{Woven, touches_settings, weave},
     refusal::Refusal,
@@ -359,6 +360,8 @@ impl Upstream<'_> {
         }
         let server = &mut *self.rewriter.server;
         server.batch_open = false; // ReadyForQuery ends it as Sync would.
+        // `set_config` may be called like this.
+        server.settings.parsing.change(Doubt::Unreported);
         server.owed.push(Request::Function);
         Rewritten::AsIs
     }
@@ -420,7 +423,11 @@ impl Upstream<'_> {
     fn plain_query(&mut self, sql: &[u8]) -> Rewritten {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let set_kind = if self.shares {
-            server.dirt |= Dirt::of_text(sql);
+            let dirt = Dirt::of_text(sql);
+            server.dirt |= dirt;
+            if dirt.has(Dirt::SETTINGS) || server.settings.parsing.may_change() {
+                server.note_parse_settings(sql);
+            }
             client.statements.drop_unnamed();
             server.statements.unnamed_is_ours = true;
             SetKind::NotSet
@@ -472,6 +479,10 @@ impl Upstream<'_> {
         }
         let dirt = dirt_of(message);
         server.dirt |= dirt;
+        match dirt == Dirt::UNKNOWN {
+            true => server.settings.parsing.change(Doubt::Unreported),
+            false => server.note_parse_settings(sql),
+        }
         // A query string ends the unnamed statement: the server has nobody's now.
         client.statements.drop_unnamed();
         server.statements.unnamed_is_ours = true;

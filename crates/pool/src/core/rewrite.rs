@@ -10,17 +10,18 @@ use howdah_wire::{Frontend, Header, backend::TransactionStatus};
 
 use super::{settle, upstream::Stop};
 use crate::{
-    client::Client,
+    client::{Client, Syncing},
     deallocate,
     dirt::{Dirt, SetKind},
     gather::Gather,
     owed::{Audience, Request, Undo, UnnamedBefore},
+    parse_settings::{Doubt, NAMES, ParseSettings, is_sensitive},
     prepared::ClientStatements,
     put_back::{ResettingPortal, put_back_by},
     refusal::Refusal,
     server::Server,
     settings::is_settable,
-    statements::{NAME_PREFIX, Statement, Statements, is_plain, sql_of},
+    statements::{NAME_PREFIX, Statement, Statements, UNKNOWN_SETTINGS, is_plain, sql_of},
     tally::Tally,
 };
 
@@ -142,9 +143,17 @@ impl Rewriter<'_> {
             return if is_short { Rewritten::Stop(Stop::Starved) } else { message.too_long() };
         }
         match self.client.statements.named.get(name).cloned() {
-            Some(existing) => self.parse_again(message, text_at, &existing),
+            Some(existing) => match self.usable(name, existing) {
+                Ok(existing) => self.parse_again(message, text_at, &existing),
+                Err(stop) => Rewritten::Stop(stop),
+            },
             None => {
-                let statement = self.statements.intern(&message.body[text_at..]);
+                let text = &message.body[text_at..];
+                if let Err(stop) = self.learn_to_parse(sql_of(text)) {
+                    return Rewritten::Stop(stop);
+                }
+                let settings = self.server.settings.parsing.current();
+                let statement = self.statements.intern(text, settings);
                 self.parse_shared(message, text_at, &statement)
             }
         }
@@ -157,18 +166,35 @@ impl Rewriter<'_> {
         }
         let deallocated = match self.deallocated(message, text_at) {
             Some(name) if self.is_doubtful(&name, 0) => return Rewritten::Stop(Stop::Doubtful),
-            Some(name) => {
-                self.client.statements.named.get(name.as_slice()).cloned().map(|s| (name, s))
-            }
+            Some(name) => match self.client.statements.named.get(name.as_slice()).cloned() {
+                Some(statement) => match self.usable(&name, statement) {
+                    Ok(statement) => Some((name, statement)),
+                    Err(stop) => return Rewritten::Stop(stop),
+                },
+                None => None,
+            },
             None => None,
         };
+        let mut is_sensitive = None;
+        if message.is_whole() && self.server.settings.parsing.key == 0 {
+            let text = &message.body[text_at..];
+            let sensitive = self.is_sensitive_unnamed(text);
+            if sensitive && let Err(stop) = self.learn_parse_settings() {
+                return Rewritten::Stop(stop);
+            }
+            is_sensitive = Some(sensitive);
+        }
         let undo = self.before_unnamed();
         if message.is_whole() {
             let text = &message.body[text_at..];
             let sql = sql_of(text);
-            let is_plain = is_plain(sql);
-            self.client.statements.set_unnamed(text, is_plain);
-            self.notes_unless_plain(sql, Dirt::of_text(sql), is_plain);
+            let dirt = Dirt::of_text(sql);
+            let is_plain = is_plain(sql) && !dirt.has(Dirt::SETTINGS);
+            let settings = self.server.settings.parsing.current();
+            self.client.statements.set_unnamed(text, is_plain, settings);
+            self.client.statements.unnamed_is_sensitive = is_sensitive;
+            self.server.settings.parsing.rely();
+            self.notes_unless_plain(sql, dirt, is_plain);
         } else {
             self.client.statements.drop_unnamed();
             self.server.dirt = Dirt::UNKNOWN;
@@ -185,6 +211,13 @@ impl Rewriter<'_> {
         let sql_end = text_at + sql_of(&message.body[text_at..]).len();
         self.front(message.header, sql_end, &[b"\0DEALLOCATE ", &statement.name]);
         Rewritten::Front(sql_end)
+    }
+
+    /// Whether the meaning of a text depends on settings. Many clients prepare the same text again and again.
+    fn is_sensitive_unnamed(&self, text: &[u8]) -> bool {
+        let ClientStatements { unnamed, unnamed_is_sensitive, .. } = &self.client.statements;
+        let known = unnamed_is_sensitive.filter(|_| *unnamed == *text);
+        known.unwrap_or_else(|| is_sensitive(sql_of(text)))
     }
 
     /// The client's name of the statement that a Parse without a name is to deallocate, if that is all
@@ -245,6 +278,7 @@ impl Rewriter<'_> {
             self.make_room();
             self.tally.server_parses += 1;
             self.server.statements.insert(id);
+            self.server.settings.parsing.rely();
             let undo = Undo::NamedAndHeld(name.into(), id);
             self.server.owed.push(Request::Parse(Some(Box::new(undo))));
             self.front(message.header, text_at, &[&statement.name, b"\0"]);
@@ -284,12 +318,28 @@ impl Rewriter<'_> {
             if self.listens && (!to.is_plain || self.server.listening.is_some()) {
                 self.note_listening(portal, name);
             }
+            if !to.is_plain || self.server.settings.parsing.may_change() {
+                self.note_change(message, portal, name);
+            }
             let may_reset = !to.is_plain || self.server.resetting.is_some();
             if may_reset && !self.client.startup.list().is_empty() {
                 self.note_resetting(portal, name);
             }
         }
         rewritten
+    }
+
+    /// Notes what running a portal does to the settings that matter to parsing.
+    fn note_change(&mut self, message: Message<'_>, portal: &[u8], statement: &[u8]) {
+        let sql = self.text_of(statement).map(sql_of);
+        // The name of a setting among the values stands there as it is, in either format.
+        let by_parameter = || {
+            let body = message.body;
+            let names = NAMES.iter().any(|name| contains_ignoring_case(body, name.as_bytes()));
+            if message.is_whole() && !names { Doubt::None } else { Doubt::Unreported }
+        };
+        let doubt = sql.map_or(Doubt::None, |sql| self.server.change_by(sql, by_parameter));
+        self.server.settings.parsing.bind(portal.is_empty(), doubt);
     }
 
     /// What was prepared by a name, or without one.
@@ -317,6 +367,7 @@ impl Rewriter<'_> {
     /// the batch goes on.
     pub(super) fn execute(&mut self, message: Message<'_>) -> Rewritten {
         self.server.owed.push(Request::Execute);
+        self.server.settings.parsing.execute(message.body.first() == Some(&0));
         let runs = |noted: &mut Box<ResettingPortal>| {
             message.is_whole() && message.string(0).is_some_and(|it| *it.0 == *noted.portal)
         };
@@ -384,7 +435,9 @@ impl Rewriter<'_> {
             if !self.server.copying_in && self.server.owed.leaves_unnamed_in_doubt() {
                 return (Rewritten::Stop(Stop::Doubtful), Referred::NONE);
             }
-            self.hold_unnamed();
+            if let Err(stop) = self.hold_unnamed() {
+                return (Rewritten::Stop(stop), Referred::NONE);
+            }
             let is_plain = self.client.statements.unnamed_is_plain;
             return (Rewritten::AsIs, Referred { id: 0, is_plain });
         }
@@ -393,6 +446,10 @@ impl Rewriter<'_> {
             return (Rewritten::Stop(Stop::Doubtful), Referred::NONE);
         }
         if let Some(statement) = statement {
+            let statement = match self.usable(name, statement) {
+                Ok(statement) => statement,
+                Err(stop) => return (Rewritten::Stop(stop), Referred::NONE),
+            };
             self.server.again.refers();
             self.hold(&statement);
             self.notes_unless_plain(sql_of(&statement.text), statement.dirt, statement.is_plain);
@@ -441,25 +498,154 @@ impl Rewriter<'_> {
         self.to_server.make(|buf| parse(buf, statement));
     }
 
-    /// Sees to it that the server's unnamed statement is this client's, or that there is none.
-    fn hold_unnamed(&mut self) {
-        if self.server.statements.unnamed_is_ours {
-            return;
+    /// Finds out which settings are in force when the server parses what is sent now, if that text depends
+    /// on them. They may stay unknown where the server parses nothing.
+    #[inline]
+    fn learn_to_parse(&mut self, sql: &[u8]) -> Result<(), Stop> {
+        if self.server.settings.parsing.key != 0 || !is_sensitive(sql) {
+            return Ok(());
         }
-        self.server.statements.unnamed_is_ours = true;
-        let text = &self.client.statements.unnamed;
+        self.learn_parse_settings()
+    }
+
+    /// Finds out which settings are in force when the server gets to what is sent now: waits for what is
+    /// under way, and then, where nothing was reported, asks.
+    #[cold]
+    fn learn_parse_settings(&mut self) -> Result<(), Stop> {
+        if self.refuses_all() {
+            return Ok(());
+        }
+        let server = &mut *self.server;
+        if server.status == TransactionStatus::Failed {
+            return Err(Stop::Doubtful); // What is under way may end the transaction.
+        }
+        let doubt = server.settings.parsing.doubt;
+        if doubt != Doubt::None {
+            if !server.owed.is_empty() || server.inlet.is_inside_forwarded() {
+                return Err(Stop::Doubtful);
+            }
+            if doubt == Doubt::Unreported || server.batch_open {
+                // In a transaction, an error of this is one of the batch that begins.
+                server.batch_open |= server.status == TransactionStatus::InTransaction;
+                settle::query_parse_settings(server, self.to_server);
+                self.client.syncing = Syncing::Behind;
+                return Err(Stop::Starved);
+            }
+            server.settings.parsing.doubt = Doubt::None;
+        }
+        let settings = self.statements.parse_settings(&server.settings.parse_values());
+        server.settings.parsing.set_current(settings);
+        Ok(())
+    }
+
+    /// Whether the server refuses whatever it is sent.
+    fn refuses_all(&self) -> bool {
+        let has_failed = self.server.status == TransactionStatus::Failed;
+        self.server.copying_in || has_failed && !self.server.owed.awaits_status()
+    }
+
+    /// The statement that a client's name means at this server: the shared one only while its settings are in
+    /// force, else one of the client's own, which is there when this returns.
+    #[inline]
+    fn usable(&mut self, name: &[u8], statement: Arc<Statement>) -> Result<Arc<Statement>, Stop> {
+        if statement.key == 0 {
+            return Ok(statement);
+        }
+        self.server.settings.parsing.rely();
+        if statement.key == self.server.settings.parsing.key {
+            return Ok(statement);
+        }
+        self.usable_elsewhere(name, statement)
+    }
+
+    #[cold]
+    fn usable_elsewhere(
+        &mut self,
+        name: &[u8],
+        statement: Arc<Statement>,
+    ) -> Result<Arc<Statement>, Stop> {
+        if self.refuses_all() {
+            return Ok(statement);
+        }
+        let is_known = statement.key != UNKNOWN_SETTINGS;
+        if is_known && !statement.is_shared && self.server.statements.has(statement.id) {
+            return Ok(statement);
+        }
+        self.learn_parse_settings()?;
+        let Some(current) = self.server.settings.parsing.current().cloned() else {
+            return Ok(statement);
+        };
+        let own = match () {
+            () if statement.key == current.id => return Ok(statement),
+            () if !is_known => self.statements.intern(&statement.text, Some(&current)),
+            () if statement.is_shared => self.statements.private(&statement),
+            () => statement,
+        };
+        if self.server.owed.awaits_status() {
+            return Err(Stop::Doubtful); // In a failed transaction, another error may be due.
+        }
+        self.client.statements.named.insert(name.into(), Arc::clone(&own));
+        if let Some(settings) = own.settings.as_ref().filter(|its| its.id != current.id)
+            && !self.server.statements.has(own.id)
+        {
+            let (settings, own) = (Arc::clone(settings), Arc::clone(&own));
+            self.under(&settings, &current, |rewriter| rewriter.hold(&own));
+        }
+        Ok(own)
+    }
+
+    /// Has the server do something under other settings than those in force.
+    fn under(
+        &mut self,
+        settings: &ParseSettings,
+        current: &ParseSettings,
+        sends: impl FnOnce(&mut Self),
+    ) {
+        let (there, back) = settings.difference(current);
+        settle::set_to_parse(self.server, &there, self.to_server);
+        sends(self);
+        settle::set_to_parse(self.server, &back, self.to_server);
+    }
+
+    /// Sees to it that the server's unnamed statement is this client's, or that there is none.
+    fn hold_unnamed(&mut self) -> Result<(), Stop> {
+        if self.server.statements.unnamed_is_ours {
+            return Ok(());
+        }
+        let ClientStatements { unnamed, unnamed_settings, .. } = &self.client.statements;
+        let text = unnamed;
         if text.is_empty() {
+            self.server.statements.unnamed_is_ours = true;
             self.server.owed.push_for(Audience::Pooler, Request::Close(None));
             self.to_server.make(|buf| buf.extend_from_slice(b"C\0\0\0\x06S\0"));
-            return;
+            return Ok(());
         }
+        let settings = unnamed_settings.clone().filter(|settings| {
+            settings.id != self.server.settings.parsing.key && is_sensitive(sql_of(text))
+        });
+        if settings.is_some() {
+            self.learn_parse_settings()?;
+        }
+        let current = self.server.settings.parsing.current().cloned();
+        match settings.zip(current).filter(|(settings, current)| settings.id != current.id) {
+            Some((settings, current)) => {
+                self.under(&settings, &current, Self::parse_unnamed_again);
+            }
+            None => self.parse_unnamed_again(),
+        }
+        Ok(())
+    }
+
+    fn parse_unnamed_again(&mut self) {
+        self.server.statements.unnamed_is_ours = true;
+        self.server.settings.parsing.rely();
         self.server.owed.push_for(Audience::Pooler, Request::Parse(None));
+        let text = std::mem::take(&mut self.client.statements.unnamed);
         self.to_server.make(|buf| {
             write_header(buf, Frontend::Parse, text.len() + 1);
             buf.push(0);
-            buf.extend_from_slice(text);
+            buf.extend_from_slice(&text);
         });
-        let text = std::mem::take(&mut self.client.statements.unnamed);
         self.notes(sql_of(&text), Dirt::of_text(sql_of(&text)));
         self.client.statements.unnamed = text;
     }
@@ -500,6 +686,11 @@ impl Rewriter<'_> {
             parts.for_each(|part| buf.extend_from_slice(part));
         });
     }
+}
+
+/// Whether a text stands somewhere in another, without regard to ASCII case.
+fn contains_ignoring_case(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|found| found.eq_ignore_ascii_case(part))
 }
 
 /// Appends what prepares a statement under its shared name.

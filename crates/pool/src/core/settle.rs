@@ -6,7 +6,7 @@ use howdah_wire::{
     Format,
     frontend::{
         Target,
-        encode::{bind, close, execute, parse, sync},
+        encode::{bind, close, execute, flush, parse, sync},
     },
 };
 
@@ -16,6 +16,7 @@ use crate::{
     gather::Gather,
     listen,
     owed::{Audience, Request},
+    parse_settings,
     put_back::ResettingPortal,
     server::Server,
     settings::{Missing, Setting},
@@ -27,6 +28,8 @@ const SETTER_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
 /// The same in the middle of a client's batch.
 const RESETTER: &[u8] = b"howdah_put_back";
 const RESETTER_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, $3)";
+/// The same for what reads the settings that matter to parsing.
+const READER: &[u8] = b"howdah_parse_settings";
 /// What listens to the channel that stands for a statement.
 const LISTENER: &[u8] = b"howdah_listen";
 /// OIDs of `text` and `bool`.
@@ -47,6 +50,7 @@ pub(super) fn sync_settings(client: &mut Client, server: &mut Server, to: &mut G
         return true;
     }
     set(server, &missing, Audience::Settings, to);
+    server.settings.sends(&missing, &client.wishes);
     server.owed.push_for(Audience::Settings, Request::Sync);
     if client.wishes.are_proven() {
         return true;
@@ -87,14 +91,29 @@ pub(super) fn set(server: &mut Server, missing: &[Missing], audience: Audience, 
 /// Queues what sets the settings that a client began with, in the middle of a batch that has put them
 /// back. Statement and portal are for this once: nobody knows yet what of the batch will be done.
 pub(super) fn set_in_batch(server: &mut Server, noted: &ResettingPortal, to: &mut Gather) {
-    let mut ask = |request| server.owed.push_for(Audience::Pooler, request);
+    set_each(server, Audience::Pooler, &noted.back, noted.is_local, to);
+}
+
+/// Queues what sets settings that matter to parsing, until the transaction ends, in the middle of a batch.
+pub(super) fn set_to_parse(server: &mut Server, settings: &[Setting], to: &mut Gather) {
+    set_each(server, Audience::ParseSettings, settings, true, to);
+}
+
+fn set_each(
+    server: &mut Server,
+    audience: Audience,
+    settings: &[Setting],
+    is_local: bool,
+    to: &mut Gather,
+) {
+    let mut ask = |request| server.owed.push_for(audience, request);
     to.make(|buf| {
         ask(Request::Close(None));
         close(buf, Target::Statement(RESETTER)).expect(NO_ZERO_BYTE);
         ask(Request::Parse(None));
         parse(buf, RESETTER, RESETTER_SQL, &[TEXT, TEXT, BOOL]).expect(NO_ZERO_BYTE);
-        for Setting { name, value } in &noted.back {
-            let is_local = if noted.is_local { b"t" } else { b"f" };
+        for Setting { name, value } in settings {
+            let is_local = if is_local { b"t" } else { b"f" };
             let values = [Some(&name[..]), Some(&value[..]), Some(&is_local[..])];
             ask(Request::Bind(0));
             bind(buf, RESETTER, RESETTER, &[Format::Text], values, &[]).expect(NO_ZERO_BYTE);
@@ -102,6 +121,34 @@ pub(super) fn set_in_batch(server: &mut Server, noted: &ResettingPortal, to: &mu
             execute(buf, RESETTER, 0).expect(NO_ZERO_BYTE);
             ask(Request::Close(None));
             close(buf, Target::Portal(RESETTER)).expect(NO_ZERO_BYTE);
+        }
+    });
+}
+
+/// Queues the query for the settings in force that matter to parsing: in the batch that is open or, if there
+/// is none, in one of its own.
+pub(super) fn query_parse_settings(server: &mut Server, to: &mut Gather) {
+    let is_own = !server.batch_open;
+    server.settings.parsing.awaits_answer = true;
+    let mut ask = |request| server.owed.push_for(Audience::ParseSettings, request);
+    to.make(|buf| {
+        ask(Request::Close(None));
+        close(buf, Target::Statement(READER)).expect(NO_ZERO_BYTE);
+        ask(Request::Parse(None));
+        parse(buf, READER, parse_settings::query().as_bytes(), &[]).expect(NO_ZERO_BYTE);
+        ask(Request::Bind(0));
+        bind(buf, READER, READER, &[], [], &[Format::Text]).expect(NO_ZERO_BYTE);
+        ask(Request::Execute);
+        execute(buf, READER, 0).expect(NO_ZERO_BYTE);
+        ask(Request::Close(None));
+        close(buf, Target::Portal(READER)).expect(NO_ZERO_BYTE);
+        ask(Request::Close(None));
+        close(buf, Target::Statement(READER)).expect(NO_ZERO_BYTE);
+        if is_own {
+            ask(Request::Sync);
+            sync(buf);
+        } else {
+            flush(buf);
         }
     });
 }

@@ -105,7 +105,8 @@ impl Core {
         let place = spread.legs.len();
         let secret = CancelSecret([0; 32]);
         let (pool, version) = (parent.home, parent.version);
-        let login = ClientLogin { pool, version, secret, settings: Vec::new(), role: None };
+        let login =
+            ClientLogin { pool, user: None, version, secret, settings: Vec::new(), role: None };
         let mut leg = Client::new(&login, parent.wishes.clone());
         leg.startup = parent.startup.clone();
         leg.statements = parent.statements.clone();

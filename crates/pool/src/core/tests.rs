@@ -140,8 +140,8 @@ impl Stage {
 
     fn client_in(&mut self, pool: PoolId, settings: Vec<Setting>) -> ClientId {
         let secret = CancelSecret([7; 32]);
-        let login =
-            ClientLogin { pool, version: ProtocolVersion::V3_0, secret, settings, role: None };
+        let (user, version) = (None, ProtocolVersion::V3_0);
+        let login = ClientLogin { pool, user, version, secret, settings, role: None };
         let id = self.core.add_client(login).unwrap();
         self.core.greet_client(id, b"", self.now, &mut self.io);
         id

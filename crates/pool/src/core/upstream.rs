@@ -21,6 +21,7 @@ use crate::{
     gather::Gather,
     ids::{ClientId, Peer},
     inlet::{Fate, Inlet, header_at, rest},
+    parse_settings::Doubt,
     pool::Pool,
     refusal::Refusal,
     routing::Batch,
@@ -108,6 +109,7 @@ impl Core {
             return self.copy_on(id, input, io);
         }
         let mut at = 0;
+        let mut begins = self.may_ask_elsewhere(id);
         let stop = loop {
             let stop = self.walk_client(id, input, &mut at);
             match stop {
@@ -117,6 +119,7 @@ impl Core {
                     None => break stop,
                 },
                 Stop::Settled => {
+                    begins = false;
                     self.flush_client(id, &input[..at], io);
                     let server = self.clients.get(id).and_then(Client::server);
                     let Some(server) = server else { break stop };
@@ -129,6 +132,7 @@ impl Core {
                 stop => break stop,
             }
         };
+        begins &= matches!(stop, Stop::Starved) && at == input.len() && self.to_client.is_empty();
         self.flush_client(id, input, io);
         let Some(client) = self.clients.get_mut(id) else { return at };
         if client.state == ClientState::Idle && client.has_begun() {
@@ -136,8 +140,12 @@ impl Core {
         }
         let (server, concern) = (client.server(), client.concern(id));
         let (waits, listens) = (client.must_wait(), client.listens.is_some());
+        let roams = client.roams;
         if let Some(server) = server {
             self.flush_server(server, input, io);
+            if roams {
+                self.keep_request(id, begins.then_some(&input[..at]));
+            }
         }
         if listens {
             self.follow_listens(id, io);
@@ -165,6 +173,7 @@ impl Core {
     }
 
     fn walk_client(&mut self, id: ClientId, input: &[u8], at: &mut usize) -> Stop {
+        let ignores_settings = self.makes(Mutant::ForeignLiterals);
         let Some(client) = self.clients.get_mut(id) else { return Stop::Goodbye };
         client.inlet.looks_ahead = false;
         let to_client = &mut self.to_client;
@@ -190,6 +199,11 @@ impl Core {
         let to_server = &mut self.to_server;
         let statements_max = if shares { spec.statements_per_server as usize } else { 0 };
         let listens = shares && spec.listen_bytes.is_some();
+        if ignores_settings {
+            let none = statements.parse_settings(&Default::default());
+            server.settings.parsing.doubt = Doubt::None;
+            server.settings.parsing.set_current(none);
+        }
         let rewriter =
             Rewriter { client, server, statements, statements_max, listens, tally, to_server };
         let simple_queries = spec.simple_queries;

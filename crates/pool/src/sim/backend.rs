@@ -31,6 +31,8 @@ pub(super) struct Backend {
     outdated: HashSet<Vec<u8>>,
     settings: BTreeMap<String, String>,
     at_login: BTreeMap<String, String>,
+    /// Values when the transaction block began.
+    before_block: Option<BTreeMap<String, String>>,
     /// Values as of the last ReadyForQuery, for those that are reported.
     reported: BTreeMap<String, String>,
     /// Locks, channels and tables that outlive transactions.
@@ -49,6 +51,8 @@ pub(super) struct Backend {
     pub(super) client_at: Option<u32>,
     /// A statement that takes its time: what it says in the end.
     pub(super) sleeping: Option<String>,
+    /// Tokens of statements that nobody may run a second time; taken by the world.
+    pub(super) echoed: Vec<String>,
     /// What must not have happened.
     pub(super) violations: Vec<String>,
     pub(super) terminated: bool,
@@ -61,6 +65,9 @@ struct Copying {
     fails_at: usize,
     extended: bool,
 }
+
+/// What becomes the values of `TimeZone` and `backslash_quote` when a statement is parsed.
+pub(super) const LITERAL: &str = "'literal'";
 
 const REPORTED: [&str; 2] = ["TimeZone", "application_name"];
 
@@ -126,7 +133,10 @@ impl Backend {
 
     /// Tables that its statements read are altered.
     pub(super) fn outdate(&mut self) {
-        let prepared = self.statements.keys().filter(|name| name.as_slice() != b"howdah_set");
+        let is_own = |name: &[u8]| {
+            matches!(name, b"howdah_set" | b"howdah_put_back" | b"howdah_parse_settings")
+        };
+        let prepared = self.statements.keys().filter(|name| !is_own(name));
         self.outdated = prepared.cloned().collect();
     }
 
@@ -243,7 +253,14 @@ impl Backend {
                 format!("prepared statement \"{}\" already exists", String::from_utf8_lossy(name));
             self.fail_extended_as("42P05", &text);
         } else {
-            self.statements.insert(name.to_vec(), sql.to_vec());
+            // A literal is what it is under the settings in force now.
+            let sql = String::from_utf8_lossy(sql);
+            let sql = match sql.contains(LITERAL) {
+                true => sql
+                    .replace(LITERAL, &format!("{}/{}", self.settings["TimeZone"], self.quoting())),
+                false => sql.into_owned(),
+            };
+            self.statements.insert(name.to_vec(), sql.into_bytes());
             encode::bare(&mut self.output, Bare::ParseComplete);
         }
     }
@@ -262,6 +279,25 @@ impl Backend {
         }
         self.portals.insert(portal.to_vec(), sql);
         encode::bare(&mut self.output, Bare::BindComplete);
+    }
+
+    /// The value of a setting that is not reported.
+    fn quoting(&self) -> &str {
+        self.settings.get("backslash_quote").map_or("safe_encoding", |value| value)
+    }
+
+    /// Values of settings by name.
+    fn current_settings(&mut self, sql: &str) {
+        let names = sql.split("current_setting('").skip(1).filter_map(|it| it.split('\'').next());
+        let values: Vec<Option<String>> = names
+            .map(|name| match name {
+                "backslash_quote" => Some(self.quoting().to_owned()),
+                name => self.settings.get(name).cloned(),
+            })
+            .collect();
+        let values = values.iter().map(|value| value.as_ref().map(String::as_bytes));
+        encode::data_row(&mut self.output, values).unwrap();
+        self.complete("SELECT 1");
     }
 
     fn missing(&mut self, name: &[u8]) {
@@ -286,23 +322,37 @@ impl Backend {
                 if token.is_empty() && !self.in_block {
                     self.owner = None; // It does not say whose it is.
                 }
+                if !self.in_block {
+                    self.before_block = Some(self.settings.clone());
+                }
                 self.in_block = true;
                 self.complete("BEGIN");
             }
             "COMMIT" | "ROLLBACK" => {
+                let before = self.before_block.take();
                 if upper == "ROLLBACK" || self.failed {
                     self.pending.clear();
+                    self.settings = before.unwrap_or_else(|| self.settings.clone());
                 }
                 (self.in_block, self.failed) = (false, false);
                 self.complete(&upper);
             }
+            "SELECT" if rest.starts_with("* from") => {
+                self.row(&token);
+                self.complete("SELECT 1");
+            }
             "ECHO" => {
+                self.echoed.push(token.clone());
                 self.row(&token);
                 self.complete("SELECT 1");
             }
             "STATE" => {
                 let settings = REPORTED.map(|name| self.settings[name].clone()).join(",");
                 self.row(&format!("{settings},{token}"));
+                self.complete("SELECT 1");
+            }
+            "LITERAL" => {
+                self.row(&rest.replace(' ', ","));
                 self.complete("SELECT 1");
             }
             "FAIL" => self.fail_as(extended, "22012", &format!("division by zero {token}!")),
@@ -337,6 +387,7 @@ impl Backend {
                 self.settings.insert(name, value);
                 self.complete("SET");
             }
+            "SELECT" if rest.contains("current_setting(") => self.current_settings(rest),
             "SELECT" if rest.contains("set_config") => self.set_config(rest),
             "RESET" if rest == "TimeZone" => {
                 let value = self.at_login[rest].clone();
@@ -462,7 +513,7 @@ impl Backend {
     }
 
     fn set_config(&mut self, rest: &str) {
-        let arguments = rest.split_once('(').and_then(|(_, rest)| rest.split_once(", false"));
+        let arguments = rest.split_once('(').and_then(|(_, rest)| rest.rsplit_once(", "));
         let (name, value) =
             arguments.and_then(|(both, _)| both.split_once(", ")).expect("name and value");
         if value == "\\N" {

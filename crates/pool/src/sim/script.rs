@@ -28,6 +28,8 @@ pub(super) struct SimClient {
     pub(super) dismissed: bool,
     /// And that was not for what it did.
     pub(super) is_wronged: bool,
+    /// Whether it says what is known to only read.
+    pub(super) reads: bool,
     pub(super) steps_left: u32,
     tokens: u32,
     in_block: bool,
@@ -63,6 +65,7 @@ impl SimClient {
             dismissed: false,
             is_wronged: false,
             steps_left: steps,
+            reads: false,
             tokens: 0,
             in_block: false,
             has_unnamed: false,
@@ -101,6 +104,9 @@ impl SimClient {
 
     fn message(&mut self, message: &[u8]) -> Result<(), String> {
         let fatal = message[0] == b'E' && memchr::memmem::find(message, b"VFATAL\0").is_some();
+        if fatal && self.greeted && memchr::memmem::find(message, b"starting up").is_some() {
+            return Err(format!("c{} was sent away because a login failed", self.number));
+        }
         if self.dismissed || fatal {
             // A transaction block where there may be none.
             self.is_wronged |= fatal && memchr::memmem::find(message, b"C08P01\0").is_none();
@@ -157,7 +163,7 @@ impl SimClient {
         if self.terminated || !self.greeted || self.sleeps {
             return buf;
         }
-        let pipelines = self.promised.len() < 3 && random.percent(30);
+        let pipelines = !self.reads && self.promised.len() < 3 && random.percent(30);
         if self.waits() && !pipelines {
             return buf;
         }
@@ -231,6 +237,13 @@ impl SimClient {
             return self.command(buf, random);
         }
         let token = self.token();
+        if self.reads && !self.in_block && random.percent(60) {
+            let text = match random.percent(70) {
+                true => format!("select * from {}", read_token(&token)),
+                false => format!("echo {token}"),
+            };
+            return self.say(buf, &text);
+        }
         match random.below(26) {
             0..=2 => self.say(buf, &format!("echo {token}")),
             3 => self.say(buf, &format!("state {token}")),
@@ -251,6 +264,10 @@ impl SimClient {
             8 => {
                 let zone = random.pick(&["UTC", "CET", "O'Zone\\"]);
                 self.say(buf, &format!("set TimeZone = {zone} {token}"));
+                if random.percent(30) {
+                    // What follows at once is parsed in the new zone.
+                    self.batch(buf, random, &token);
+                }
             }
             9 => {
                 let dirty = random.pick(&[
@@ -349,7 +366,13 @@ impl SimClient {
                     self.has_unnamed &= !name.is_empty();
                 }
                 3 | 4 => {
-                    let sql = random.pick(&["echo $1", "state $1", "fail $1"]);
+                    let sql = random.pick(&[
+                        "echo $1",
+                        "state $1",
+                        "fail $1",
+                        "literal 'literal' $1",
+                        "literal 'literal' $1",
+                    ]);
                     encode::parse(buf, name, sql.as_bytes(), &[25]).unwrap();
                     self.has_unnamed |= name.is_empty();
                 }
@@ -367,6 +390,11 @@ impl SimClient {
             encode::sync(buf);
         }
     }
+}
+
+/// A token in a text that is sure to only read.
+fn read_token(token: &str) -> String {
+    token.replacen('.', ".t", 1)
 }
 
 /// An error without the mark that the pooler adds to a name which begins like those it gives.

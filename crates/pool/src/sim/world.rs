@@ -102,6 +102,8 @@ pub(super) struct World {
     /// Of each pool with its reserve, and of all together at last.
     limits: Vec<Arc<Limit>>,
     reserves: Vec<Arc<Limit>>,
+    /// Which server of a cluster has run a statement that is to be run once.
+    echoes: HashMap<String, usize>,
     /// Client on whose behalf the core is being called.
     acting: Option<u32>,
     faults: bool,
@@ -182,6 +184,7 @@ impl World {
             backends: Vec::new(),
             limits,
             reserves,
+            echoes: HashMap::new(),
             acting: None,
             faults,
             outdates,
@@ -202,6 +205,7 @@ impl World {
                 let mostly = [ServerRole::Primary, ServerRole::Primary, ServerRole::Primary];
                 client.steps_left += u32::try_from(own.below(30)).unwrap();
                 client.role = *own.pick(&[&ServerRole::ALL[..], &mostly].concat());
+                client.reads = own.percent(60);
             }
             if let Some(shards) = world.shards.as_ref().filter(|it| it.home == link.pool) {
                 client.steps_left += u32::try_from(sharding.below(20)).unwrap();
@@ -238,7 +242,9 @@ impl World {
             self.happen(event)?;
             self.check()?;
             self.check_silence()?;
-            if self.now > 20_000 * MS || self.clients.iter().all(|(_, link)| link.closed) {
+            // What a host that hangs was sent it runs in the end, whoever has left meanwhile.
+            let is_over = !self.hangs() && self.clients.iter().all(|(_, link)| link.closed);
+            if self.now > 20_000 * MS || is_over {
                 break;
             }
         }
@@ -284,6 +290,19 @@ impl World {
             let (open, max) = (open(pool), limit.max());
             if open > (max + reserve) as usize || limit.taken() > max {
                 return Err(format!("{open} servers in {pool:?}, the limit is {max}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a server of a cluster runs what another has run: only reads may be asked twice.
+    fn check_echoes(&mut self, backend: usize) -> Result<(), String> {
+        let pool = self.backends[backend].1.pool;
+        let is_of_cluster = self.hosts.as_mut().is_some_and(|hosts| hosts.host(pool).is_some());
+        for token in std::mem::take(&mut self.backends[backend].0.echoed) {
+            let first = *self.echoes.entry(token.clone()).or_insert(backend);
+            if is_of_cluster && first != backend {
+                return Err(format!("{token} is run by s{first} and by s{backend}"));
             }
         }
         Ok(())
@@ -338,8 +357,16 @@ impl World {
                 if !link.closed && self.fate(link.pool) != Some(Fate::Hangs) {
                     self.trace(&format_args!("s{backend} hears"), &bytes);
                     self.backends[backend].0.feed(&bytes);
+                    self.check_echoes(backend)?;
                     self.check_place(backend)?;
                     self.backend_says(backend);
+                } else if self.hosts.is_some() {
+                    // A server runs what it has been sent, though nobody waits for it any more.
+                    let left = &mut self.backends[backend].0;
+                    left.feed(&bytes);
+                    left.output.clear();
+                    left.violations.clear();
+                    self.check_echoes(backend)?;
                 }
             }
             Event::LoggedIn(backend, succeeded) => self.logged_in(backend, succeeded),

@@ -19,7 +19,7 @@ use howdah_wire::startup::CancelKey;
 pub(super) use self::history::History;
 use self::names::split;
 use super::{
-    directory::PoolEntry,
+    directory::{self, PoolEntry},
     front::Front,
     mail::{Mail, Mailbox},
     takeover,
@@ -99,7 +99,7 @@ impl Control {
         drop(to);
         let deadline = Instant::now() + PATIENCE;
         let mut found = Vec::new();
-        // One that has ended drops its letters, or leaves them: then the patience ends.
+        // One that has ended, or ends, drops its letters, and so its end of the channel.
         while found.len() < self.mailboxes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             match reports.recv_timeout(left) {
@@ -115,7 +115,8 @@ impl Control {
         let reports = self.reports(false);
         let pools = reports.iter().flat_map(|it| &it.report.pools);
         let count = |counts: &Counts| (counts.clients_active + counts.clients_waiting) as usize;
-        let are_all = reports.len() == self.mailboxes.len();
+        let running = self.mailboxes.iter().filter(|mailbox| !mailbox.is_closed()).count();
+        let are_all = reports.len() >= running;
         are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
     }
 
@@ -141,7 +142,7 @@ impl Control {
         for _ in 0..self.mailboxes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             if done.recv_timeout(left).is_err() {
-                return; // One that has ended drops its letters, or leaves them.
+                return; // One that has ended drops its letters.
             }
         }
     }
@@ -205,7 +206,7 @@ impl Control {
         let (to, done) = mpsc::channel();
         self.tell(|| Mail::Suspend { until, done: to.clone() });
         drop(to);
-        // Nobody says anything: each drops its end, and one that is over leaves its letters.
+        // Nobody says anything: each drops its end, and one that is over its letters.
         while !self.front.is_over()
             && done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout)
         {}
@@ -291,6 +292,27 @@ impl Control {
         self.with_members(server, Member::unban, NotBanned::NoBan)
     }
 
+    /// Forgets what is known of the servers of a database but for what those say that answer. Gives what each is
+    /// then; `None` if it has no such servers, or none was used yet.
+    pub(super) fn reset_cluster(&self, database: &str) -> Option<Vec<String>> {
+        let config = self.config();
+        let name = directory::entry_name(&config, database);
+        let mut roles = Vec::new();
+        for watched in self.front.directory.watched().iter().filter(|it| it.name == name) {
+            tracing::warn!(
+                database = watched.name,
+                "timelines and roles are forgotten by an operator's order"
+            );
+            watched.forget(self.front.now());
+            let members = watched.cluster.servers.iter().zip(&watched.state.members);
+            roles.extend(members.map(|(server, member)| {
+                format!("{} is {}", server.endpoint, member.report().role)
+            }));
+        }
+        self.tell(|| Mail::ClustersTurned);
+        (!roles.is_empty()).then_some(roles)
+    }
+
     fn with_members(
         &self,
         server: &str,
@@ -313,6 +335,9 @@ impl Control {
 
     /// Ends the pooler.
     pub(super) fn shut_down(&self, how: Shutdown) {
+        if how != Shutdown::Now {
+            self.front.begin_shutdown();
+        }
         match how {
             Shutdown::Now => self.tell(|| Mail::Stop),
             Shutdown::WaitForServers => self.tell(|| Mail::Drain),

@@ -13,6 +13,7 @@ use howdah_wire::startup::CancelKey;
 use super::{
     capture::CaptureError,
     control::{Control, NoDatabase, NotBanned, Unfit},
+    log_level::LogLevelError,
     reload::{Reloaded, SetFailure, chain},
 };
 use crate::{
@@ -196,6 +197,17 @@ impl Operator for Desk {
                 let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
                 return Ok(shortened(warnings.chain(changes.iter().map(ToString::to_string))));
             }
+            Command::Set { name, value } if Control::is_log_level(name) => {
+                let set = Control::set_log_level(name, value);
+                let failed = |error: LogLevelError| {
+                    let sqlstate = match error {
+                        LogLevelError::Value { .. } => *b"22023",
+                        LogLevelError::Fixed { .. } => *b"55P02",
+                    };
+                    Failure::new(sqlstate, error.to_string())
+                };
+                return set.map(|change| change.into_iter().collect()).map_err(failed);
+            }
             Command::Set { name, value } => {
                 let failed = |error: SetFailure| {
                     let sqlstate = match &error {
@@ -205,8 +217,7 @@ impl Operator for Desk {
                     };
                     Failure::new(sqlstate, chain(&error))
                 };
-                let changes = control.set(name, value).map_err(failed)?;
-                return Ok(changes.iter().map(ToString::to_string).collect());
+                return control.set(name, value).map_err(failed);
             }
             Command::Pause(databases) => control.pause(databases)?,
             Command::Suspend => control.suspend()?,
@@ -230,6 +241,12 @@ impl Operator for Desk {
             Command::Unban(server) => {
                 let back = control.unban(server).map_err(|why| not_banned(server, why))?;
                 return Ok(back.iter().map(|server| format!("{server} is back")).collect());
+            }
+            Command::ResetCluster(database) => {
+                return control.reset_cluster(database).ok_or_else(|| {
+                    let text = format!("{database} has no servers that are watched (cluster)");
+                    Failure::new(*b"42704", text)
+                });
             }
             Command::StartCapture(name) => {
                 let path = control.start_capture(name.as_deref())?;

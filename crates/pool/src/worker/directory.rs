@@ -20,12 +20,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(super) use self::entry::{ClientLimits, PoolEntry, Route, ServerTls};
+pub(super) use self::{
+    entry::{ClientLimits, PoolEntry, Route, ServerTls},
+    spec::entry_name,
+};
 use self::{
-    spec::{entry_name, max, place, settings, spec},
+    spec::{max, place, settings, shared_key, spec},
     vacancies::Vacancies,
 };
-use super::{StartError, watch::Watched};
+use super::{StartError, names::Names, watch::Watched};
 use crate::{
     Gate, Limit, Mirror, Permits, PoolId, PoolSpec, Setting,
     cluster::Seat,
@@ -41,6 +44,7 @@ const RETIRED_SERVER_IDLE: Duration = Duration::from_secs(2);
 /// All pools.
 #[derive(Debug)]
 pub(super) struct Directory {
+    names: Names,
     /// Written while `inner` is held, so who holds that finds both of one time.
     current: RwLock<Current>,
     /// How many clients may be logged in.
@@ -77,7 +81,7 @@ struct Inner {
 pub(super) struct Key {
     /// The database, by the name that clients use.
     pub(super) database: String,
-    /// The client's user.
+    /// The client's user, or the one that the database forces: it has one pool for all clients.
     pub(super) user: String,
     /// What the startup packet says of `replication`, if it is for that, and the client's settings:
     /// a replication connection has to begin with them.
@@ -126,11 +130,16 @@ impl Directory {
     /// # Errors
     ///
     /// The files that the server leg's TLS needs cannot be used.
-    pub(super) fn new(config: Config) -> Result<Self, StartError> {
+    pub(super) fn new(config: Config, names: Names) -> Result<Self, StartError> {
         let tls = Arc::new(ServerTls::new(&config)?);
         let clients = Limit::new(config.limits.clients);
         let current = RwLock::new(Current { config: Arc::new(config), tls });
-        Ok(Self { current, clients, inner: Mutex::default() })
+        Ok(Self { names, current, clients, inner: Mutex::default() })
+    }
+
+    /// How names of servers are looked up.
+    pub(super) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// The settings that hold now.
@@ -190,7 +199,10 @@ impl Directory {
         let is_name = watched.name != ANY_DATABASE;
         let database = if is_name { &watched.name } else { &users.first()?.key.database };
         let home = Key { database: database.clone(), user, replication: None, part: None };
-        let count = |entry: &PoolEntry| Ok::<_, Infallible>(Permits::take(&entry.occupancy));
+        let home = shared_key(&config, &home);
+        let count = |entry: &PoolEntry, _: &ClientLimits| {
+            Ok::<_, Infallible>(Permits::take(&entry.occupancy))
+        };
         let _used = self.enter(&home, count)?;
         let inner = self.inner();
         let id = inner.by_key.get(&Key { part: Some(Part::Member(seat)), ..home })?;
@@ -225,7 +237,8 @@ impl Directory {
             && (mode == PoolMode::Session
                 || (entry.spec.statements_per_server == 0)
                     == (before.spec.statements_per_server == 0));
-        entry.is_retired = is_gone || !is_kind;
+        let is_shared = shared_key(&now.config, &before.key) != before.key;
+        entry.is_retired = is_gone || !is_kind || is_shared;
         let is_elsewhere = is_elsewhere
             || entry.settings.servers != before.settings.servers
             || entry.settings.login != before.settings.login;
@@ -279,8 +292,8 @@ impl Directory {
         self.inner().pools.get(id.index())?.clone()
     }
 
-    /// The pool for a client whom `admit` gives its permits, among them those of
-    /// [`PoolEntry::occupancy`]; for as long as it has them the pool is not given up. `None` if there is
+    /// The pool for a client whom `admit` gives its permits, of the limits on clients that hold for it or
+    /// others, among them those of [`PoolEntry::occupancy`]; for as long as it has them the pool is not given up. `None` if there is
     /// no such database, or if there are too many pools.
     ///
     /// # Errors
@@ -289,17 +302,36 @@ impl Directory {
     pub(super) fn enter<E>(
         &self,
         key: &Key,
-        admit: impl FnOnce(&PoolEntry) -> Result<Permits, E>,
+        admit: impl FnOnce(&PoolEntry, &ClientLimits) -> Result<Permits, E>,
     ) -> Option<Result<(Arc<PoolEntry>, Permits), E>> {
         let mut inner = self.inner();
-        let entry = self.find_or_make(&mut inner, key)?;
+        let current = self.current();
+        let entry = self.find_or_make(&mut inner, &shared_key(&current.config, key))?;
+        let limits = self.client_limits(&mut inner, &current.config, &key.user, &entry);
         // Before the lock goes: whoever gives up pools finds it occupied.
-        let permits = admit(&entry);
+        let permits = admit(&entry, &limits);
         inner.vacancies.is_used(entry.id);
         for pool in entry.parts() {
             inner.vacancies.is_used(pool);
         }
         Some(permits.map(|permits| (entry, permits)))
+    }
+
+    /// Pools of which servers are to be open before anybody comes: of databases that force their user,
+    /// since of others nobody knows who will. Made where they are missing.
+    pub(super) fn forced_pools_with_minimum(&self) -> Vec<PoolId> {
+        let mut inner = self.inner();
+        let config = self.config();
+        let forced = config.databases.iter().filter(|(name, _)| *name != ANY_DATABASE);
+        let forced = forced.filter_map(|(name, entry)| Some((name, entry.user.as_ref()?)));
+        let keys = forced.map(|(database, user)| {
+            let (database, user) = (database.clone(), user.clone());
+            Key { database, user, replication: None, part: None }
+        });
+        let has_minimum =
+            |key: &Key| settings(&config, key).is_some_and(|settings| settings.min_size > 0);
+        let made = keys.filter(has_minimum).filter_map(|key| self.find_or_make(&mut inner, &key));
+        made.map(|entry| entry.id).collect()
     }
 
     fn find_or_make(&self, inner: &mut Inner, key: &Key) -> Option<Arc<PoolEntry>> {
@@ -384,12 +416,12 @@ impl Directory {
             id,
             key: key.clone(),
             spec: Arc::new(spec),
-            clients: self.client_limits(inner, key, &settings, &occupants),
             occupancy: [Arc::clone(&occupants)].into(),
             occupants,
             is_retired: false,
             endpoints: settings.servers.iter().cloned().map(Arc::new).collect(),
             settings,
+            names: self.names.clone(),
             tls: Arc::clone(&current.tls),
             tcp: current.config.tcp.options(),
             client_keys: Mutex::default(),
@@ -402,16 +434,17 @@ impl Directory {
     fn client_limits(
         &self,
         inner: &mut Inner,
-        key: &Key,
-        settings: &PoolSettings,
-        occupants: &Arc<Limit>,
+        config: &Config,
+        user: &str,
+        entry: &PoolEntry,
     ) -> ClientLimits {
+        let PoolEntry { key, settings, occupants, .. } = entry;
         let of_database = LimitOf::DatabaseClients(key.database.clone());
-        let of_user = LimitOf::UserClients(key.user.clone());
+        let of_user = LimitOf::UserClients(user.to_owned());
         let limits = [
             Arc::clone(&self.clients),
             inner.limit(of_database, max(settings.database_clients)),
-            inner.limit(of_user, max(settings.user_clients)),
+            inner.limit(of_user, max(config.clients_of(user))),
             Arc::clone(occupants),
         ];
         let names = ["max_client_conn", "max_db_client_connections", "max_user_client_connections"];

@@ -7,6 +7,8 @@ mod client;
 mod dial;
 mod server;
 
+use std::{net::SocketAddr, time::Instant};
+
 use howdah_net::{Interest, Stream};
 use howdah_wire::startup::CancelKey;
 
@@ -15,10 +17,11 @@ use super::{
     desk::Visitor,
     directory::{PoolEntry, Route},
     front::Front,
+    startups::{Stage, Startup},
 };
 use crate::{
     ClientLogin, Permits, ServerFailure, ServerId,
-    auth::{Known, Rejection, ServerReady},
+    auth::{Entropy, Known, Rejection, ServerReady},
     config::Lookup,
     hba::Origin,
 };
@@ -35,8 +38,12 @@ pub(super) struct Entrance {
     /// Whether the last read emptied the socket: another before it is ready again would find nothing.
     pub(super) drained: bool,
     pub(super) kind: Kind,
-    /// A client's share of the limit on those that are on their way in.
-    _permits: Option<Permits>,
+    /// When its time is over.
+    pub(super) due: Option<Instant>,
+    /// When a client has to be logged in.
+    login_due: Option<Instant>,
+    /// A client's place among those that are on their way in.
+    startup: Option<Startup>,
 }
 
 #[derive(Debug)]
@@ -55,6 +62,8 @@ pub(super) enum Progress {
     Heavy,
     /// The next step waits for a server: see [`Entrance::look_up`].
     LookUp,
+    /// The next step waits for a resolver: see [`Entrance::host`].
+    Resolve,
     /// A client is in.
     Client(Box<Arrival>),
     /// An operator is in.
@@ -69,6 +78,13 @@ pub(super) enum Progress {
     Cancelled(ServerId),
     /// Close it; the client has been told why, or will not listen.
     Close,
+}
+
+impl Progress {
+    /// Whether there is more to do.
+    pub(super) fn is_unfinished(&self) -> bool {
+        matches!(self, Self::Waiting | Self::Heavy | Self::LookUp | Self::Resolve)
+    }
 }
 
 /// A client that is in.
@@ -86,18 +102,18 @@ pub(super) struct Arrival {
 }
 
 impl Entrance {
-    /// A client that has connected; `None`, after it was told, if too many are on their way in.
-    pub(super) fn client(mut stream: Stream, front: &Front) -> Option<Self> {
-        let Some(permits) = Permits::try_take(&front.logins) else {
-            let mut bytes = Vec::new();
-            Rejection::TooMany("max_client_conn").write(&mut bytes);
-            let _ = stream.send(&bytes);
-            return None;
-        };
-        let kind = Kind::Client(ClientEntrance::new(front, &stream));
-        let _permits = Some(permits);
-        let (hung_up, watched, drained) = (false, None, false);
-        Some(Self { stream: Some(stream), hung_up, watched, drained, kind, _permits })
+    /// A client that has connected.
+    pub(super) fn client(
+        stream: Stream,
+        startup: Startup,
+        entropy: Entropy,
+        front: &Front,
+    ) -> Self {
+        let kind = Kind::Client(ClientEntrance::new(front, &stream, entropy));
+        let limit = front.directory.config().timeouts.client_login;
+        let login_due = limit.map(|limit| Instant::now() + limit);
+        let entrance = Self::without_stream(kind);
+        Self { stream: Some(stream), login_due, startup: Some(startup), ..entrance }
     }
 
     pub(super) fn server(entrance: ServerEntrance) -> Self {
@@ -110,7 +126,56 @@ impl Entrance {
 
     fn without_stream(kind: Kind) -> Self {
         let (hung_up, watched, drained) = (false, None, false);
-        Self { stream: None, hung_up, watched, drained, kind, _permits: None }
+        let (due, login_due, startup) = (None, None, None);
+        Self { stream: None, hung_up, watched, drained, kind, due, login_due, startup }
+    }
+
+    /// It waits for its peer now.
+    pub(super) fn waits(&mut self) {
+        if let (Some(startup), Kind::Client(client)) = (&mut self.startup, &self.kind) {
+            startup.set_stage(if client.has_started() { Stage::Asked } else { Stage::Silent });
+        }
+    }
+
+    /// It waits for us now.
+    pub(super) fn is_busy(&mut self) {
+        if let Some(startup) = &mut self.startup {
+            startup.set_stage(Stage::Busy);
+        }
+    }
+
+    /// Whether its time is over.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| now >= due)
+    }
+
+    /// Its first time is over. A client whose startup packet has come has until its login's end, which is
+    /// [`Entrance::due`] then. Gives whether it is one that has more time.
+    pub(super) fn extend(&mut self) -> bool {
+        let Kind::Client(client) = &self.kind else { return false };
+        let has_more = client.has_started() && self.due != self.login_due;
+        if has_more {
+            self.due = self.login_due;
+        }
+        has_more
+    }
+
+    /// The host and port that it has to know the address of.
+    pub(super) fn host(&self) -> Option<(String, u16)> {
+        match &self.kind {
+            Kind::Client(_) => None,
+            Kind::Server(server) => server.host(),
+            Kind::Cancel(cancel) => cancel.host(),
+        }
+    }
+
+    /// That address, or why there is none.
+    pub(super) fn resolved(&mut self, address: Result<SocketAddr, String>) {
+        match &mut self.kind {
+            Kind::Client(_) => {}
+            Kind::Server(server) => server.resolved(address),
+            Kind::Cancel(cancel) => cancel.resolved(address),
+        }
     }
 
     /// Goes on as far as the socket allows; heavy steps only if `heavy`.
@@ -129,7 +194,7 @@ impl Entrance {
                 }
                 progress
             }
-            Kind::Cancel(cancel) => cancel.advance(stream, heavy),
+            Kind::Cancel(cancel) => cancel.advance(stream),
         }
     }
 
@@ -155,18 +220,35 @@ impl Entrance {
     }
 
     /// What becomes of it when its time is over.
-    pub(super) fn timed_out(&mut self) -> Progress {
+    pub(super) fn timed_out(&mut self, front: &Front) -> Progress {
         match &mut self.kind {
-            Kind::Client(client) => {
-                if let Some(stream) = &mut self.stream {
-                    client.timed_out(stream);
-                }
-                Progress::Close
-            }
+            Kind::Client(_) => self.refuse(Rejection::Timeout, front),
             Kind::Server(server) => server.timed_out(),
             Kind::Cancel(cancel) => Progress::Cancelled(cancel.server()),
         }
     }
+}
+
+impl Entrance {
+    /// Refuses a client that is on its way in, and closes its connection.
+    pub(super) fn refuse(&mut self, why: Rejection, front: &Front) -> Progress {
+        if let (Kind::Client(client), Some(stream)) = (&mut self.kind, &mut self.stream) {
+            client.refuse(why, stream, front);
+        }
+        Progress::Close
+    }
+}
+
+/// Refuses a connection that is not even to begin its login.
+pub(super) fn refuse_unread(mut stream: Stream, why: &Rejection, front: &Front) {
+    client::refused(None, why, &stream, front);
+    // What it has sent already, mostly its startup packet: unread, it would make the kernel reset the
+    // connection, and the client would not see why.
+    let _ = stream.receive(&mut [0; READ_BYTES]);
+    let mut bytes = Vec::new();
+    why.write(&mut bytes);
+    let _ = stream.send(&bytes);
+    stream.close();
 }
 
 /// Where a client comes from.

@@ -1,6 +1,8 @@
 //! [`Front`]: what all workers and their helpers share.
 
 use std::{
+    io,
+    net::SocketAddr,
     os::unix::net::UnixStream,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -10,23 +12,27 @@ use std::{
 };
 
 use howdah_connect::tls::common_name;
-use howdah_net::Stream;
+use howdah_net::{Listener, Stream};
 use howdah_wire::auth::scram::ClientKeys;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::{
+    StartError,
     capture::Captures,
     control::History,
     desk::VISITORS_MAX,
     directory::{Directory, ServerTls},
     hub::Hubs,
+    names::Names,
+    refusals::Refusals,
     reload::Origin,
+    startups::Startups,
     tls::ClientTls,
 };
 use crate::{
     CancelSecret, Limit, Statements, Time,
     auth::{ClientRules, Entropy, TlsFacts},
-    config::Config,
+    config::{Config, Tls},
 };
 
 /// So many clients may be on their way in, however few may be in.
@@ -46,15 +52,20 @@ pub(super) struct Doors {
 pub(super) struct Front {
     pub(super) directory: Directory,
     doors: RwLock<Arc<Doors>>,
-    /// How many clients may be on their way in: strangers must not take all descriptors.
-    pub(super) logins: Arc<[Arc<Limit>]>,
+    /// Clients on their way in.
+    pub(super) startups: Arc<Startups>,
     /// From it come the answers to users that do not exist; the same to the end.
     mock_secret: [u8; 32],
     /// Keys of the passwords that we show servers.
     pub(super) server_keys: ClientKeys,
     /// Prepared statements, by text and types.
     pub(super) statements: Arc<Statements>,
-    random: SystemRandom,
+    system: System,
+    /// A handle to each socket that is listened at, for a process that takes over. None is left open here when
+    /// clients are to be refused: the kernel accepts connections for as long as one is.
+    listeners: Mutex<Vec<Listener>>,
+    /// No new clients are taken, and the process ends with those that there are.
+    shutting_down: AtomicBool,
     /// How many operators may be at the console.
     pub(super) visitors: Arc<[Arc<Limit>]>,
     history: Mutex<History>,
@@ -62,6 +73,8 @@ pub(super) struct Front {
     pub(super) captures: Captures,
     /// Where settings are read from again; held by the one who changes settings.
     pub(super) origin: Mutex<Option<Origin>>,
+    /// Settings of TLS that were set at the console and do not fit together yet.
+    pub(super) held_tls: Mutex<Option<Tls>>,
     is_over: AtomicBool,
     /// From when all workers count their time.
     pub(super) began: Instant,
@@ -73,6 +86,8 @@ pub(super) struct Front {
     pub(super) has_foreigners: AtomicBool,
     /// Who listens for clients.
     pub(super) hubs: Hubs,
+    /// Logins that were refused.
+    pub(super) refusals: Refusals,
     /// That process, while it has clients left. Whoever writes to it holds the lock.
     pub(super) old: Mutex<Option<UnixStream>>,
 }
@@ -82,35 +97,64 @@ impl Front {
         directory: Directory,
         tls: Option<ClientTls>,
         origin: Option<Origin>,
-    ) -> Self {
+        system: System,
+    ) -> Result<Self, StartError> {
         let config = directory.config();
-        let logins = [Limit::new(logins_max(&config))].into();
-        let random = SystemRandom::new();
-        let mut mock_secret = [0; 32];
-        // Without a working source of randomness nobody gets in: see below.
-        let _ = random.fill(&mut mock_secret);
+        let mock_secret = system.random_bytes().ok_or(StartError::Randomness)?;
         let keys = ClientKeys::default();
         let rules = Arc::new(rules(config, mock_secret, keys.clone()));
-        Self {
+        Ok(Self {
             directory,
             doors: RwLock::new(Arc::new(Doors { rules, tls })),
-            logins,
+            startups: Arc::default(),
             mock_secret,
             server_keys: keys,
             statements: Arc::default(),
-            random,
+            system,
+            listeners: Mutex::default(),
+            shutting_down: AtomicBool::new(false),
             visitors: [Limit::new(VISITORS_MAX)].into(),
             history: Mutex::default(),
             captures: Captures::default(),
             origin: Mutex::new(origin),
+            held_tls: Mutex::default(),
             is_over: AtomicBool::new(false),
             began: Instant::now(),
             taken_over: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
             has_foreigners: AtomicBool::new(false),
             hubs: Hubs::default(),
+            refusals: Refusals::default(),
             old: Mutex::default(),
-        }
+        })
+    }
+
+    /// Handles to the sockets that are listened at.
+    pub(super) fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has TCP clients refused by the kernel, once workers have closed their sockets as well. Unix sockets stay
+    /// open, for the console.
+    pub(super) fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Relaxed);
+        self.listeners().retain(|listener| listener.tcp_address().is_none());
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
+    }
+
+    /// How many connections of each kind may be on their way in.
+    pub(super) fn logins_max(&self) -> usize {
+        let limits = self.directory.config().limits;
+        let most = if limits.logins == 0 { limits.clients.max(LOGINS_MIN) } else { limits.logins };
+        most as usize
+    }
+
+    /// Looks up the addresses of a host. Takes as long as the system's resolver does.
+    pub(super) fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        self.directory.names().look_up(host, port)
     }
 
     /// How clients come in now.
@@ -120,7 +164,6 @@ impl Front {
 
     /// Has other settings hold. Workers are to be told.
     pub(super) fn change(&self, config: Arc<Config>, server: ServerTls, tls: Option<ClientTls>) {
-        self.logins.iter().for_each(|limit| limit.set_max(logins_max(&config)));
         self.directory.change(Arc::clone(&config), server);
         let rules = Arc::new(rules(config, self.mock_secret, self.server_keys.clone()));
         let doors = Arc::new(Doors { rules, tls });
@@ -163,21 +206,50 @@ impl Front {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Random bytes for a login. Without a working source they are zeros, and SCRAM is weaker by
-    /// what it guards against replays.
-    pub(super) fn entropy(&self) -> Entropy {
-        let mut entropy = Entropy { nonce: [0; 18], salt: [0; 4] };
-        let mut bytes = [0; 22];
-        let _ = self.random.fill(&mut bytes);
-        entropy.nonce.copy_from_slice(&bytes[..18]);
-        entropy.salt.copy_from_slice(&bytes[18..]);
-        entropy
+    /// Random bytes for a login; `None` if the system has none: then nobody is let in, since what protects a
+    /// proof from being used again would be known.
+    pub(super) fn entropy(&self) -> Option<Entropy> {
+        let bytes: [u8; 22] = self.system.random_bytes()?;
+        let (nonce, salt) = bytes.split_first_chunk()?;
+        Some(Entropy { nonce: *nonce, salt: *salt.first_chunk()? })
+    }
+
+    /// Random bytes for a name that nobody guesses; `None` if the system has none.
+    pub(super) fn random_bytes(&self) -> Option<[u8; 16]> {
+        self.system.random_bytes()
     }
 
     /// Random bytes for a client's cancel key; `None` if the system has none.
     pub(super) fn cancel_secret(&self) -> Option<CancelSecret> {
-        let mut secret = [0; 32];
-        self.random.fill(&mut secret).ok().map(|()| CancelSecret(secret))
+        self.system.random_bytes().map(CancelSecret)
+    }
+}
+
+/// What comes from the operating system, and tests have fail.
+#[derive(Clone)]
+pub(super) struct System {
+    /// Fills all of it with random bytes.
+    pub(super) random: fn(&mut [u8]) -> Result<(), ring::error::Unspecified>,
+    /// How names of servers are looked up.
+    pub(super) names: Names,
+}
+
+impl System {
+    fn random_bytes<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.random)(&mut bytes).ok().map(|()| bytes)
+    }
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self { random: |bytes| SystemRandom::new().fill(bytes), names: Names::default() }
+    }
+}
+
+impl std::fmt::Debug for System {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("System(…)")
     }
 }
 
@@ -196,8 +268,4 @@ impl Doors {
 fn rules(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> ClientRules {
     let owner = rustix::process::geteuid().as_raw();
     ClientRules::new(config, mock_secret, keys).with_owner(owner)
-}
-
-fn logins_max(config: &Config) -> u32 {
-    config.limits.clients.max(LOGINS_MIN)
 }

@@ -1,4 +1,5 @@
-//! [`Helpers`]: threads beside the data path, for the heavy steps of logins.
+//! [`Helpers`]: threads beside the data path, for the heavy steps of logins. Steps that may wait for somebody
+//! else, a server or a resolver, have threads of their own: they must not hold up those that only compute.
 
 use std::{
     sync::{
@@ -13,6 +14,7 @@ use super::{
     front::Front,
     lookup,
     mail::{Mail, Mailbox},
+    resolve::Resolver,
 };
 
 /// Threads for TLS handshakes, SCRAM and look-ups.
@@ -20,6 +22,7 @@ use super::{
 pub(super) struct Helpers {
     heavy: Sender<Job>,
     lookups: Sender<Job>,
+    resolver: Resolver,
 }
 
 /// A step to take, and where to report.
@@ -34,11 +37,13 @@ pub(super) struct Job {
 /// What kind of step it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Errand {
-    /// It takes processor time, or the system's look-up of a name.
+    /// It takes processor time.
     Heavy,
     /// It waits for a server's answer. These have threads of their own: the server connection that
     /// brings the answer may itself need a helper to be logged in.
     LookUp,
+    /// It waits for the system's resolver.
+    Resolve,
 }
 
 /// Of each kind; a step may block for seconds, and others are to go on meanwhile.
@@ -56,7 +61,7 @@ impl Helpers {
             entrance.look_up(|asked| lookup::find(&asked, back, front));
             entrance.advance(front, true)
         })?;
-        Ok(Self { heavy, lookups })
+        Ok(Self { heavy, lookups, resolver: Resolver::start(front)? })
     }
 
     /// Has a step taken. As many may wait as there are logins under way.
@@ -64,6 +69,7 @@ impl Helpers {
         let queue = match errand {
             Errand::Heavy => &self.heavy,
             Errand::LookUp => &self.lookups,
+            Errand::Resolve => return self.resolver.submit(job),
         };
         // The threads live as long as any handle does.
         let _ = queue.send(job);

@@ -10,6 +10,7 @@
 //! missing: by then, what a client reads anew is followed by every later notification.
 
 mod board;
+mod handover;
 mod line;
 mod run;
 
@@ -18,16 +19,19 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
+        mpsc::Sender,
     },
     thread,
 };
 
 use howdah_net::{Poller, Waker};
 
+pub(super) use self::handover::Positions;
 use self::{board::Ear, run::Run};
 use super::{
     front::Front,
     mail::{Mail, Mailbox},
+    takeover::Outgoing,
 };
 use crate::{Channel, ClientId, PoolId};
 
@@ -36,6 +40,8 @@ use crate::{Channel, ClientId, PoolId};
 pub(super) struct Hubs {
     by_database: Mutex<HashMap<String, Arc<Hub>>>,
     in_flight: Arc<AtomicUsize>,
+    /// Where to send what another process needs that takes over, while one does.
+    exit: Mutex<Option<Sender<Outgoing>>>,
 }
 
 /// The hub of a database.
@@ -57,10 +63,21 @@ struct Desk {
 /// What a client wants of the hub.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// To hear of channels. `again` if it did before, elsewhere.
-    Listen { ear: Ear, home: PoolId, channels: Vec<Channel>, again: bool },
+    /// To hear of channels. `again` if it did before, elsewhere: with the numbers of the last notifications
+    /// that it was given there.
+    Listen { ear: Ear, home: PoolId, channels: Vec<Channel>, again: Option<Positions> },
     /// Not to hear of some any more; or of any.
     Unlisten { ear: Ear, channels: Option<Vec<Channel>> },
+    /// Another process takes over: have it listen to the same.
+    Depart(Sender<Outgoing>),
+    /// It listens to the channels of this round.
+    Confirmed(u32),
+    /// The other process is gone.
+    Stay,
+    /// Listen to these channels, for clients of these pools that another process hands over.
+    Hold { homes: Vec<PoolId>, round: u32, marker: Channel, channels: Vec<Channel> },
+    /// No more of them will be handed over.
+    Release,
 }
 
 /// What a hub is at.
@@ -91,13 +108,29 @@ pub struct HubReport {
 pub(super) struct Notification {
     pub(super) channel: Channel,
     pub(super) message: Box<[u8]>,
+    /// Its number among those of the channel, while another process takes over; else 0.
+    pub(super) position: u64,
 }
 
 /// Notifications on their way to a worker, with the clients there that each is for.
 #[derive(Debug)]
 pub(super) struct Flight {
+    /// The database, by the name that clients use.
+    pub(super) database: Arc<str>,
     pub(super) notifications: Vec<(Arc<Notification>, Arc<[ClientId]>)>,
     in_flight: Arc<AtomicUsize>,
+}
+
+impl Flight {
+    fn new(hub: &Hub, database: &Arc<str>) -> Self {
+        let in_flight = Arc::clone(&hub.in_flight);
+        Self { database: Arc::clone(database), notifications: Vec::new(), in_flight }
+    }
+
+    fn load(&mut self, notification: Arc<Notification>, clients: Arc<[ClientId]>) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.notifications.push((notification, clients));
+    }
 }
 
 impl Drop for Flight {
@@ -119,7 +152,7 @@ impl Hubs {
         if let Some(hub) = hubs.get(database) {
             return hub.take(request, front, mailboxes);
         }
-        if matches!(request, Request::Unlisten { .. }) {
+        if !request.begins_a_hub() {
             return; // It never heard of the client.
         }
         let in_flight = Arc::clone(&self.in_flight);
@@ -127,6 +160,36 @@ impl Hubs {
         let hub = Arc::clone(hubs.entry(database.to_owned()).or_insert(Arc::new(hub)));
         drop(hubs);
         hub.take(request, front, mailboxes);
+    }
+
+    /// Another process takes over: have it listen to what is listened to here, before clients go there.
+    pub(super) fn depart(&self, exit: &Sender<Outgoing>) {
+        *self.exit.lock().unwrap_or_else(PoisonError::into_inner) = Some(exit.clone());
+        self.tell_running(|| Request::Depart(exit.clone()));
+    }
+
+    /// That process listens to the channels of a round.
+    pub(super) fn confirmed(&self, database: &str, round: u32) {
+        let hubs = self.by_database.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = hubs.get(database) {
+            hub.tell_running(Request::Confirmed(round));
+        }
+    }
+
+    /// The takeover is over, one way or the other.
+    pub(super) fn stay(&self) {
+        *self.exit.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.tell_running(|| Request::Stay);
+    }
+
+    /// No more clients come from another process.
+    pub(super) fn release(&self) {
+        self.tell_running(|| Request::Release);
+    }
+
+    fn tell_running(&self, request: impl Fn() -> Request) {
+        let hubs = self.by_database.lock().unwrap_or_else(PoisonError::into_inner);
+        hubs.values().for_each(|hub| hub.tell_running(request()));
     }
 
     /// Something has changed by which connections may have to go or to come.
@@ -147,7 +210,23 @@ impl Hubs {
     }
 }
 
+impl Request {
+    /// Whether it needs a connection that is not there yet.
+    fn begins_a_hub(&self) -> bool {
+        matches!(self, Self::Listen { .. } | Self::Hold { .. })
+    }
+}
+
 impl Hub {
+    /// A request for the thread, if there is one.
+    fn tell_running(&self, request: Request) {
+        let mut desk = self.desk();
+        if let Some(waker) = &desk.waker {
+            waker.wake();
+            desk.requests.push(request);
+        }
+    }
+
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,9 +242,11 @@ impl Hub {
             waker.wake();
             return desk.requests.push(request);
         }
-        if matches!(request, Request::Unlisten { .. }) {
+        if !request.begins_a_hub() {
             return; // Nobody is heard for.
         }
+        let exit = front.hubs.exit.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        desk.requests.extend(exit.map(Request::Depart));
         let begun = Poller::new().and_then(|poller| {
             desk.waker = Some(poller.waker()?);
             let (hub, front, mailboxes) =
@@ -177,7 +258,7 @@ impl Hub {
             Ok(_) => desk.requests.push(request),
             Err(error) => {
                 desk.waker = None;
-                if let Request::Listen { ear, again: false, .. } = request {
+                if let Request::Listen { ear, again: None, .. } = request {
                     let why = Err(error.to_string());
                     mailboxes[usize::from(ear.0.0)]
                         .send(Mail::Heard { client: ear.1, result: why });

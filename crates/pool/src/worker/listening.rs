@@ -103,7 +103,7 @@ fn listen_tcp(
     Ok(())
 }
 
-fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>, StartError> {
+pub(super) fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>, StartError> {
     if text == "*" {
         return Ok(vec![([0, 0, 0, 0], port).into(), ([0_u16; 8], port).into()]);
     }

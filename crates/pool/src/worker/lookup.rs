@@ -28,14 +28,14 @@ use super::{
 use crate::{
     ClientLogin, Permits,
     auth::Known,
-    config::{Lookup, StoredSecret},
+    config::{Lookup, SECRET_BYTES_MAX, StoredSecret},
 };
 
 /// How long a look-up may take where logins may take for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Longest message of an answer: a name and a secret have some hundred bytes.
-const MESSAGE_BYTES_MAX: u32 = 64 << 10;
+/// Longest message of an answer: the longest secret, a name, and room for the row around them.
+const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 
 /// Why nothing was found out. The client is told the same in each case; the log is not.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +125,9 @@ fn ask(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<Option<Known>
 fn known(secret: Option<&[u8]>) -> Result<Known, LookupError> {
     let text = secret.map(std::str::from_utf8).transpose();
     let text = text.map_err(|_| LookupError::Answer("holds a secret that is not UTF-8"))?;
+    if text.is_some_and(|text| text.len() > SECRET_BYTES_MAX) {
+        return Err(LookupError::Answer("holds a secret of more than 65,530 bytes"));
+    }
     let secret = text.map(StoredSecret::parse).filter(|secret| !secret.is_empty());
     Ok(Known { secret })
 }
@@ -135,13 +138,14 @@ fn visit(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<UnixStream,
     let key = Key { database, user, replication: None, part: None };
     // Whoever waits for it is counted already.
     let count = |entry: &PoolEntry| Ok::<_, LookupError>(Permits::take(&entry.occupancy));
-    let (pool, permits) = front.directory.enter(&key, count).ok_or(LookupError::NoDatabase)??;
+    let (pool, permits) =
+        front.directory.enter(&key, |pool, _| count(pool)).ok_or(LookupError::NoDatabase)??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;
     let stream = Stream::from_unix(theirs).map_err(broken)?;
     let no_random = || broken(io::Error::other("the system has no random bytes"));
     let secret = front.cancel_secret().ok_or_else(no_random)?;
     let (version, settings) = (ProtocolVersion::V3_0, Vec::new());
-    let login = ClientLogin { pool: pool.id, version, secret, settings, role: None };
+    let login = ClientLogin { pool: pool.id, user: None, version, secret, settings, role: None };
     let (owed, received, is_told) = (Vec::new(), Vec::new(), false);
     let arrival = Arrival { login, permits, owed, received, is_told };
     worker.send(Mail::Guest(Box::new(arrival), stream));

@@ -1,6 +1,7 @@
 //! What workers and the threads beside them tell each other.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -17,10 +18,11 @@ use super::{
     control::WorkerReport,
     directory::Route,
     entrance::{Arrival, Entrance, Progress},
-    hub::Flight,
-    takeover::Leaver,
+    hub::{Flight, Positions},
+    startups::StartupPlace,
+    takeover::Outgoing,
 };
-use crate::{ClientId, Migrant, Permits, PoolId, Tally, Transfer, WorkerId};
+use crate::{Channel, ClientId, Migrant, Permits, PoolId, Tally, Transfer, WorkerId};
 
 /// Something for a worker to do, from another thread.
 #[derive(Debug)]
@@ -29,8 +31,12 @@ pub(super) enum Mail {
     HandOver(Box<Transfer>, Stream, Route),
     /// Worker `by` starves for a server of this pool.
     Wanted { pool: PoolId, by: WorkerId },
-    /// A CancelRequest whose key is one of this worker's came in elsewhere.
-    Cancel(CancelKey),
+    /// A pool of which servers are kept open has its first client somewhere: know it.
+    KeepMinimum(PoolId),
+    /// A CancelRequest whose key is one of this worker's came in elsewhere, from that address.
+    Cancel(CancelKey, Option<SocketAddr>),
+    /// A login that has to make room for another, if it still is one.
+    CloseStartup(StartupPlace),
     /// A login's heavy step is done; it sits at this seat, if that is still its own.
     Helped { entrance: Box<Entrance>, progress: Progress, seat: usize, generation: u32 },
     /// Somebody of our own who needs no login: a client to look up a secret.
@@ -54,14 +60,20 @@ pub(super) enum Mail {
     Heard { client: ClientId, result: Result<(), String> },
     /// Notifications, and whom each is for.
     Notified(Flight),
+    /// The LISTEN multiplexer has resumed this client; what it missed was sent before.
+    Resumed(ClientId),
     /// These clients may have missed notifications.
     Missed(Vec<ClientId>),
+    /// Another process listens to these channels of a database, too: number their notifications from here.
+    ChannelsMarked(Arc<str>, Arc<[Channel]>),
+    /// The numbers of a database's channels say nothing any more.
+    ChannelsUnmarked(Arc<str>),
     /// More is known of the servers of some cluster.
     ClustersTurned,
     /// Settings have changed; say when they are followed.
     Settings(Sender<()>),
     /// Let clients go to another process, each as soon as it can; accept nobody.
-    Move(Sender<Leaver>),
+    Move(Sender<Outgoing>),
     /// The other process is gone: serve as before.
     Stay,
     /// A client that comes from another process, or back from one.
@@ -93,12 +105,15 @@ pub(super) struct Settler {
     pub(super) stream: Stream,
     /// Its share of the limits on clients.
     pub(super) permits: Permits,
+    /// The last notifications that it was given where it comes from.
+    pub(super) positions: Positions,
 }
 
 /// A worker's letter box.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    letters: Mutex<Vec<Mail>>,
+    /// `None` once its worker has ended.
+    letters: Mutex<Option<Vec<Mail>>>,
     /// Whether there may be any: asked in every turn of the loop, where a lock would cost.
     any: AtomicBool,
     waker: Waker,
@@ -106,11 +121,17 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     pub(super) fn new(waker: Waker) -> Arc<Self> {
-        Arc::new(Self { letters: Mutex::default(), any: AtomicBool::new(false), waker })
+        let letters = Mutex::new(Some(Vec::new()));
+        Arc::new(Self { letters, any: AtomicBool::new(false), waker })
     }
 
+    /// Leaves something for the worker. For one that has ended it is dropped, so that whoever waits for an
+    /// answer learns at once that none will come.
     pub(super) fn send(&self, mail: Mail) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(mail);
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &mut *letters else { return };
+        open.push(mail);
+        drop(letters);
         // After the letter: who sees the flag finds it. Who takes it early without having seen the
         // flag finds an empty box later, which is fine.
         self.any.store(true, Ordering::Release);
@@ -121,6 +142,27 @@ impl Mailbox {
         if !self.any.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The worker has ended: nothing is left for it any more.
+    pub(super) fn close(&self) {
+        let left = self.letters.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Dropped without the lock: what is in it may want to send something.
+        drop(left);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
+
+/// Closes a mailbox with the end of its worker, whatever that end is.
+pub(super) struct CloseOnDrop(pub(super) Arc<Mailbox>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }

@@ -2,11 +2,13 @@
 
 use std::{
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, PoisonError, mpsc},
 };
 
-use super::{StartError, control::Control, directory::ServerTls, mail::Mail, tls};
+use howdah_connect::tls;
+
+use super::{StartError, control::Control, directory::ServerTls, mail::Mail, tls as client_tls};
 use crate::config::{Change, Config, ReadError, Remark, SetError};
 
 /// Where settings came from, so that they can be read again.
@@ -73,28 +75,78 @@ impl Control {
         let read = Config::read(path)?;
         let mut config = read.config;
         config.workers = workers.or(config.workers);
+        *self.front.held_tls.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(Reloaded { changes: self.change(config)?, warnings: read.warnings })
     }
 
-    /// Changes one key, until settings are read again.
-    pub(super) fn set(&self, name: &str, value: &str) -> Result<Vec<Change>, SetFailure> {
-        let _alone = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = self.front.directory.config().with(name, value)?;
-        let changes = self.change(config)?;
-        for change in &changes {
-            tracing::info!("settings: {change}");
+    /// Changes one key, until settings are read again. Keys of TLS mean something together only: one
+    /// that does not fit the others is held until they do, and RELOAD forgets it. Gives what there is to
+    /// tell the operator.
+    ///
+    /// # Errors
+    ///
+    /// The key cannot be set, or its value cannot be; nothing has changed.
+    pub(super) fn set(&self, name: &str, value: &str) -> Result<Vec<String>, SetFailure> {
+        let origin = self.front.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = origin.as_ref().and_then(|origin| origin.path.parent());
+        let folder = folder.unwrap_or(Path::new(""));
+        let key = Config::key_named(name).unwrap_or(name);
+        let is_tls = key.starts_with("tls.");
+        let mut held = self.front.held_tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut base = Config::clone(&self.front.directory.config());
+        if let Some(tls) = held.as_ref().filter(|_| is_tls) {
+            base.tls = tls.clone();
         }
-        Ok(changes)
+        let mut config = base.edited(name, value, folder)?;
+        if is_tls {
+            check_tls_file(&mut config, key, name)?;
+        }
+        let misfit = match config.broken_rule() {
+            Some((rule, why)) if is_tls && rule.starts_with("tls.") => {
+                Some(format!("{rule}: {why}"))
+            }
+            Some((rule, why)) => {
+                let (name, why) = (name.to_owned(), format!("{rule}: {why}"));
+                return Err(SetError::Wrong { name, why }.into());
+            }
+            None => None,
+        };
+        let tls = config.tls.clone();
+        let misfit = match misfit {
+            Some(misfit) => misfit,
+            None => match self.change(config) {
+                Ok(changes) => {
+                    if is_tls {
+                        *held = None;
+                    }
+                    let changes = changes.iter().map(|change| {
+                        tracing::info!("settings: {change}");
+                        change.to_string()
+                    });
+                    return Ok(changes.collect());
+                }
+                // Each file is good by itself: they do not go together.
+                Err(error @ (StartError::ClientTls { .. } | StartError::ServerTls { .. })) => {
+                    chain(&error)
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let notice = format!("{key}: held until TLS settings fit together, not used yet: {misfit}");
+        tracing::info!("settings: {notice}");
+        *held = Some(tls);
+        Ok(vec![notice])
     }
 
     /// Has settings followed. What can fail comes before what cannot be taken back.
     fn change(&self, mut config: Config) -> Result<Vec<Change>, StartError> {
         let before = self.front.directory.config();
         let server = ServerTls::new(&config)?;
-        let client = tls::server_config(&config.tls)?;
+        let client = client_tls::server_config(&config.tls)?;
         let mut changes = before.changes(&config);
-        let shown =
-            |tls: &Option<tls::ClientTls>| tls.as_ref().and_then(|tls| tls.end_point_hash.clone());
+        let shown = |tls: &Option<client_tls::ClientTls>| {
+            tls.as_ref().and_then(|tls| tls.end_point_hash.clone())
+        };
         if before.tls.client.certificate == config.tls.client.certificate
             && shown(&self.front.doors().tls) != shown(&client)
         {
@@ -115,6 +167,18 @@ impl Control {
         drop(to);
         self.wait_for_all(&done);
     }
+}
+
+/// Whether the file that a key of TLS was set to holds what it should.
+fn check_tls_file(config: &mut Config, key: &str, name: &str) -> Result<(), SetError> {
+    let Some(path) = config.file_of(key) else { return Ok(()) };
+    let checked = match key.rsplit('.').next() {
+        Some("certificate") => tls::check_certificates(path),
+        Some("key") => tls::check_private_key(path),
+        _ => tls::check_authorities(path),
+    };
+    let wrong = |error| SetError::Wrong { name: name.to_owned(), why: chain(&error) };
+    checked.map_err(wrong)
 }
 
 /// A key was not changed.

@@ -10,6 +10,8 @@ mod entrances;
 mod letters;
 
 use std::{
+    collections::HashMap,
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering, mpsc::Sender},
     time::{Duration, Instant},
 };
@@ -23,15 +25,17 @@ use super::{
     entrance::{CancelEntrance, Entrance, ServerEntrance},
     front::Front,
     helpers::Helpers,
-    hub::Request,
-    mail::{Mail, Mailbox},
+    hub::{Positions, Request},
+    mail::{CloseOnDrop, Mail, Mailbox},
     seats::Seat,
     sockets::{Order, Sockets},
     stillness::Stillness,
-    takeover::Leaver,
+    takeover::Outgoing,
     watch,
 };
-use crate::{Backlog, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key};
+use crate::{
+    Backlog, Channel, ClientId, Core, Peer, PoolId, ServerId, Time, WorkerId, worker_of_key,
+};
 
 /// Bytes of one read; shared by all connections of the worker.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -65,9 +69,26 @@ pub(super) struct Worker {
     pub(super) stage: Stage,
     /// Nothing is read, by an operator's order.
     pub(super) stillness: Option<Stillness>,
-    /// Where clients go that another process is to serve.
-    exit: Option<Sender<Leaver>>,
+    /// The way to another process that takes clients over.
+    exit: Option<Exit>,
+    /// Clients that listened in another process, until the LISTEN multiplexer has resumed them; with the numbers
+    /// of the last notifications that they were given there, until it was asked to.
+    resuming: HashMap<ClientId, Positions>,
 }
+
+/// The way to another process that takes clients over.
+#[derive(Debug)]
+struct Exit {
+    to: Sender<Outgoing>,
+    /// Until when clients that listen wait for the other process to listen, too.
+    listens_until: Instant,
+    /// The number of the last notification that was given to clients, by database and channel.
+    positions: HashMap<Arc<str>, HashMap<Channel, u64>>,
+}
+
+/// How long a client that listens waits, at a takeover, for the new process to listen to the same. Beyond it,
+/// it goes and is told that notifications may be missing.
+const LISTEN_HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -116,7 +137,10 @@ impl Worker {
             stage: Stage::Open,
             stillness: None,
             exit: None,
+            resuming: HashMap::new(),
         };
+        let workers = worker.sockets.mailboxes.len();
+        worker.core.share_minimum(u32::try_from(workers).unwrap_or(1));
         worker.bound_messages();
         worker.watch_listeners()?;
         Ok(worker)
@@ -128,7 +152,9 @@ impl Worker {
     ///
     /// The kernel refused to wait.
     pub(super) fn run(mut self) -> std::io::Result<()> {
+        let _mailbox = CloseOnDrop(Arc::clone(&self.mailbox));
         let mut ready = Vec::new();
+        self.know_minimum();
         while self.stage != Stage::Over {
             let deadline = self.deadline();
             self.sockets.poller.wait(deadline, &mut ready)?;
@@ -169,7 +195,12 @@ impl Worker {
             Time(nanos) => Some(self.began + Duration::from_nanos(nanos)),
         };
         let flushed = self.stillness.as_ref().and_then(Stillness::deadline);
-        [core, self.timers.next_due(), self.accept_again, flushed].into_iter().flatten().min()
+        let listens = self.exit.as_ref().map(|exit| exit.listens_until);
+        let listens = listens.filter(|until| *until > Instant::now());
+        [core, self.timers.next_due(), self.accept_again, flushed, listens]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn watch_listeners(&mut self) -> std::io::Result<()> {
@@ -287,9 +318,17 @@ impl Worker {
 
     /// Gives an entrance its time.
     fn limit(&mut self, seat: usize, limit: Option<Duration>) {
-        if let Some(limit) = limit {
-            let key = (seat, self.sockets.seats.generation(seat));
-            self.timers.insert(Instant::now() + limit, key);
+        let Some(limit) = limit else { return };
+        let due = Instant::now() + limit;
+        if let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) {
+            entrance.due = Some(due);
+        }
+        self.watch_deadline(seat, Some(due));
+    }
+
+    fn watch_deadline(&mut self, seat: usize, due: Option<Instant>) {
+        if let Some(due) = due {
+            self.timers.insert(due, (seat, self.sockets.seats.generation(seat)));
         }
     }
 
@@ -297,6 +336,7 @@ impl Worker {
     fn register(&mut self, seat: usize) {
         let token = self.sockets.seats.token(seat);
         let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) else { return };
+        entrance.waits();
         let interest = entrance.interest();
         let Some(stream) = entrance.stream.as_ref().filter(|_| entrance.watched.is_none()) else {
             return;
@@ -305,7 +345,7 @@ impl Worker {
             Ok(()) => entrance.watched = Some(interest),
             Err(error) => {
                 tracing::warn!(%error, "cannot watch a connection");
-                let over = entrance.timed_out();
+                let over = entrance.timed_out(&self.front);
                 self.arrived(seat, over);
             }
         }
@@ -317,6 +357,22 @@ impl Worker {
             && let Some(entry) = self.front.directory.by_id(pool)
         {
             self.follow(&entry);
+            if entry.spec.servers_min > 0 {
+                // Each worker keeps its share open, whether clients of the pool come to it or not.
+                for (number, mailbox) in self.sockets.mailboxes.iter().enumerate() {
+                    if number != usize::from(self.number.0) {
+                        mailbox.send(Mail::KeepMinimum(pool));
+                    }
+                }
+                self.core.open_minimum_of(pool, self.now, &mut self.sockets);
+            }
+        }
+    }
+
+    /// Makes pools known of which servers are to be open before their first client comes.
+    pub(super) fn know_minimum(&mut self) {
+        for pool in self.front.directory.forced_pools_with_minimum() {
+            self.know(pool);
         }
     }
 
@@ -329,16 +385,34 @@ impl Worker {
         self.core.set_pool(entry.id, Arc::clone(&entry.spec));
     }
 
-    fn cancel(&mut self, key: CancelKey) {
+    /// Follows a CancelRequest that came in here, from that address.
+    fn cancel(&mut self, key: CancelKey, from: Option<SocketAddr>) {
         if self.front.has_foreigners.load(Ordering::Relaxed) {
             let mailboxes = Arc::clone(&self.sockets.mailboxes);
             Control { mailboxes, front: Arc::clone(&self.front) }.cancel_foreign(&key);
         }
-        let Some(owner) = worker_of_key(&key) else { return };
-        if owner == self.number {
-            self.core.cancel(&key, self.now, &mut self.sockets);
-        } else if let Some(mailbox) = self.sockets.mailboxes.get(usize::from(owner.0)) {
-            mailbox.send(Mail::Cancel(key));
+        let owner = worker_of_key(&key);
+        let owner = owner.filter(|owner| usize::from(owner.0) < self.sockets.mailboxes.len());
+        match owner {
+            Some(owner) if owner == self.number => self.cancel_own(&key, from),
+            Some(owner) => {
+                self.sockets.mailboxes[usize::from(owner.0)].send(Mail::Cancel(key, from));
+            }
+            None => self.wrong_key(from),
+        }
+    }
+
+    /// Follows a CancelRequest whose key names this worker.
+    fn cancel_own(&mut self, key: &CancelKey, from: Option<SocketAddr>) {
+        if !self.core.cancel(key, self.now, &mut self.sockets) {
+            self.wrong_key(from);
+        }
+    }
+
+    fn wrong_key(&self, from: Option<SocketAddr>) {
+        // With clients of two processes about, it may be right for the other.
+        if !self.front.has_foreigners.load(Ordering::Relaxed) && !self.front.was_taken_over() {
+            self.front.refusals.cancel_key(from);
         }
     }
 
@@ -378,6 +452,9 @@ impl Worker {
                 }
                 Some(Order::Listen { client, home, channels, again }) => {
                     let ear = (self.number, client);
+                    let again = again.then(|| {
+                        self.resuming.get_mut(&client).map(std::mem::take).unwrap_or_default()
+                    });
                     self.ask_hub(home, Request::Listen { ear, home, channels, again });
                 }
                 Some(Order::Unlisten { client, home, channels }) => {
@@ -444,11 +521,15 @@ impl Worker {
     fn give_up(&mut self, seat: usize) {
         match self.sockets.seats.at(seat) {
             Some(Seat::Entrance(entrance)) => {
-                let over = entrance.timed_out();
+                if entrance.extend() {
+                    let due = entrance.due;
+                    return self.watch_deadline(seat, due);
+                }
+                let over = entrance.timed_out(&self.front);
                 self.arrived(seat, over);
             }
             Some(Seat::Link(link)) if link.peer.is_none() => self.close(seat),
-            // A helper will bring it back; its own limits end it then.
+            // A helper will bring it back, and then it is seen that it is late.
             Some(Seat::Away { .. } | Seat::Link(_) | Seat::Listener(_)) | None => {}
         }
     }

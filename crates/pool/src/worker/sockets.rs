@@ -119,7 +119,7 @@ impl Sockets {
     }
 
     /// Tells of a client that is in, as far as that is wanted, and remembers who it is.
-    pub(super) fn announce(&mut self, peer: Peer, entry: &Arc<PoolEntry>) {
+    pub(super) fn announce(&mut self, peer: Peer, entry: &Arc<PoolEntry>, user: Option<Arc<str>>) {
         let Log { connections, disconnections, pooler_errors, .. } = self.log;
         if !connections && !disconnections && !pooler_errors {
             return;
@@ -127,7 +127,8 @@ impl Sockets {
         let Some(place) = self.where_is(peer) else { return };
         let from = place.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
         let entry = Arc::clone(entry);
-        let guest = Guest { entry, from, came: Instant::now(), is_told: disconnections, why: None };
+        let (came, is_told, why) = (Instant::now(), disconnections, None);
+        let guest = Guest { entry, user, from, came, is_told, why };
         if connections {
             let (database, user) = guest.names();
             let tls = place.tls.unwrap_or_default();
@@ -246,6 +247,8 @@ impl Sockets {
 #[derive(Debug)]
 struct Guest {
     entry: Arc<PoolEntry>,
+    /// Its own user, where that is not the pool's.
+    user: Option<Arc<str>>,
     from: String,
     came: Instant,
     /// Whether it is to be told that it left.
@@ -256,7 +259,8 @@ struct Guest {
 
 impl Guest {
     fn names(&self) -> (&str, &str) {
-        (&self.entry.key.database, &self.entry.key.user)
+        let key = &self.entry.key;
+        (&key.database, self.user.as_deref().unwrap_or(&key.user))
     }
 
     fn has_left(&self) {

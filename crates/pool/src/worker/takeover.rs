@@ -6,6 +6,8 @@
 //!  │ HELLO ────────────────────────────► │ serves
 //!  │ ◄──────────────── LISTENER … END    │ serves
 //!  │ begins to serve; READY ───────────► │ accepts nobody any more
+//!  │ ◄────────────── SECRETS, CHANNELS … │ what opens servers; what clients listen to
+//!  │ LISTENING … ──────────────────────► │ marks the place where the other goes on
 //!  │ ◄─────────────────────── CLIENT …   │ each that is in no transaction
 //!  │ TAKEN … ──────────────────────────► │ forgets that client
 //!  │ ◄──────────────────────────── DONE  │ ends
@@ -42,7 +44,7 @@ use howdah_wire::startup::CancelKey;
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 
 pub(super) use self::{
-    give::{Giver, Leaver, watch},
+    give::{Giver, Leaver, Outgoing, watch},
     take::Heir,
 };
 use super::front::Front;
@@ -82,6 +84,15 @@ pub(super) fn pass_cancel_on(key: &CancelKey, front: &Front) {
     if let Some(line) = &*old {
         // One that is gone has nobody to cancel for.
         let _ = line::send(line, format::CANCEL, &format::encode_key(key), None);
+    }
+}
+
+/// Tells the old process that the channels of a round are listened to here.
+pub(super) fn confirm_channels(database: &str, round: u32, front: &Front) {
+    let old = front.old.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(line) = &*old {
+        // One that is gone has no clients left that wait for it.
+        let _ = line::send(line, format::LISTENING, &format::encode_round(database, round), None);
     }
 }
 

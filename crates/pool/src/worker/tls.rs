@@ -1,16 +1,15 @@
-//! The client leg's TLS: certificate, key, and whose certificates clients may show.
+//! The client side of TLS: certificate, key, and the authorities of clients' certificates.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
-use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use howdah_connect::{
+    SslMode,
+    tls::{TlsError, TlsVersion, client_verifier, end_point_hash, server_identity},
+};
+use rustls::{ServerConfig, sign::SingleCertAndKey};
 
 use super::StartError;
 use crate::config::{Tls, TlsLeg};
-use howdah_connect::{
-    SslMode,
-    tls::{TlsVersion, end_point_hash},
-};
 
 /// The protocol that TLS without an SSLRequest has to agree on.
 const ALPN: &[u8] = b"postgresql";
@@ -34,49 +33,42 @@ pub(super) fn server_config(tls: &Tls) -> Result<Option<ClientTls>, StartError> 
         return Ok(None);
     }
     let leg = &tls.client;
-    let wrong = |path: &Path, text: String| StartError::ClientTls {
-        path: path.display().to_string(),
-        text,
+    let wrong = |source: TlsError| {
+        let key = format!("tls.client{}", key_of(leg, &source));
+        StartError::ClientTls { key, source: Box::new(source) }
     };
-    let (Some(certificate), Some(key)) = (&leg.certificate, &leg.key) else {
-        return Err(wrong(Path::new("tls.client"), "certificate and key are needed".to_owned()));
-    };
-    let chain = certificates(certificate)?;
-    let end_point_hash = chain.first().and_then(|own| end_point_hash(own));
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| wrong(key, e.to_string()))?;
+    // Settings without one of them are refused before.
+    let (certificate, key) = (leg.certificate.clone(), leg.key.clone());
+    let (certificate, key) = (certificate.unwrap_or_default(), key.unwrap_or_default());
+    let identity = server_identity(&certificate, &key).map_err(wrong)?;
+    let end_point_hash = identity.cert.first().and_then(|own| end_point_hash(own));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(leg))
-        .map_err(|error| wrong(Path::new("tls.client"), error.to_string()))?;
+        .map_err(|error| wrong(error.into()))?;
     let builder = match &leg.authorities {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(path)? {
-                roots.add(authority).map_err(|error| wrong(path, error.to_string()))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = match mode {
-                SslMode::VerifyCa | SslMode::VerifyFull => verifier,
-                _ => verifier.allow_unauthenticated(),
-            };
-            let verifier = verifier.build().map_err(|error| wrong(path, error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+            let required = mode >= SslMode::VerifyCa;
+            builder.with_client_cert_verifier(client_verifier(path, required).map_err(wrong)?)
         }
     };
-    let mut config = builder
-        .with_single_cert(chain, private)
-        .map_err(|error| wrong(certificate, error.to_string()))?;
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(Some(ClientTls { config: Arc::new(config), end_point_hash }))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StartError> {
-    let wrong = |text: String| StartError::ClientTls { path: path.display().to_string(), text };
-    let read: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?.collect();
-    let read = read.map_err(|error| wrong(error.to_string()))?;
-    if read.is_empty() { Err(wrong("it holds no certificate".to_owned())) } else { Ok(read) }
+/// Which key of `[pool.tls.client]` or `[pool.tls.server]` names the file that is to be mended: `.key`,
+/// or nothing if it is none of them.
+pub(super) fn key_of(leg: &TlsLeg, error: &TlsError) -> &'static str {
+    let files = [
+        (".key", &leg.key),
+        (".certificate", &leg.certificate),
+        (".authorities", &leg.authorities),
+    ];
+    let path = error.path();
+    let found = files.into_iter().find(|(_, file)| path.is_some() && file.as_deref() == path);
+    found.map_or("", |(key, _)| key)
 }
 
 fn versions(leg: &TlsLeg) -> Vec<&'static rustls::SupportedProtocolVersion> {

@@ -8,7 +8,6 @@
 //! While clients read what they wrote, the primary is asked soon after each write, and then each standby that has
 //! not replayed as much, more and more rarely the longer it does not get on.
 
-mod addresses;
 mod probe;
 
 use std::{
@@ -23,18 +22,16 @@ use std::{
 use howdah_connect::Endpoint;
 use howdah_net::Waker;
 
-use self::{
-    addresses::Addresses,
-    probe::{Probe, ProbeError},
-};
+use self::probe::{Probe, ProbeError};
 use super::{
     directory::PoolEntry,
     front::Front,
     mail::{Mail, Mailbox},
+    names::Addresses,
 };
 use crate::{
     ClusterState, Member, Time,
-    cluster::{Court, Dispute, Question, Seen, Standing},
+    cluster::{Court, Dispute, Question, Seen, Standing, WentBack},
     config::{ClusterPool, EntryRole},
 };
 
@@ -60,6 +57,8 @@ struct Told {
     role: &'static str,
     is_foreign: bool,
     is_dead: bool,
+    /// It is a primary of an older timeline, and there is no other.
+    is_lone: bool,
 }
 
 /// A cluster whose servers are watched.
@@ -180,7 +179,7 @@ impl Watched {
     fn heard(&self, server: usize, asked: (Question, u32), seen: &Seen, now: Time) -> bool {
         let (mut court, mut told) = (self.court(), self.told());
         let holds = court.heard(server, asked, seen, now);
-        self.tell_log(&court, &mut told);
+        self.tell_log(&mut court, &mut told);
         if self.cluster.servers[server].role != EntryRole::Auto {
             self.contradict(server, seen);
         }
@@ -194,12 +193,31 @@ impl Watched {
             let (database, server) = (&self.name, &self.cluster.servers[server].endpoint);
             tracing::warn!(database, shard = self.shown_shard(), %server, reason, "a server does not answer");
         }
-        self.tell_log(&court, &mut told);
+        self.tell_log(&mut court, &mut told);
+    }
+
+    /// Begins anew with what those of its servers say that answer.
+    pub(super) fn forget(&self, now: Time) {
+        let (mut court, mut told) = (self.court(), self.told());
+        court.forget(now);
+        self.tell_log(&mut court, &mut told);
+        drop((court, told));
+        self.ask_now();
     }
 
     /// Tells what servers have become. That there are two primaries is an alarm.
-    fn tell_log(&self, court: &Court, told: &mut [Told]) {
+    fn tell_log(&self, court: &mut Court, told: &mut [Told]) {
         let database = &self.name;
+        if let Some(WentBack { server, timeline, before }) = court.take_went_back() {
+            let server = &self.cluster.servers[server].endpoint;
+            tracing::error!(
+                database, shard = self.shown_shard(), %server, timeline, before,
+                "the timeline went back: no server is of the newer one any more, and standbys stream \
+                 from this primary, which is written to from now on"
+            );
+        }
+        let mut standings = self.state.members.iter().map(|member| member.standing());
+        let has_primary = standings.any(|standing| standing == Standing::Primary);
         for (at, told) in told.iter_mut().enumerate() {
             let report = self.state.members[at].report();
             let standing = self.state.members[at].standing();
@@ -207,7 +225,8 @@ impl Watched {
             let (role, timeline) = (report.role, report.found.timeline);
             let is_foreign = report.found.is_foreign;
             let is_dead = self.state.members[at].is_dead();
-            let before = std::mem::replace(told, Told { role, is_foreign, is_dead });
+            let is_lone = standing == Standing::Stale && !has_primary;
+            let before = std::mem::replace(told, Told { role, is_foreign, is_dead, is_lone });
             if is_dead && !before.is_dead {
                 tracing::warn!(
                     database, shard = self.shown_shard(), %server,
@@ -222,7 +241,15 @@ impl Watched {
                      cluster.same-system = false would let them"
                 );
             }
-            if before.role == role {
+            if is_lone && !before.is_lone {
+                tracing::error!(
+                    database, shard = self.shown_shard(), %server, timeline,
+                    "the only primary is of an older timeline than one that was known: nobody is let to \
+                     it. If the newer one is gone for good, RESET CLUSTER with the database's name has \
+                     it forgotten"
+                );
+            }
+            if before.role == role || is_lone {
                 continue;
             }
             if standing == Standing::Stale {
@@ -312,7 +339,9 @@ fn watch(
         let wishes = watched.wishes.load(Ordering::Acquire);
         let doubts = member.doubts();
         let deadline = Instant::now() + settings.check_timeout;
-        if addresses.have_changed(endpoint, Instant::now()) {
+        let ttl = front.directory.config().timeouts.dns_max_ttl;
+        let names = front.directory.names();
+        if addresses.have_changed(endpoint, names, (ttl, Instant::now())) {
             tracing::info!(database = watched.name, server = %endpoint, "its name has another address");
             member.is_elsewhere();
             probe.forget();

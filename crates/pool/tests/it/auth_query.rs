@@ -36,7 +36,7 @@ const ROLES: [&str; 13] = [
     "grant usage on schema pooler to asker",
 ];
 
-fn cluster(test: &str, major: u32) -> Option<Cluster> {
+pub(crate) fn cluster(test: &str, major: u32) -> Option<Cluster> {
     let built = Cluster::builder().name("pool-auth-query").major(major).start();
     let mut server = or_say_why_not(test, built)?;
     let mut client = connect(&server.uri("postgres")).unwrap();
@@ -65,7 +65,7 @@ fn pooler(server: &Cluster, method: &str, auth: &str, database: &str) -> Pooler 
     ))
 }
 
-const FUNCTION: &str = "user = 'asker'\nquery = 'select * from pooler.look_up($1)'";
+pub(crate) const FUNCTION: &str = "user = 'asker'\nquery = 'select * from pooler.look_up($1)'";
 
 fn log_in(pooler: &Pooler, user: &str, password: &str, database: &str) -> Result<Client, String> {
     let port = pooler.addresses()[0].port();

@@ -609,7 +609,7 @@ fn other_settings_are_those_of_the_next_capture() {
         let text = format!(
             "[pool]\nmode = 'transaction'\nworkers = 2\n\
              [pool.listen]\naddresses = ['127.0.0.1']\nport = 0\nunix-directories = []\n\
-             [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+             [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
              [pool.capture]\npath = '{path}'\n{more}\n\
              [pool.databases.postgres]\nhosts = ['127.0.0.1']\nport = {}\n",
             server.port()

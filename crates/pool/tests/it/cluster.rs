@@ -2,6 +2,7 @@
 
 mod failover;
 mod hung;
+mod put_back;
 mod systems;
 
 use std::{
@@ -124,6 +125,7 @@ pub(crate) fn settings_of(app: &str) -> String {
         [pool.auth]
         type = "trust"
         [pool.users.postgres]
+        secret = ""
         [pool.databases.app]
         dbname = "postgres"
         {app}

@@ -21,7 +21,7 @@ fn proxied(
         "[pool]\nmode = 'transaction'\nworkers = 1\n{more}\n\
          [pool.listen]\nport = 0\nunix-directories = []\nproxy-from = [{proxy_from}]\n\
          [pool.auth]\ntype = 'hba'\nhba-file = '{}'\n\
-         [pool.users.postgres]\n\
+         [pool.users.postgres]\nsecret = ''\n\
          [pool.databases.postgres]\nhosts = ['127.0.0.1:{}']\n",
         hba.display(),
         stage.server.port()

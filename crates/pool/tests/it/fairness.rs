@@ -16,7 +16,7 @@ fn sharing(test: &str, cap: u32, weight: u32, workers: u32) -> Option<Stage> {
         "[pool]\nmode = 'transaction'\nworkers = {workers}\nlimits.servers-per-host = {cap}\n\
          timeouts.query-wait-notify = 0\n\
          [pool.listen]\nport = 0\nunix-directories = []\n\
-         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
          [pool.databases.modest]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
          [pool.databases.flood]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
          weight = {weight}\n",

@@ -383,7 +383,7 @@ fn many_clients_of_several_workers_hear_the_same_in_order() {
     stage.pooler = crate::support::pooler_of(&format!(
         "[pool]\nmode = 'transaction'\nworkers = 3\n[pool.limits]\nclients = 300\n\
          [pool.listen]\nport = 0\nunix-directories = []\n[pool.auth]\ntype = 'trust'\n\
-         [pool.users.postgres]\n[pool.databases.'*']\nhosts = ['127.0.0.1:{}']\n",
+         [pool.users.postgres]\nsecret = ''\n[pool.databases.'*']\nhosts = ['127.0.0.1:{}']\n",
         stage.server.port()
     ));
     let mut clients: Vec<_> = (0..150).map(|_| Raw::log_in(stage.address())).collect();

@@ -114,6 +114,7 @@ fn text(server: &Cluster, there: &Cluster, database: &str, mirror: Option<&str>)
         [pool.auth]
         type = "trust"
         [pool.users.postgres]
+        secret = ""
         [pool.databases.postgres]
         {}
         {}

@@ -208,7 +208,7 @@ fn promoted(checker: &str) {
     let more = format!(
         "cluster = {{ role = \"auto\", check-every = \"200ms\", check-user = \"{checker}\", \
          failover-wait = \"60s\" }}\nrouting = {{ read-your-writes = true }}\n\
-         [pool.users.plain]"
+         [pool.users.plain]\nsecret = ''"
     );
     let Some(stage) = Stage::set("own writes and failover", &AUTO, &more) else { return };
     let mut stage = stage.with_table();
@@ -317,7 +317,7 @@ fn thousands_of_own_writes_are_found_with_it_and_missed_without() {
 fn who_may_not_ask_how_far_servers_are_reads_at_the_primary() {
     let more = "cluster = { role = \"auto\", check-every = \"100ms\", check-user = \"plain\", \
                 failover-wait = \"60s\" }\nrouting = { read-your-writes = true }\n\
-                [pool.users.plain]";
+                [pool.users.plain]\nsecret = ''";
     let Some(stage) = Stage::set("own writes without rights", &AUTO, more) else { return };
     let mut stage = stage.with_table();
     let ports = stage.ports();
@@ -366,7 +366,7 @@ fn who_may_not_ask_how_far_servers_are_reads_at_the_primary() {
 #[test]
 fn where_no_question_is_answered_own_writes_are_read_at_the_primary() {
     let more = "cluster = { role = \"auto\", check-every = \"50ms\", check-user = \"plain\" }\n\
-                routing = { read-your-writes = true }\n[pool.users.plain]";
+                routing = { read-your-writes = true }\n[pool.users.plain]\nsecret = ''";
     let Some(stage) = Stage::set("own writes without answers", &NAMED, more) else { return };
     let stage = stage.with_table();
     let ports = stage.ports();

@@ -31,6 +31,7 @@ fn unix_sockets_work_on_both_sides_and_carry_cancels() {
         [pool.auth]
         type = "trust"
         [pool.users.postgres]
+        secret = ""
         [pool.databases.postgres]
         hosts = ["{}"]
         port = {}
@@ -87,6 +88,7 @@ fn one_server_goes_from_core_to_core_where_clients_wait() {
         [pool.auth]
         type = "trust"
         [pool.users.postgres]
+        secret = ""
         [pool.databases.postgres]
         hosts = ["127.0.0.1:{}"]
         "#,
@@ -132,6 +134,7 @@ fn a_host_that_does_not_answer_is_passed_over() {
         [pool.auth]
         type = "trust"
         [pool.users.postgres]
+        secret = ""
         [pool.databases.postgres]
         hosts = ["{closed}", "127.0.0.1:{}"]
         host-order = "first"

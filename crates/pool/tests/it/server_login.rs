@@ -172,7 +172,7 @@ fn every_method_at(major: u32) {
     let error = login(&cluster, intent("plain", secret())).unwrap_err();
     assert_eq!(error, ServerLoginError::PlainWithoutTls);
     // Pretending that nobody listens: the password itself is right.
-    let protection = ServerProtection::UnixSocket;
+    let protection = ServerProtection::Local;
     login(&cluster, ServerIntent { protection, ..intent("plain", secret()) }).unwrap();
 
     for user in ["scram", "md5"] {

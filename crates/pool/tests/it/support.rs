@@ -99,6 +99,7 @@ pub(crate) fn pooler_in(server: &Cluster, mode: &str, more: &str) -> Pooler {
         [pool.auth]
         type = "trust"
         [pool.users.postgres]
+        secret = ""
         [pool.databases."*"]
         hosts = ["127.0.0.1"]
         port = {}
@@ -163,10 +164,19 @@ impl Raw {
         self.start_as(0, database, more);
     }
 
+    /// The same as another user.
+    pub(crate) fn start_user(&mut self, user: &str, database: &str) {
+        self.start_packet(0, user, database, "");
+    }
+
     fn start_as(&mut self, minor: u16, database: &str, more: &str) {
+        self.start_packet(minor, "postgres", database, more);
+    }
+
+    fn start_packet(&mut self, minor: u16, user: &str, database: &str, more: &str) {
         let mut packet = vec![0, 0, 0, 0, 0, 3];
         packet.extend_from_slice(&minor.to_be_bytes());
-        packet.extend_from_slice(format!("user\0postgres\0database\0{database}\0").as_bytes());
+        packet.extend_from_slice(format!("user\0{user}\0database\0{database}\0").as_bytes());
         packet.extend_from_slice(more.as_bytes());
         packet.push(0);
         let length = u32::try_from(packet.len()).unwrap();

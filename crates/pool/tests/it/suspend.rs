@@ -13,7 +13,7 @@ fn stage(test: &str, timeouts: &str) -> Option<Stage> {
     let pooler = pooler_of(&format!(
         "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
          [pool.timeouts]\n{timeouts}\n[pool.listen]\nport = 0\nunix-directories = []\n\
-         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
          [pool.databases.'*']\nhosts = ['127.0.0.1:{}']\n",
         server.port()
     ));
@@ -116,6 +116,9 @@ fn other_orders_know_of_a_suspension() {
     console(&stage, "pause postgres");
     assert!(error(&stage, "suspend").contains("paused databases"));
     console(&stage, "resume");
+    // From now on there is a server; a client that waits for one is sent away at once.
+    client.query("select 1");
+    client.until(b'Z');
     console(&stage, "suspend");
     client.query("select 1");
     assert!(is_silent(&client));

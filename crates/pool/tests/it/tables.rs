@@ -242,7 +242,7 @@ fn every_table_under_load() {
     let pooler = pooler_of(&format!(
         "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
          sizes = {{ pool = 4 }}\n[pool.listen]\nport = 0\nunix-directories = []\n\
-         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n\
+         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
          [pool.databases.still]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
          pool-size = 2\n\
          [pool.databases.work]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\

@@ -3,11 +3,12 @@
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
+    path::Path,
     process::{Command, Stdio},
 };
 
 use howdah_lab::{Cluster, or_say_why_not};
-use howdah_pool::Pooler;
+use howdah_pool::{Pooler, config::Config};
 
 use crate::{
     certificates::Certificates,
@@ -75,10 +76,10 @@ impl Scene {
             hosts = ["localhost"]
             port = {}
             [pool.users]
-            postgres = {{}}
-            tls = {{}}
-            no_tls = {{}}
-            cert = {{}}
+            postgres = {{ secret = '' }}
+            tls = {{ secret = '' }}
+            no_tls = {{ secret = '' }}
+            cert = {{ secret = '' }}
             {more}
             "#,
             self.server.port()
@@ -246,6 +247,68 @@ fn a_client_is_whom_its_certificate_names() {
     scene.connect(&pooler, "cert", "sslmode=require").unwrap_err();
     // Who got in does not open the door for who comes next.
     assert!(scene.connect(&pooler, "cert", &shows("cert")).is_ok());
+}
+
+/// The recipe of PostgreSQL's manual: a certificate of version 1, with a common name only.
+#[test]
+fn version_1_certificates_are_served_and_taken_from_clients() {
+    let Some(scene) = Scene::set("version 1") else { return };
+    let certificates = &scene.certificates;
+    certificates.signed("old", "localhost", "root", "");
+    certificates.signed("old_cert", "cert", "root", "");
+    certificates.signed("old_intruder", "cert", "stranger", "");
+    // Keys in PKCS #8 below another label, as PgCat's own test key is.
+    let key = fs::read_to_string(certificates.path("old.key")).unwrap();
+    let key =
+        key.replace("BEGIN PRIVATE", "BEGIN RSA PRIVATE").replace("END PRIVATE", "END RSA PRIVATE");
+    fs::write(certificates.path("relabelled.key"), key).unwrap();
+    let own = "certificate = 'DIR/old.crt', key = 'DIR/relabelled.key'";
+    let tls = format!(
+        "client = {{ mode = 'verify-ca', {own}, authorities = 'DIR/root.crt' }}\n\
+         server = {{ mode = 'require', certificate = 'DIR/old_cert.crt', key = 'DIR/old_cert.key' }}"
+    );
+    let pooler = scene.pooler(&tls, "[pool.auth]\ntype = 'cert'\n");
+    let shows = |name: &str, version: &str| {
+        format!(
+            "sslmode=verify-full sslrootcert=DIR/root.crt sslcert=DIR/{name}.crt \
+             sslkey=DIR/{name}.key ssl_min_protocol_version={version} \
+             ssl_max_protocol_version={version}"
+        )
+    };
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        for name in ["old_cert", "cert"] {
+            let got = scene.connect(&pooler, "cert", &shows(name, version));
+            assert_eq!(got.as_deref(), Ok("encrypted; cert t"), "{name} {version}");
+        }
+        assert!(scene.connect(&pooler, "cert", &shows("old_intruder", version)).is_err());
+    }
+}
+
+#[test]
+fn key_of_another_certificate_is_refused_by_name() {
+    let Some(certificates) = Certificates::new("keys") else { return };
+    certificates.self_signed("root", "root", &[]);
+    certificates.signed("old", "localhost", "root", "");
+    certificates.signed("new", "localhost", "root", "subjectAltName=DNS:localhost\n");
+    certificates.openssl(&["genrsa", "-out", "small.key", "1024"]);
+    let folder = certificates.as_ref().display().to_string();
+    let refused = |certificate: &str, key: &str| {
+        let text = format!(
+            "[pool.listen]\nport = 0\nunix-directories = []\n[pool.databases.a]\n\
+             [pool.tls.client]\nmode = 'prefer'\ncertificate = '{folder}/{certificate}'\n\
+             key = '{folder}/{key}'\n"
+        );
+        let read = Config::read_str(&text, Path::new("test.toml")).unwrap();
+        chain(&Pooler::start(read.config).unwrap_err()).replace(&folder, "DIR")
+    };
+    let expected = "cannot set up TLS for clients: tls.client.key: private key DIR/root.key does not \
+                    belong to certificate ";
+    assert_eq!(refused("old.crt", "root.key"), format!("{expected}DIR/old.crt"));
+    assert_eq!(refused("new.crt", "root.key"), format!("{expected}DIR/new.crt"));
+    let small = refused("new.crt", "small.key");
+    assert!(small.contains("tls.client.key: private key DIR/small.key cannot be used"), "{small}");
+    let missing = refused("none.crt", "root.key");
+    assert!(missing.contains("tls.client.certificate: cannot read DIR/none.crt"), "{missing}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn stage(test: &str, pool_idle: &str, more: &str) -> Option<Stage> {
         "[pool]\nmode = 'transaction'\nworkers = 2\nadmin-users = ['postgres']\n\
          sizes = {{ pool = 2 }}\n[pool.timeouts]\nautodb-idle = '20ms'\npool-idle = {pool_idle}\n\
          server-idle = '1ms'\n[pool.listen]\nport = 0\nunix-directories = []\n\
-         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\n{more}\n\
+         [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n{more}\n\
          [pool.databases.named]\nhosts = ['127.0.0.1:{port}']\ndbname = 'postgres'\n\
          [pool.databases.'*']\nhosts = ['127.0.0.1:{port}']\n",
         port = server.port()
@@ -98,7 +98,8 @@ fn one_that_the_settings_name_stays_or_has_its_own_time() {
 /// by its own database as its own user.
 #[test]
 fn who_comes_when_a_pool_is_given_up_is_served() {
-    let users = (0..4).map(|at| format!("[pool.users.user_{at}]\n")).collect::<String>();
+    let users =
+        (0..4).map(|at| format!("[pool.users.user_{at}]\nsecret = ''\n")).collect::<String>();
     let Some(stage) = stage("moments", "0", &users) else { return };
     for at in 0..4 {
         stage.direct(&format!("create role user_{at} login"));

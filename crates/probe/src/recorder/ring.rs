@@ -1,7 +1,7 @@
 //! Writing a recording's file: a ring of slots, and slots for episodes beside it.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io::{self, ErrorKind},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
@@ -245,7 +245,7 @@ pub(super) fn read_slot(
 /// Opens a file for ourselves alone.
 fn lock(path: &Path) -> Result<File, RecordError> {
     let io = |source| RecordError::Io { path: path.to_owned(), source };
-    let mut options = OpenOptions::new();
+    let mut options = howdah_files::options();
     let file =
         options.read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
     file.try_lock().map_err(|error| match error {

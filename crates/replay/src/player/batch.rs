@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use howdah_sql::{Command, Lexer, split_statements};
+use howdah_sql::{Command, TransactionBlock};
 use howdah_traffic::{Action, Event, Kind, Text};
 
 /// How far apart, in captured time, a Parse, its Bind and its Execute may be and still have come in
@@ -66,20 +66,7 @@ pub(super) fn begins(action: &Action) -> bool {
 
 /// Whether no transaction that was open before it is open behind it.
 pub(crate) fn ends_transaction(action: &Action) -> bool {
-    let Some(sql) = action.sql() else { return false };
-    let mut ended = false;
-    for statement in split_statements(sql.as_bytes()) {
-        let has =
-            |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
-        // COMMIT AND CHAIN begins the next one.
-        let chains = || has(b"chain") && !has(b"no");
-        match Command::of(statement) {
-            Command::Begin => ended = false,
-            Command::Commit => ended = !chains(),
-            // ROLLBACK TO goes back to a savepoint and stays in the transaction.
-            Command::Rollback => ended = !has(b"to") && !chains(),
-            _ => {}
-        }
-    }
-    ended
+    let closes =
+        |sql: &Text| TransactionBlock::after(sql.as_bytes()) == Some(TransactionBlock::Closed);
+    action.sql().is_some_and(closes)
 }

@@ -6,7 +6,10 @@ use howdah_session::RequestId;
 use howdah_traffic::Kind;
 
 use super::{End, Finished, Item};
-use crate::link::Failure;
+use crate::{
+    link::Failure,
+    types::{Probe, ProbeResult},
+};
 
 /// The least time a statement gets before its cancel is sent. A server ignores a request that comes
 /// before the statement, and the times in a log may be whole seconds.
@@ -17,6 +20,8 @@ pub(super) struct Flight {
     pub(super) parts: Vec<Part>,
     pub(super) sent: Instant,
     pub(super) failure: Option<Failure>,
+    /// A try of types that goes before the parts, which wait in the queue.
+    pub(super) probe: Option<(Box<Probe>, ProbeResult)>,
 }
 
 pub(super) struct Part {
@@ -30,11 +35,18 @@ pub(super) struct Part {
     pub(super) copies: usize,
     /// The Bind of its portal is on its way.
     pub(super) is_bound: bool,
+    /// The Bind that its Execute needs, and whether that was answered.
+    pub(super) bind: Option<RequestId>,
+    pub(super) is_bind_done: bool,
     /// Before that a Parse that it has none of its own for.
     pub(super) is_prepared: bool,
 }
 
 impl Flight {
+    pub(super) fn new(parts: Vec<Part>, sent: Instant, failure: Option<Failure>) -> Self {
+        Self { parts, sent, failure, probe: None }
+    }
+
     /// When to send the request that cancels this: a statement that was sent late has as much time
     /// as it had when it was captured.
     pub(super) fn cancel_at(&self, cancel: &Item, paced: bool) -> Instant {
@@ -58,8 +70,16 @@ impl Flight {
         }
     }
 
+    /// Takes note that a Bind was answered.
+    pub(super) fn bound(&mut self, request: Option<RequestId>) {
+        let binds = |part: &&mut Part| part.bind == request && request.is_some();
+        if let Some(part) = self.parts.iter_mut().find(binds) {
+            part.is_bind_done = true;
+        }
+    }
+
     pub(super) fn finish(self, now: Instant, free: Instant) -> Vec<Finished> {
-        let Self { parts, sent, failure } = self;
+        let Self { parts, sent, failure, .. } = self;
         let executes = |part: &Part| part.item.event.action.kind().is_execution();
         let last = parts.iter().rposition(executes);
         let mut begun = sent;
@@ -99,6 +119,8 @@ impl Part {
             rows: 0,
             copies: 0,
             is_bound: false,
+            bind: None,
+            is_bind_done: false,
             is_prepared: false,
         }
     }

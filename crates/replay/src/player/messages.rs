@@ -8,7 +8,7 @@ use howdah_sql::{Command, split_statements};
 use howdah_traffic::{Action, Bound, Event, Kind, Named, Parameter, Said, Text, Wire};
 use howdah_wire::Format;
 
-use super::{Player, Prepared, flight::Part};
+use super::{Item, Player, Prepared, flight::Part};
 use crate::{encoding, target::CLIENT_ENCODING};
 
 impl Player {
@@ -22,7 +22,8 @@ impl Player {
             let (before, rest) = parts.split_at_mut(at);
             let (this, behind) = rest.split_first_mut().expect("at is inside");
             let mut behind = behind.iter().map(|part| &part.item.event.action);
-            let event = &this.item.event;
+            let item = &this.item;
+            let event = &item.event;
             let wire = event.wire.as_deref();
             if event.messages().is_some() {
                 self.queue_as_captured(parts, at, client)?;
@@ -35,19 +36,20 @@ impl Player {
                     this.request = Some(client.query(&text_of(event, sql, client))?);
                     return Ok(());
                 }
-                Action::Parse { statement, .. } => self.parse(statement, event, client)?,
+                Action::Parse { statement, .. } => self.parse(statement, item, client)?,
                 // Its Execute binds; a Bind that nothing executes is sent for its own sake.
                 Action::Bind(bound) => match behind.next() {
                     Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
                     _ => {
-                        let (request, prepares) = self.bind(bound, event, client)?;
+                        let (request, prepares) = self.bind(bound, item, client)?;
                         is_prepared = prepares;
                         request
                     }
                 },
                 Action::Execute(bound) => {
-                    let (bind, prepares) = self.bind(bound, event, client)?;
+                    let (bind, prepares) = self.bind(bound, item, client)?;
                     is_prepared = prepares;
+                    this.bind = Some(bind);
                     if let Some(last) = before.last_mut()
                         && last.item.event.action.kind() == Kind::Bind
                     {
@@ -96,7 +98,7 @@ impl Player {
         for said in Said::all(messages.unwrap_or_default().as_bytes()) {
             match said {
                 Said::Own => {
-                    let request = self.own_message(&parts[at].item.event, client)?;
+                    let request = self.own_message(&parts[at].item, client)?;
                     parts[at].request = Some(request);
                 }
                 Said::Bind(portal) => self.bind_as_captured(portal, parts, client)?,
@@ -118,11 +120,8 @@ impl Player {
     }
 
     /// The message that an event is of.
-    fn own_message(
-        &mut self,
-        event: &Event,
-        client: &mut Client,
-    ) -> Result<RequestId, EncodeError> {
+    fn own_message(&mut self, item: &Item, client: &mut Client) -> Result<RequestId, EncodeError> {
+        let event = &item.event;
         let wire = event.wire.as_deref();
         let rows_max = wire.map_or(0, |wire| wire.rows_max);
         match &event.action {
@@ -131,7 +130,7 @@ impl Player {
                 client.query(sql.as_bytes())
             }
             Action::Parse { statement, sql } => {
-                let prepared = Prepared::of(event);
+                let prepared = Prepared::of(item);
                 let request =
                     client.parse(statement.as_bytes(), sql.as_bytes(), &prepared.types)?;
                 self.statements.insert(statement.clone(), prepared);
@@ -162,9 +161,9 @@ impl Player {
             if bound.portal.as_bytes() != portal {
                 continue;
             }
-            if !self.statements.get(&bound.statement).is_some_and(|it| it.is_of(event)) {
+            if !self.statements.get(&bound.statement).is_some_and(|it| it.is_of(&part.item)) {
                 // It was prepared before the capture began, or was lost with a connection.
-                self.parse(&bound.statement, event, client)?;
+                self.parse(&bound.statement, &part.item, client)?;
                 part.is_prepared = true;
             }
             let event = &part.item.event;
@@ -194,15 +193,15 @@ impl Player {
     fn parse(
         &mut self,
         statement: &Text,
-        event: &Event,
+        item: &Item,
         client: &mut Client,
     ) -> Result<RequestId, EncodeError> {
         if !statement.is_empty() {
             // The capture does not hold Close messages. To close what does not exist is no error.
             client.close_statement(statement.as_bytes())?;
         }
-        let prepared = Prepared::of(event);
-        let text = text_of(event, &prepared.sql, client);
+        let prepared = Prepared::of(item);
+        let text = text_of(&item.event, &prepared.sql, client);
         let request = client.parse(statement.as_bytes(), &text, &prepared.types)?;
         self.statements.insert(statement.clone(), prepared);
         Ok(request)
@@ -212,22 +211,22 @@ impl Player {
     fn bind(
         &mut self,
         bound: &Bound,
-        event: &Event,
+        item: &Item,
         client: &mut Client,
     ) -> Result<(RequestId, bool), EncodeError> {
-        let is_same = |prepared: &Prepared| prepared.is_of(event);
+        let is_same = |prepared: &Prepared| prepared.is_of(item);
         let known = self.statements.get(&bound.statement).is_some_and(is_same);
         // A client that uses the unnamed statement parses it each time, unless the capture shows
         // its Parse messages and has none here.
         let anew = bound.statement.is_empty() && !self.parses_captured;
         let prepares = !known || anew;
         if prepares {
-            self.parse(&bound.statement, event, client)?;
+            self.parse(&bound.statement, item, client)?;
         }
         if !bound.portal.is_empty() {
             client.close_portal(bound.portal.as_bytes())?;
         }
-        Ok((self.bind_only(bound, event, client)?, prepares))
+        Ok((self.bind_only(bound, &item.event, client)?, prepares))
     }
 
     fn bind_only(
@@ -295,7 +294,7 @@ pub(super) fn function_oid(function: &Text) -> Option<u32> {
 
 /// The text to send. One that was seen on the wire is in the encoding that its session had chosen, and goes
 /// as it is; one from a log is in that of the database, and must not choose another.
-fn text_of<'a>(event: &Event, sql: &'a Text, client: &Client) -> Cow<'a, [u8]> {
+pub(super) fn text_of<'a>(event: &Event, sql: &'a Text, client: &Client) -> Cow<'a, [u8]> {
     match event.wire {
         Some(_) => Cow::Borrowed(sql.as_bytes()),
         None => encoding::keep(sql.as_bytes(), client.parameter(CLIENT_ENCODING)),

@@ -1,6 +1,6 @@
 //! An event on its way through a replay, and what became of it.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use howdah_traffic::Event;
 
@@ -14,6 +14,24 @@ pub(crate) struct Item {
     /// When it was there to be sent: when it was due, or later where its source was late.
     pub(crate) here: Instant,
     pub(crate) bytes: usize,
+    /// Types of its parameters that were deduced, because its capture holds none and it needs some.
+    pub(crate) types: Option<Arc<[u32]>>,
+    /// It was refused without types, and is sent once more.
+    pub(crate) is_retried: bool,
+}
+
+impl Item {
+    pub(crate) fn new(event: Event, due: Instant, here: Instant, bytes: usize) -> Self {
+        Self { event, due, here, bytes, types: None, is_retried: false }
+    }
+
+    /// Types that its Parse gives: those captured, or those deduced.
+    pub(super) fn types(&self) -> &[u32] {
+        match &self.event.wire {
+            Some(wire) => &wire.types,
+            None => self.types.as_deref().unwrap_or_default(),
+        }
+    }
 }
 
 /// What became of an event.

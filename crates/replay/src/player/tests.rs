@@ -32,7 +32,7 @@ impl Scene {
             channel_binding: None,
         };
         let mut scene = Self {
-            player: Player::new("s".into(), start, 100),
+            player: Player::new("s".into(), start, 100, Arc::default()),
             client: Client::new(login, [7; 18]),
             start,
             now: Duration::ZERO,
@@ -62,25 +62,21 @@ impl Scene {
         wire: Option<Wire>,
     ) {
         let due = self.start + Duration::from_millis(millis);
-        let item = Item {
-            due,
-            here: due,
-            bytes: 1,
-            event: Event {
-                time: Timestamp::from_micros(i64::try_from(millis * 1000).unwrap()),
-                session: "s".into(),
-                user: "u".into(),
-                database: "d".into(),
-                application: "".into(),
-                action,
-                outcome: Outcome::default(),
-                source: Source::Statement,
-                vxid: None,
-                query_id: None,
-                pipeline,
-                wire: wire.map(Box::new),
-            },
+        let event = Event {
+            time: Timestamp::from_micros(i64::try_from(millis * 1000).unwrap()),
+            session: "s".into(),
+            user: "u".into(),
+            database: "d".into(),
+            application: "".into(),
+            action,
+            outcome: Outcome::default(),
+            source: Source::Statement,
+            vxid: None,
+            query_id: None,
+            pipeline,
+            wire: wire.map(Box::new),
         };
+        let item = Item::new(event, due, due, 1);
         self.player.push(item);
     }
 

@@ -34,7 +34,7 @@ use crate::{
 const LOOKAHEAD: Duration = Duration::from_secs(1);
 
 /// How long nothing may end before the reader is let on in spite of much that waits.
-const STALL: Duration = Duration::from_secs(1);
+pub(super) const STALL: Duration = Duration::from_secs(1);
 
 /// How long nothing may end before it is let on in spite of all the room being taken.
 const STARVED: Duration = Duration::from_secs(5);
@@ -122,8 +122,8 @@ impl Worker {
             None => self.new_seat(arrival.event.session.clone(), now),
         };
         let due = self.shared.schedule.due(arrival.event.time);
-        let item =
-            Item { due, here: arrival.here(due), event: arrival.event, bytes: arrival.bytes };
+        let here = arrival.here(due);
+        let item = Item::new(arrival.event, due, here, arrival.bytes);
         let seat = &mut self.seats[slot.index as usize];
         let Some(player) = seat.player.as_mut() else { return };
         let limit = self.shared.limits.backlog_bytes;
@@ -154,7 +154,12 @@ impl Worker {
         });
         let seat = &mut self.seats[index as usize];
         seat.generation = seat.generation.wrapping_add(1);
-        seat.player = Some(Player::new(session.clone(), now, self.shared.limits.fetch_rows));
+        seat.player = Some(Player::new(
+            session.clone(),
+            now,
+            self.shared.limits.fetch_rows,
+            self.shared.types.clone(),
+        ));
         let slot = Slot { index, generation: seat.generation };
         self.by_session.insert(session, slot);
         self.stats.sessions += 1;

@@ -97,11 +97,14 @@ impl Worker {
     /// Closes what is still open, and gives up what still runs.
     pub(super) fn leave(&mut self) {
         let now = Instant::now();
+        let is_end_of_capture = self.ending.is_none();
         for seat in &mut self.seats {
             if let Some(link) = seat.link.take() {
                 link.close();
             }
             if let Some(player) = seat.player.as_mut() {
+                let cut_open = is_end_of_capture && player.is_in_transaction();
+                self.stats.closed_in_transaction += u64::from(cut_open);
                 self.ended.extend(player.give_up_flight(now));
             }
         }

@@ -8,6 +8,8 @@ pub(crate) struct WorkerStats {
     pub(crate) sessions: u64,
     pub(crate) connections: u64,
     pub(crate) lost: u64,
+    /// Sessions closed at the end of the capture inside an open transaction.
+    pub(crate) closed_in_transaction: u64,
     pub(crate) open: usize,
     pub(crate) open_max: usize,
     pub(crate) in_flight: usize,
@@ -21,6 +23,7 @@ impl WorkerStats {
         self.sessions += other.sessions;
         self.connections += other.connections;
         self.lost += other.lost;
+        self.closed_in_transaction += other.closed_in_transaction;
         self.open_max += other.open_max;
         self.stopped |= other.stopped;
     }

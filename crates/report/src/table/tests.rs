@@ -155,9 +155,20 @@ fn a_drift_is_told_with_the_control_if_there_is_one() {
     comparison.caveats = vec![howdah_compare::Caveat::EverythingMoved];
     let note = headlines(&comparison).pop().expect("a note");
     assert!(note.contains("the control run differs from the base by 1.00×"), "{note}");
+    assert!(!note.contains("is not the machine's noise"), "{note}");
     comparison.control = None;
     let note = headlines(&comparison).pop().expect("a note");
-    assert!(note.contains("a control run (--control) tells"), "{note}");
+    assert!(note.contains("one more run of the base as --control"), "{note}");
+}
+
+#[test]
+fn queries_with_deduced_types_are_marked_in_table_and_notes() {
+    let (base, mut run) = (base(), run());
+    run.mark_deduced_types(Fingerprint(2));
+    let comparison = compare(&base, &run, None, &Settings::default());
+    let shown = table(&comparison, &[], &TableStyle::default());
+    assert_eq!(shown.matches("  parameter types deduced from values").count(), 1, "{shown}");
+    assert!(shown.contains("note: parameter types of 1 query were deduced"), "{shown}");
 }
 
 /// The page of the document, which has to name each key.

@@ -12,7 +12,8 @@ use super::{Effect, Harmless, Judgement, Name, NameUse, Sort, is_harmless, tree:
 
 /// Of all statements of a text.
 pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
-    let mut judgement = Judgement { effect: Effect::ReadOnly, names: Vec::new() };
+    let mut judgement =
+        Judgement { effect: Effect::ReadOnly, names: Vec::new(), allows_writes: false };
     for statement in tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()) {
         let effect = judge_one(statement, &mut judgement.names, &is_harmless);
         if judgement.effect == Effect::ReadOnly {

@@ -120,6 +120,11 @@ fn what_locks_and_what_cannot_be_told() {
         "execute p(f())",
         "explain analyze select txid_current()",
         "select query_to_xml('delete from t', true, true, '')",
+        "select table_to_xml('t', true, true, '')",
+        "select cursor_to_xml('c', 1, true, true, '')",
+        "select ts_rewrite('a'::tsquery, 'select ''a''::tsquery, public.wipe()')",
+        "select * from ts_stat('select wipe()')",
+        "select dblink_exec('delete from t')",
         "call p()",
         "do $$ begin end $$",
     ] {
@@ -192,4 +197,92 @@ fn a_literal_of_explain_is_not_forgotten() {
     let mut judge = Judge::default();
     assert_eq!(judge.judge(b"explain (analyze 0) delete from t").effect, ReadOnly);
     assert_eq!(judge.judge(b"explain (analyze 1) delete from t").effect, Writes);
+}
+
+#[test]
+fn functions_that_need_the_primary_are_not_reads() {
+    for call in [
+        "pg_current_wal_lsn()",
+        "pg_current_wal_insert_lsn()",
+        "pg_current_wal_flush_lsn()",
+        "pg_walfile_name('0/1000000')",
+        "pg_walfile_name_offset('0/1000000')",
+        "pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')",
+        "pg_catalog.pg_current_wal_lsn()",
+        "currval('s')",
+        "lastval()",
+        "nextval('s')",
+        "txid_current()",
+        "pg_current_xact_id()",
+        "pg_switch_wal()",
+        "pg_create_restore_point('a')",
+        "pg_export_snapshot()",
+        "pg_advisory_lock(1)",
+        "pg_replication_origin_oid('a')",
+    ] {
+        assert_ne!(effect(&format!("select {call}")), ReadOnly, "{call}");
+    }
+    for call in ["pg_last_wal_replay_lsn()", "pg_is_in_recovery()", "txid_current_if_assigned()"] {
+        assert_eq!(effect(&format!("select {call}")), ReadOnly, "{call}");
+    }
+}
+
+#[test]
+fn statements_that_make_transactions_read_write_are_found() {
+    for sql in [
+        "begin read write",
+        "start transaction isolation level serializable, read write",
+        "set transaction read write",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+        "set local transaction_read_only = off",
+        "set transaction_read_only to 'f'",
+        "set session default_transaction_read_only = 0",
+        "set \"DEFAULT_TRANSACTION_READ_ONLY\" = 'off'",
+        "set u&\"default\\005ftransaction_read\\005fonly\" = 'off'",
+        "reset transaction_read_only",
+        "set transaction_read_only to default",
+        "select set_config('transaction_read_only', 'off', true)",
+        "select pg_catalog.set_config('Default_Transaction_Read_Only'::text, 'off', false)",
+        "select set_config(new_value => 'off', setting_name => 'transaction_read_only', is_local => true)",
+        "select set_config($1, 'off', false)",
+        "select set_config('transaction_' || 'read_only', 'off', false)",
+        "select u&\"set\\005fconfig\"('transaction_read_only', 'off', false)",
+        "prepare p as select set_config($1, $2, false)",
+        "select 1; begin; set transaction read/**/write",
+        "with c as (select set_config('transaction_read_only', 'off', false)) select * from c",
+    ] {
+        assert!(judge(sql.as_bytes()).allows_writes, "{sql}");
+    }
+    for sql in [
+        "begin",
+        "begin read only",
+        "set transaction read only",
+        "set default_transaction_read_only = on",
+        "set default_transaction_read_only to default",
+        "reset default_transaction_read_only",
+        "reset all",
+        "discard all",
+        "show transaction_read_only",
+        "select read, write from t",
+        "select set_config('search_path', $1, true)",
+        "select current_setting('transaction_read_only')",
+        "set role bob",
+    ] {
+        assert!(!judge(sql.as_bytes()).allows_writes, "{sql}");
+    }
+}
+
+#[test]
+fn value_of_a_read_only_setting_is_not_taken_from_a_text_of_the_same_shape() {
+    let mut judge = Judge::default();
+    for (on, off) in [
+        ("set default_transaction_read_only = 'on'", "set default_transaction_read_only = 'off'"),
+        (
+            "select set_config('a', 'b', false)",
+            "select set_config('transaction_read_only', 'b', false)",
+        ),
+    ] {
+        assert!(!judge.judge(on.as_bytes()).allows_writes, "{on}");
+        assert!(judge.judge(off.as_bytes()).allows_writes, "{off}");
+    }
 }

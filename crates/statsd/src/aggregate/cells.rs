@@ -3,6 +3,7 @@
 use std::mem;
 
 use hashbrown::HashSet;
+use md5::{Digest as _, Md5};
 
 use super::{Kind, Rejects};
 use crate::{grammar::TimingUnit, settings::Limits, sketch::Sketch};
@@ -25,6 +26,8 @@ pub struct Interval {
     pub events: u64,
     /// DogStatsD service checks.
     pub checks: u64,
+    /// Fields with a DogStatsD timestamp.
+    pub timestamps: u64,
     /// Samples that went to the overflow keys.
     pub overflow_samples: u64,
     /// About how many keys they had.
@@ -213,7 +216,7 @@ pub struct CounterCell {
 }
 
 /// One timer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TimerCell {
     /// Samples in the order of arrival, until there are too many.
     pub samples: Vec<f64>,
@@ -245,7 +248,7 @@ pub struct Sketched {
 impl Sketched {
     /// Adds a sample in `unit`.
     pub fn add(&mut self, value: f64, unit: TimingUnit) {
-        self.sketch.add(value * unit.base(), 1.0);
+        self.sketch.add(unit.to_base(value), 1.0);
         self.samples += 1;
         self.sum += value;
         self.sum_squares += value * value;
@@ -355,7 +358,14 @@ pub struct SetCell {
 
 impl SetCell {
     pub(super) fn add(&mut self, member: &[u8], limits: &Limits) {
-        let member = &member[..member.len().min(limits.member_bytes)];
+        if member.len() > limits.member_bytes {
+            let short = shortened(member, limits.member_bytes);
+            return self.add_short(&short, limits);
+        }
+        self.add_short(member, limits);
+    }
+
+    fn add_short(&mut self, member: &[u8], limits: &Limits) {
         if self.members.contains(member) {
             return;
         }
@@ -364,6 +374,19 @@ impl SetCell {
             false => self.refused += 1,
         }
     }
+}
+
+/// The front of a long member, and the md5 of all of it in its last bytes: two that differ anywhere
+/// stay two. The same in every shard and process.
+#[cold]
+fn shortened(member: &[u8], bytes: usize) -> Vec<u8> {
+    let digest = Md5::digest(member);
+    let hex = digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let hex = hex.map(|digit| b"0123456789abcdef"[usize::from(digit)]);
+    let mut short: Vec<u8> = b"#".iter().copied().chain(hex).take(bytes).collect();
+    let front = bytes - short.len();
+    short.splice(..0, member[..front].iter().copied());
+    short
 }
 
 impl Cell for CounterCell {

@@ -35,6 +35,14 @@ impl Rejects {
         }
     }
 
+    /// Adds `count` that share a reason; `line` stands for all of them.
+    pub fn add_many(&mut self, count: u64, bad: BadLine<'_>) {
+        if let Some(others) = count.checked_sub(1) {
+            self.add(bad);
+            self.counts[bad.reason as usize] += others;
+        }
+    }
+
     /// Adds the counts of `other`, and its lines as far as there is room.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {

@@ -61,7 +61,10 @@ impl Shard {
             Some(cell) => cell,
             None => match self.new_cell(sample, known, kind) {
                 Ok(cell) => cell,
-                Err(reason) => return self.bad(BadLine { line: sample.name, reason }),
+                Err(reason) => {
+                    let line = if sample.name.is_empty() { b":" } else { sample.name };
+                    return self.bad(BadLine { line, reason });
+                }
             },
         };
         self.add(cell, sample.value, sample.rate);
@@ -120,6 +123,10 @@ impl Shard {
         kind: Kind,
     ) -> Result<usize, Reason> {
         let (name, tags) = (sample.name, sample.tags);
+        // Tested here, where only keys without a cell come by: such a key never gets one.
+        if matches!(name, [] | [b';', ..]) {
+            return Err(Reason::NoName);
+        }
         if name.len() + tags.len() > self.limits.key_bytes {
             return Err(Reason::KeyTooLong);
         }
@@ -179,6 +186,10 @@ impl Sink for Shard {
 
     fn check(&mut self) {
         self.interval.checks += 1;
+    }
+
+    fn timestamped(&mut self) {
+        self.interval.timestamps += 1;
     }
 }
 

@@ -85,9 +85,30 @@ fn a_timer_with_too_many_samples_becomes_a_sketch() {
 #[test]
 fn set_members_are_bounded() {
     let mut shard = shard(Limits { set_members: 2, member_bytes: 3, ..Limits::default() });
-    shard.apply_packet(b"s:aaaa|s\ns:aaab|s\ns:b|s\ns:c|s");
+    shard.apply_packet(b"s:aaaa|s\ns:aaaa|s\ns:b|s\ns:c|s");
     let mut interval = shard.swap(Interval::default());
     interval.sets.drain(|_, set| assert_eq!((set.members.len(), set.refused), (2, 1)));
+}
+
+#[test]
+fn long_members_with_one_prefix_stay_different() {
+    let mut shard = shard(Limits { member_bytes: 40, ..Limits::default() });
+    let prefix = "x".repeat(300);
+    shard.apply_packet(format!("s:{prefix}1|s\ns:{prefix}2|s\ns:{prefix}2|s").as_bytes());
+    let mut interval = shard.swap(Interval::default());
+    interval.sets.drain(|_, set| {
+        assert_eq!(set.members.len(), 2);
+        assert!(set.members.iter().all(|member| member.len() == 40 && member.starts_with(b"xxx")));
+    });
+}
+
+#[test]
+fn empty_names_are_refused() {
+    let mut shard = shard(Limits::default());
+    shard.apply_packet(b":1|c\n:1|c|#a:b\n;a=b:1|c\n:2|ms");
+    let interval = shard.swap(Interval::default());
+    assert_eq!((interval.rejects.count(Reason::NoName), interval.names.len()), (4, 0));
+    assert_eq!(interval.rejects.recent[0].line, ":");
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Console {
     #[must_use]
     pub fn new(settings: &settings::Console, dialect: Dialect) -> Self {
         let out: Box<dyn Write + Send> = match dialect {
-            Dialect::Etsy => Box::new(io::stdout()),
+            Dialect::Etsy | Dialect::Dogstatsd => Box::new(io::stdout()),
             Dialect::Perl => Box::new(io::stderr()),
         };
         Self::to(out, settings, dialect)
@@ -51,7 +51,7 @@ impl Console {
         let values = values(snapshot, self.dialect);
         match self.dialect {
             // Two spaces: Node puts one between its arguments, and the first ends in one.
-            Dialect::Etsy => {
+            Dialect::Etsy | Dialect::Dogstatsd => {
                 let options = match self.pretty {
                     true => Inspect { depth: 5, colors: true },
                     false => Inspect::default(),
@@ -81,6 +81,11 @@ impl Backend for Console {
         "console"
     }
 
+    /// Each interval is printed with its time.
+    fn joins_intervals(&self) -> bool {
+        false
+    }
+
     fn status(&self) -> Status {
         self.status.clone()
     }
@@ -101,14 +106,14 @@ fn values(snapshot: &Snapshot, dialect: Dialect) -> Value {
     let number = |name: &str, value: f64| (name.into(), Value::Number(value));
     let counters = snapshot.counters.iter();
     let sets = match dialect {
-        Dialect::Etsy => object(snapshot.sets.iter().map(|set| {
+        Dialect::Etsy | Dialect::Dogstatsd => object(snapshot.sets.iter().map(|set| {
             let members = set.members.iter().cloned().map(Value::Text).collect();
             (set.name.key().into(), Value::Array(members))
         })),
         Dialect::Perl => Value::Null,
     };
     let came = |value: Value| match dialect {
-        Dialect::Etsy => value,
+        Dialect::Etsy | Dialect::Dogstatsd => value,
         Dialect::Perl => value.with_text(),
     };
     let percentiles = Value::Numbers(Arc::clone(&snapshot.percentiles));

@@ -103,6 +103,10 @@ impl Backend for File {
         "file"
     }
 
+    fn joins_intervals(&self) -> bool {
+        !self.settings.timestamps
+    }
+
     fn status(&self) -> Status {
         self.status.clone()
     }

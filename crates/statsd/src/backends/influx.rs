@@ -7,16 +7,16 @@
 //! users,metric_type=set count=2 1772359200000000000
 //! ```
 //!
-//! A metric's key is the measurement, its tags are tags, `metric_type` keeps kinds apart that have one
+//! A metric's name is the measurement, as it was sent, its tags are tags, `metric_type` keeps kinds apart that have one
 //! key. All fields are floats. The time is in the unit that the URL's `precision` names, or in
 //! nanoseconds.
 
-use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, fmt::Write as _, sync::Arc, time::Duration};
 
-use howdah_post::{Endpoint, EndpointError, authorization};
+use howdah_post::{Endpoint, EndpointError, PostError, authorization};
 
 use super::{
-    Backend, BackendError, Status,
+    Backend, BackendError, Needs, Status,
     outbox::{Batch, Sink},
     post::{AGENT, Poster},
 };
@@ -48,7 +48,8 @@ impl Influx {
             Some("u" | "us" | "microsecond") => 1_000_000,
             _ => 1_000_000_000,
         };
-        Ok(Self { poster: Poster::new(endpoint, settings.spool_bytes), precision })
+        let poster = Poster::new(endpoint, settings.spool_bytes).refused_by(refused_values);
+        Ok(Self { poster, precision })
     }
 }
 
@@ -61,6 +62,10 @@ impl fmt::Debug for Influx {
 impl Backend for Influx {
     fn name(&self) -> &'static str {
         "influx"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { names_as_sent: true, ..Needs::default() }
     }
 
     fn status(&self) -> Status {
@@ -81,18 +86,18 @@ impl Backend for Influx {
 fn encode(snapshot: &Snapshot, precision: i64, sink: Sink<'_>) {
     let time = snapshot.timestamp.saturating_mul(precision);
     let mut lines = Lines { time, sink, body: String::new(), values: 0 };
-    for counter in &snapshot.counters {
+    for counter in snapshot.counters_as_sent() {
         let fields = [("count", counter.value), ("rate", counter.rate)];
         lines.add(&counter.name, "counter", fields.into_iter());
     }
-    for timer in &snapshot.timers {
+    for timer in snapshot.timers_as_sent() {
         let fields = timer.fields.iter().map(|(name, value)| (&**name, *value));
         lines.add(&timer.name, "timer", fields);
     }
-    for gauge in &snapshot.gauges {
+    for gauge in snapshot.gauges_as_sent() {
         lines.add(&gauge.name, "gauge", [("value", gauge.value)].into_iter());
     }
-    for set in &snapshot.sets {
+    for set in snapshot.sets_as_sent() {
         lines.add(&set.name, "set", [("count", set.count as f64)].into_iter());
     }
     let own = &snapshot.own;
@@ -112,17 +117,20 @@ struct Lines<'s> {
 impl Lines<'_> {
     fn add<'f>(&mut self, name: &Name, kind: &str, fields: impl Iterator<Item = (&'f str, f64)>) {
         let start = self.body.len();
+        // A line that begins with it is a comment.
+        if name.base().starts_with('#') {
+            self.body.push('_');
+        }
         escape(name.base(), &[',', ' '], &mut self.body);
-        let mut tags: Vec<_> = name.tags().filter(|(key, _)| *key != "metric_type").collect();
-        tags.push(("metric_type", kind));
-        tags.sort_by_key(|(key, _)| *key);
-        tags.dedup_by_key(|(key, _)| *key);
-        for (key, value) in tags {
+        let mut tags: Vec<(Cow<'_, str>, Cow<'_, str>)> = name.tags().map(legal_tag).collect();
+        tags.retain(|(key, _)| key != "metric_type");
+        tags.push(("metric_type".into(), kind.into()));
+        tags.sort_by(|(one, _), (other, _)| one.cmp(other));
+        tags.dedup_by(|(one, _), (other, _)| one == other);
+        for (key, value) in &tags {
             self.body.push(',');
             escape(key, &[',', ' ', '='], &mut self.body);
             self.body.push('=');
-            // The protocol has no empty value; a bare tag says that something holds.
-            let value = if value.is_empty() { "true" } else { value };
             escape(value, &[',', ' ', '='], &mut self.body);
         }
         let mut separator = ' ';
@@ -151,6 +159,40 @@ impl Lines<'_> {
             (self.sink)(Batch { bytes, values: std::mem::take(&mut self.values) });
         }
     }
+}
+
+/// A tag as the protocol can have it: no empty value (a bare tag says that something holds), and no key
+/// that InfluxDB has a use of its own for.
+fn legal_tag<'t>((key, value): (Cow<'t, str>, Cow<'t, str>)) -> (Cow<'t, str>, Cow<'t, str>) {
+    let key = match &*key {
+        "time" | "_field" | "_measurement" => format!("tag_{key}").into(),
+        _ => key,
+    };
+    (key, if value.is_empty() { "true".into() } else { value })
+}
+
+/// How many values of a batch InfluxDB did not write: it writes the rest of a batch when it refuses some
+/// of its lines, and says so.
+///
+/// InfluxDB 1 and 2 name each line that they cannot parse (`unable to parse '…'`) and count the points
+/// that do not fit the types of their fields (`dropped=2`); InfluxDB 3 counts all (`"line_number"`). Of
+/// which lines those points are is not said: they are taken to have as many values as lines have on
+/// average. A reply that says nothing of this kind means the whole batch.
+fn refused_values(error: &PostError, batch: &Batch) -> u64 {
+    let PostError::Status { body, .. } = error else { return batch.values };
+    let reply = String::from_utf8_lossy(body);
+    if !reply.contains("partial write") {
+        return batch.values;
+    }
+    let dropped = reply.rsplit_once("dropped=").map_or("", |(_, dropped)| dropped);
+    let digits = dropped.find(|c: char| !c.is_ascii_digit()).unwrap_or(dropped.len());
+    let dropped: u64 = dropped[..digits].parse().unwrap_or_default();
+    let named = reply.matches("unable to parse '").count() as u64;
+    let numbered = reply.matches("\"line_number\"").count() as u64;
+    let lines = memchr::memchr_iter(b'\n', &batch.bytes).count().max(1) as u64;
+    let refused = (dropped + named + numbered).clamp(1, lines);
+    // Every line has a value at least.
+    (batch.values * refused).div_ceil(lines)
 }
 
 /// A name with what would end it escaped. A backslash before such a character would escape it, and
@@ -205,8 +247,9 @@ mod tests {
     fn names_cannot_break_a_line_and_infinity_is_left_out() {
         let mut snapshot = Snapshot::clone(&snapshot());
         let name = Name::new("a b,c=d\\\n;k y=v,w;bare;k y=again");
-        snapshot.gauges =
-            vec![Gauge { name: name.clone(), value: 1e300 }, Gauge { name, value: f64::INFINITY }];
+        snapshot.gauges = [1e300, f64::INFINITY]
+            .map(|value| Gauge { name: name.clone(), merged: false, value })
+            .into();
         let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();
         let gauges: Vec<_> = text.lines().filter(|line| line.contains("=gauge")).collect();
         let line =
@@ -215,9 +258,53 @@ mod tests {
     }
 
     #[test]
+    fn tags_keep_what_was_sent_and_names_that_influxdb_refuses_are_others() {
+        let mut snapshot = Snapshot::clone(&snapshot());
+        let gauge = |name: &str| Gauge { name: Name::new(name), merged: false, value: 1.0 };
+        snapshot.gauges =
+            vec![gauge("#a;city=Z\u{fc}rich;time=1;url=http://x/y?z"), gauge("b;k=50%")];
+        let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();
+        let gauges: Vec<_> = text.lines().filter(|line| line.contains("=gauge")).collect();
+        assert_eq!(
+            gauges,
+            [
+                "_#a,city=Z\u{fc}rich,metric_type=gauge,tag_time=1,url=http://x/y?z value=1 1772359200",
+                "b,k=50%,metric_type=gauge value=1 1772359200"
+            ]
+        );
+    }
+
+    #[test]
+    fn of_a_partial_write_only_the_refused_lines_count_as_lost() {
+        let batch = Batch { bytes: b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), values: 6 };
+        let refused = |reply: &str| {
+            let body = reply.as_bytes().into();
+            let status =
+                PostError::Status { code: 400, quote: String::new(), body, retry_after: None };
+            refused_values(&status, &batch)
+        };
+        let unparsed =
+            "{\"error\":\"partial write: unable to parse ',v=1': missing measurement dropped=0\"}";
+        assert_eq!(refused(unparsed), 2);
+        assert_eq!(refused("partial write: field type conflict: input field x dropped=2"), 4);
+        assert_eq!(
+            refused(
+                "partial write of line protocol occurred [{\"line_number\":1},{\"line_number\":2}]"
+            ),
+            4
+        );
+        assert_eq!(refused("database not found"), 6);
+        assert_eq!(refused("partial write: dropped=99999999999999999999"), 2);
+    }
+
+    #[test]
     fn much_becomes_several_requests() {
         let mut snapshot = Snapshot::clone(&snapshot());
-        let gauge = |n: i32| Gauge { name: Name::new(&format!("g{n}")), value: f64::from(n) };
+        let gauge = |n: i32| Gauge {
+            name: Name::new(&format!("g{n}")),
+            merged: false,
+            value: f64::from(n),
+        };
         snapshot.gauges = (0..50_000).map(gauge).collect();
         let batches = encoded(&snapshot, 1);
         assert!(batches.len() > 1);

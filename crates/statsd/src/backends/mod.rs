@@ -2,7 +2,8 @@
 //!
 //! A [`Backend`] is a plain blocking object that one thread owns. The server gives each a bounded
 //! queue of snapshots, so that a slow or dead receiver delays nobody else; a snapshot that finds
-//! the queue full is dropped and counted.
+//! the queue full is added to the one that waits, or, where each has to keep its time, dropped and
+//! counted.
 
 mod console;
 mod file;
@@ -25,7 +26,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-pub(crate) use self::outbox::{FLUSHES_DROPPED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES};
+pub(crate) use self::outbox::{
+    DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
+};
 pub use self::{
     console::Console,
     file::File,
@@ -47,6 +50,12 @@ pub trait Backend: Send {
     /// What it wants to find in snapshots beyond the plain values.
     fn needs(&self) -> Needs {
         Needs::default()
+    }
+
+    /// Whether several intervals may come as one when the backend is behind, so that no increment is
+    /// lost. Not where each interval has to keep its own time.
+    fn joins_intervals(&self) -> bool {
+        true
     }
 
     /// Its account for the management port: the handle that it writes to, cloned.
@@ -78,13 +87,18 @@ pub trait Backend: Send {
 pub struct Needs {
     /// Cumulative distributions of timers, [`crate::flush::Timer::cumulative`].
     pub distributions: bool,
+    /// Keys as they were sent, [`crate::flush::Snapshot::counters_as_sent`] and its like.
+    pub names_as_sent: bool,
 }
 
 impl Needs {
     /// What either wants.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        Self { distributions: self.distributions || other.distributions }
+        Self {
+            distributions: self.distributions || other.distributions,
+            names_as_sent: self.names_as_sent || other.names_as_sent,
+        }
     }
 }
 
@@ -122,6 +136,12 @@ impl Status {
     /// Sets one value. Names that begin with `last_` hold seconds since 1970, and are shown as ages.
     pub fn set(&self, name: &'static str, value: f64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, value);
+    }
+
+    /// Adds to one value, which is 0 at first.
+    pub(crate) fn add(&self, name: &'static str, value: f64) {
+        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *values.entry(name).or_default() += value;
     }
 
     /// Sets `name` to the present second.

@@ -41,7 +41,7 @@ pub fn open(
     let asked = &settings.backends;
     let mut backends: Vec<Box<dyn Backend>> = Vec::new();
     for graphite in &asked.graphite {
-        backends.push(Box::new(Graphite::new(graphite.clone())));
+        backends.push(Box::new(Graphite::new(graphite.clone(), settings.dialect)));
     }
     if let Some(console) = &asked.console {
         backends.push(Box::new(Console::new(console, settings.dialect)));

@@ -76,7 +76,7 @@ impl Backend for Otlp {
     }
 
     fn needs(&self) -> Needs {
-        Needs { distributions: self.temporality == Temporality::Cumulative }
+        Needs { distributions: self.temporality == Temporality::Cumulative, names_as_sent: true }
     }
 
     fn status(&self) -> Status {
@@ -103,7 +103,7 @@ fn encode(
     let times = Times { temporality, snapshot };
     let mut requests = Requests { resource, sink, scope: Message::default(), points: 0 };
     for_each_base(
-        snapshot.counters.iter(),
+        snapshot.counters_as_sent(),
         |counter| &counter.name,
         |base, counters| {
             requests.metric(base, "", |metric| {
@@ -125,8 +125,8 @@ fn encode(
             });
         },
     );
-    let gauges = snapshot.gauges.iter().map(|gauge| (&gauge.name, gauge.value));
-    let sets = snapshot.sets.iter().map(|set| (&set.name, set.count as f64));
+    let gauges = snapshot.gauges_as_sent().map(|gauge| (&gauge.name, gauge.value));
+    let sets = snapshot.sets_as_sent().map(|set| (&set.name, set.count as f64));
     for_each_base(
         gauges.chain(sets),
         |(name, _)| name,
@@ -135,7 +135,7 @@ fn encode(
         },
     );
     for_each_base(
-        snapshot.timers.iter(),
+        snapshot.timers_as_sent(),
         |timer| &timer.name,
         |base, timers| {
             requests.histogram(base, timers, &times);
@@ -178,9 +178,8 @@ fn distribution(timer: &Timer, temporality: Temporality) -> Option<Arc<Sketch>> 
         Samples::Exact(values) => {
             // Rates are not kept sample by sample; their mean makes the counts add up.
             let weight = summary.count / summary.samples.max(1) as f64;
-            let unit = if timer.unit == TimingUnit::Milliseconds { 0.001 } else { 1.0 };
             let mut sketch = Sketch::default();
-            values.iter().for_each(|value| sketch.add(value * unit, weight));
+            values.iter().for_each(|value| sketch.add(timer.unit.to_base(*value), weight));
             Some(Arc::new(sketch))
         }
     }
@@ -319,7 +318,7 @@ fn number(point: &mut Message, name: &Name, start: Option<u64>, end: u64, value:
         point.fixed64(2, start);
     }
     point.fixed64(3, end).double(4, value);
-    name.tags().for_each(|(key, value)| attribute(point, 7, key, value));
+    name.tags().for_each(|(key, value)| attribute(point, 7, &key, &value));
 }
 
 /// `ExponentialHistogramDataPoint`.
@@ -332,7 +331,7 @@ fn exponential(point: &mut Message, name: &Name, start: u64, end: u64, sketch: &
         |buckets: &Vec<(i32, u64)>| buckets.iter().map(|(_, count)| count).sum::<u64>();
     // The parts are rounded, so their sum is the count that fits them.
     let count = zeros + in_buckets(&positive) + in_buckets(&negative);
-    name.tags().for_each(|(key, value)| attribute(point, 1, key, value));
+    name.tags().for_each(|(key, value)| attribute(point, 1, &key, &value));
     point.fixed64(2, start).fixed64(3, end).fixed64(4, count).double(5, sketch.sum());
     point.sint(6, scale.into()).fixed64(7, zeros);
     for (field, buckets) in [(8, positive), (9, negative)] {

@@ -26,6 +26,10 @@ pub(crate) const SPOOL_BYTES: &str = "spool_bytes";
 pub(crate) const LOST_VALUES: &str = "lost_values";
 /// Intervals that came while the backend was busy with two others.
 pub(crate) const FLUSHES_DROPPED: &str = "flushes_dropped";
+/// Metrics in those.
+pub(crate) const DROPPED_METRICS: &str = "dropped_metrics";
+/// Intervals that were added to another, because the backend was busy.
+pub(crate) const FLUSHES_JOINED: &str = "flushes_joined";
 
 /// Bytes ready to be sent, and how many values are in them.
 #[derive(PartialEq, Eq)]
@@ -48,6 +52,11 @@ pub(super) type Sink<'s> = &'s mut dyn FnMut(Batch);
 pub(super) trait SendError: Error + Send + Sync + 'static {
     /// The receiver has the batch and will never take it: to send it again is no use.
     fn is_refusal(&self) -> bool;
+
+    /// Of a batch that was refused: how many of its values the receiver did not take.
+    fn refused_values(&self, batch: &Batch) -> u64 {
+        batch.values
+    }
 }
 
 /// Batches that wait for a receiver.
@@ -143,7 +152,8 @@ impl Outbox {
             match send(batch) {
                 Ok(()) => self.sent(),
                 Err(error) if error.is_refusal() => {
-                    let lost = self.waiting.pop().map_or(0, |batch| batch.values);
+                    let lost = error.refused_values(batch);
+                    self.waiting.pop();
                     self.lost += lost;
                     delivery.add(Delivery { error: Some(error), first: false, lost });
                 }

@@ -21,14 +21,24 @@ pub(super) struct Poster {
     endpoint: Endpoint,
     outbox: Outbox,
     status: Status,
+    refused: RefusedValues,
 }
+
+/// How many values of a batch a receiver did not take that refused it.
+pub(super) type RefusedValues = fn(&PostError, &Batch) -> u64;
 
 impl Poster {
     pub(super) fn new(endpoint: Endpoint, spool_bytes: usize) -> Self {
         let status = Status::default();
         status.set("flush_time", 0.0);
         status.set("flush_length", 0.0);
-        Self { endpoint, outbox: Outbox::new(spool_bytes), status }
+        let refused = |_: &PostError, batch: &Batch| batch.values;
+        Self { endpoint, outbox: Outbox::new(spool_bytes), status, refused }
+    }
+
+    /// For a receiver that takes a part of what it refuses.
+    pub(super) fn refused_by(self, refused: RefusedValues) -> Self {
+        Self { refused, ..self }
     }
 
     pub(super) fn status(&self) -> Status {
@@ -47,9 +57,10 @@ impl Poster {
     ) -> Result<(), BackendError> {
         let start = Instant::now();
         let deadline = start + interval.clamp(Duration::from_secs(1), BUDGET_MAX);
-        let (endpoint, mut bytes) = (&self.endpoint, 0);
-        let delivery =
-            self.outbox.flush(start, render, |batch| post(endpoint, batch, deadline, &mut bytes));
+        let (endpoint, refused, mut bytes) = (&self.endpoint, self.refused, 0);
+        let delivery = self.outbox.flush(start, render, |batch| {
+            post(endpoint, batch, deadline, &mut bytes).map_err(|error| NotTaken { error, refused })
+        });
         self.account(start, bytes);
         delivery.tell(self.endpoint.shown(), &self.status)
     }
@@ -57,10 +68,11 @@ impl Poster {
     /// Sends what waits, for the last time.
     pub(super) fn finish(&mut self, patience: Duration) -> Result<(), BackendError> {
         let start = Instant::now();
-        let (endpoint, mut bytes) = (&self.endpoint, 0);
+        let (endpoint, refused, mut bytes) = (&self.endpoint, self.refused, 0);
         let deadline = start + patience;
-        let delivery =
-            self.outbox.deliver_now(start, |batch| post(endpoint, batch, deadline, &mut bytes));
+        let delivery = self.outbox.deliver_now(start, |batch| {
+            post(endpoint, batch, deadline, &mut bytes).map_err(|error| NotTaken { error, refused })
+        });
         let delivered = delivery.tell(self.endpoint.shown(), &self.status);
         let abandoned = self.outbox.abandon(self.endpoint.shown());
         self.account(start, bytes);
@@ -76,9 +88,21 @@ impl Poster {
     }
 }
 
-impl SendError for PostError {
+/// A batch that was not taken, or not all of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+struct NotTaken {
+    error: PostError,
+    refused: RefusedValues,
+}
+
+impl SendError for NotTaken {
     fn is_refusal(&self) -> bool {
-        Self::is_refusal(self)
+        self.error.is_refusal()
+    }
+
+    fn refused_values(&self, batch: &Batch) -> u64 {
+        (self.refused)(&self.error, batch)
     }
 }
 

@@ -8,8 +8,11 @@ use std::{
 
 use crate::{
     Name,
-    flush::{Counter, Gauge, OwnMetrics, Samples, Set, Snapshot, Summary, Timer},
+    flush::{
+        Calculation, Counter, Gauge, OwnMetrics, Samples, Set, Snapshot, Summary, Timer, Variants,
+    },
     grammar::TimingUnit,
+    settings::Settings,
     sketch::Sketch,
 };
 
@@ -27,6 +30,7 @@ pub(crate) fn made_at(timestamp: i64) -> Snapshot {
     let since = time - Duration::from_secs(10);
     let counter = |name: &str, value: f64| Counter {
         name: Name::new(name),
+        merged: false,
         value,
         rate: value / 10.0,
         total: value,
@@ -42,9 +46,10 @@ pub(crate) fn made_at(timestamp: i64) -> Snapshot {
             counter("statsd.packets_received", 12.0),
         ],
         timers: vec![latency(since), idle(since)],
-        gauges: vec![Gauge { name: Name::new("pool.size"), value: -2.5 }],
+        gauges: vec![Gauge { name: Name::new("pool.size"), merged: false, value: -2.5 }],
         sets: vec![Set {
             name: Name::new("users"),
+            merged: false,
             count: 2,
             members: ["anna", "bob"].map(Box::from).into(),
         }],
@@ -54,7 +59,9 @@ pub(crate) fn made_at(timestamp: i64) -> Snapshot {
             num_stats: 7,
             ..OwnMetrics::default()
         },
+        variants: Variants::default(),
         percentiles: [90.0].into(),
+        calculation: Calculation::new(&Settings::default()),
     }
 }
 
@@ -81,6 +88,7 @@ fn latency(since: SystemTime) -> Timer {
     [0.010, 0.020, 0.030].into_iter().for_each(|value| cumulative.add(value, 1.0));
     Timer {
         name: Name::new("api.latency"),
+        merged: false,
         unit: TimingUnit::Milliseconds,
         fields: fields.map(|(name, value)| (name.into(), value)).into(),
         summary: Some(Summary {
@@ -106,6 +114,7 @@ fn latency(since: SystemTime) -> Timer {
 fn idle(since: SystemTime) -> Timer {
     Timer {
         name: Name::new("idle"),
+        merged: false,
         unit: TimingUnit::Milliseconds,
         fields: [("count_ps", 0.0), ("count", 0.0)]
             .map(|(name, value)| (name.into(), value))

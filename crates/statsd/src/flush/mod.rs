@@ -4,7 +4,8 @@
 //! each metric twice: as etsy's server names it (`count_90`, `upper_90`), for the graphs people have,
 //! and as typed numbers with running totals, for receivers that keep rates themselves.
 
-mod names;
+mod join;
+pub(crate) mod names;
 mod registry;
 mod statistics;
 mod table;
@@ -16,12 +17,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::{Name, grammar::TimingUnit, ledger::Account, sketch::Sketch};
+use self::statistics::Rules;
+use crate::{Name, grammar::TimingUnit, ledger::Account, settings::Settings, sketch::Sketch};
 
 pub use self::registry::{FlushTime, Registry, Totals};
 pub(crate) use self::{registry::Deleted, table::Table};
 
 /// One interval. Every list is sorted by name's key, bytewise.
+///
+/// The four lists hold metrics by sanitised keys, as etsy's server has them. Receivers that take names
+/// and tags as they were sent read the lists by [`counters_as_sent`](Self::counters_as_sent) and its
+/// like; that is possible where a backend [needs](crate::backends::Needs) it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The flush's time in whole seconds since 1970, rounded: the timestamp of every line sent.
@@ -39,10 +45,70 @@ pub struct Snapshot {
     pub gauges: Vec<Gauge>,
     /// Distinct members.
     pub sets: Vec<Set>,
+    /// The spellings of merged metrics, each by itself.
+    pub variants: Variants,
     /// The server about itself.
     pub own: OwnMetrics,
     /// The configured percentiles, in their order: 90, 99.9, -10.
     pub percentiles: Arc<[f64]>,
+    /// How timers are calculated, for intervals that are joined later.
+    pub(crate) calculation: Arc<Calculation>,
+}
+
+/// Metrics that were sent in several spellings which are one key once they are sanitised.
+#[derive(Clone, Debug, Default)]
+pub struct Variants {
+    /// Of counters.
+    pub counters: Vec<Counter>,
+    /// Of timers.
+    pub timers: Vec<Timer>,
+    /// Of gauges.
+    pub gauges: Vec<Gauge>,
+    /// Of sets.
+    pub sets: Vec<Set>,
+}
+
+impl Snapshot {
+    /// Counters by keys as they were sent; in no order.
+    pub fn counters_as_sent(&self) -> impl Iterator<Item = &Counter> {
+        self.counters.iter().filter(|counter| !counter.merged).chain(&self.variants.counters)
+    }
+
+    /// Timers by keys as they were sent; in no order.
+    pub fn timers_as_sent(&self) -> impl Iterator<Item = &Timer> {
+        self.timers.iter().filter(|timer| !timer.merged).chain(&self.variants.timers)
+    }
+
+    /// Gauges by keys as they were sent; in no order.
+    pub fn gauges_as_sent(&self) -> impl Iterator<Item = &Gauge> {
+        self.gauges.iter().filter(|gauge| !gauge.merged).chain(&self.variants.gauges)
+    }
+
+    /// Sets by keys as they were sent; in no order.
+    pub fn sets_as_sent(&self) -> impl Iterator<Item = &Set> {
+        self.sets.iter().filter(|set| !set.merged).chain(&self.variants.sets)
+    }
+}
+
+/// What intervals are calculated by, and within which bounds.
+#[derive(Debug)]
+pub(crate) struct Calculation {
+    rules: Rules,
+    exact_samples: usize,
+    exact_samples_total: usize,
+    set_members: usize,
+}
+
+impl Calculation {
+    pub(crate) fn new(settings: &Settings) -> Arc<Self> {
+        let limits = &settings.limits;
+        Arc::new(Self {
+            rules: Rules::new(&settings.aggregation),
+            exact_samples: limits.exact_samples,
+            exact_samples_total: limits.exact_samples_total,
+            set_members: limits.set_members,
+        })
+    }
 }
 
 /// One counter.
@@ -50,6 +116,8 @@ pub struct Snapshot {
 pub struct Counter {
     /// Its key.
     pub name: Name,
+    /// Whether other spellings of the key are part of it: see [`Variants`]. A variant never is.
+    pub merged: bool,
     /// Sum of the interval, sampled values scaled up. 0 when it was idle.
     pub value: f64,
     /// `value` per second of the configured interval.
@@ -65,6 +133,8 @@ pub struct Counter {
 pub struct Gauge {
     /// Its key.
     pub name: Name,
+    /// Whether other spellings of the key are part of it: see [`Variants`]. A variant never is.
+    pub merged: bool,
     /// Its last value.
     pub value: f64,
 }
@@ -74,6 +144,8 @@ pub struct Gauge {
 pub struct Set {
     /// Its key.
     pub name: Name,
+    /// Whether other spellings of the key are part of it: see [`Variants`]. A variant never is.
+    pub merged: bool,
     /// The number of distinct members in the interval.
     pub count: u64,
     /// The members in order, as text; invalid UTF-8 replaced. Bounded by the limit on members.
@@ -85,6 +157,8 @@ pub struct Set {
 pub struct Timer {
     /// Its key.
     pub name: Name,
+    /// Whether other spellings of the key are part of it: see [`Variants`]. A variant never is.
+    pub merged: bool,
     /// What its values are measured in: those of its first sample.
     pub unit: TimingUnit,
     /// What etsy's server calculates, under its names, after the filter for calculated metrics, in
@@ -157,6 +231,14 @@ pub struct OwnMetrics {
     /// Facts beyond etsy's: `kernel_drops`, `backlog_drops`, `keys`, `overflow_keys`,
     /// `flush_lag_ms`. To be sent as gauges under the prefix. Empty where exact parity was asked for.
     pub extra: Vec<(&'static str, f64)>,
+    /// DogStatsD events since the start. They are counted, their text goes nowhere.
+    pub events_total: u64,
+    /// DogStatsD service checks since the start; as events.
+    pub checks_total: u64,
+    /// Fields with a DogStatsD timestamp since the start, which is not used.
+    pub timestamps_total: u64,
+    /// A set with more members in this interval than the limit allows, if there is one.
+    pub capped_set: Option<Name>,
     /// The loss ledger at the time of the flush.
     pub account: Account,
     /// What the backends say about themselves, as of the flush before. Empty in a registry without

@@ -1,8 +1,9 @@
-//! Raw names and tags to the keys that metrics are kept and sent under.
+//! Raw names and tags to the two keys of a metric: as sent, for receivers that take any text, and
+//! sanitised, for Graphite, the management port and all that etsy's server shows.
 
 use std::borrow::Cow;
 
-use crate::{Name, settings::Dialect};
+use crate::{Name, name::push_tag, settings::Dialect};
 
 /// The key of a raw name and raw tags.
 ///
@@ -17,10 +18,47 @@ pub(super) fn canonical(name: &[u8], tags: &[u8], dialect: Dialect, sanitise: bo
             key.to_mut().push_str(&tag.replacen(';', "_", 1).replacen(':', "=", 1));
         }
     }
-    match (sanitise, dialect) {
-        (false, _) => Name::new(&key),
-        (true, Dialect::Etsy) => Name::new(&etsy(&key)),
-        (true, Dialect::Perl) => Name::new(&perl(&key)),
+    match sanitise {
+        false => Name::new(&key),
+        true => Name::new(&sanitised(&key, dialect)),
+    }
+}
+
+/// The key of a raw name and raw tags with every character as it was sent; invalid UTF-8 is replaced.
+///
+/// The same forms of tags are read as by [`canonical`]. A tag without a key is left out.
+pub(super) fn as_sent(name: &[u8], tags: &[u8], dialect: Dialect) -> Name {
+    let name = influx(String::from_utf8_lossy(name), dialect);
+    let mut in_name = name.split(';');
+    let mut key = in_name.next().unwrap_or_default().to_owned();
+    for tag in in_name {
+        match tag.split_once('=') {
+            Some((tag, value)) => push_tag(&mut key, tag, Some(value)),
+            None => push_tag(&mut key, tag, None),
+        }
+    }
+    if !tags.is_empty() {
+        for tag in String::from_utf8_lossy(tags).split(',') {
+            match tag.split_once(':').or_else(|| tag.split_once('=')) {
+                Some((tag, value)) => push_tag(&mut key, tag, Some(value)),
+                None => push_tag(&mut key, tag, None),
+            }
+        }
+    }
+    Name::new(&key)
+}
+
+/// The text without what Graphite cannot have, in the way of the dialect's server.
+pub(crate) fn sanitised(text: &str, dialect: Dialect) -> Cow<'_, str> {
+    let fits = |char: char| match char {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-' | '.' | ';' | '=' => true,
+        ',' => dialect == Dialect::Perl,
+        _ => false,
+    };
+    match dialect {
+        _ if text.chars().all(fits) => text.into(),
+        Dialect::Etsy | Dialect::Dogstatsd => etsy(text).into(),
+        Dialect::Perl => perl(text).into(),
     }
 }
 
@@ -29,7 +67,7 @@ fn influx(name: Cow<'_, str>, dialect: Dialect) -> Cow<'_, str> {
     let mut parts = name.split(',');
     let is_name = parts.next().is_some_and(|first| !first.is_empty() && !first.contains('='));
     let is_tags = name.contains(',') && parts.all(|tag| tag.contains('='));
-    match is_name && is_tags && dialect == Dialect::Etsy {
+    match is_name && is_tags && dialect != Dialect::Perl {
         true => name.replace(',', ";").into(),
         false => name,
     }
@@ -101,6 +139,21 @@ mod tests {
         assert_eq!(key("a,env=prod,b=1", ""), "a;env=prod;b=1");
         assert_eq!(key("a,b", ""), "ab");
         assert_eq!(key("a,b", "c:d"), "ab;c=d");
+    }
+
+    #[test]
+    fn keys_as_sent_keep_every_character() {
+        let tags = |name: &str, tags: &str| {
+            let name = as_sent(name.as_bytes(), tags.as_bytes(), Dialect::Etsy);
+            let tags = name.tags().map(|(key, value)| format!("{key}={value}"));
+            format!("{} {}", name.base(), tags.collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(tags("a b/\u{e9}", "lang:\u{65e5}\u{672c}"), "a b/\u{e9} lang=\u{65e5}\u{672c}");
+        assert_eq!(tags("a", "url:http://x;y?z=1,f,,:v"), "a url=http://x;y?z=1 f=");
+        assert_eq!(tags("a;env=p q", "tag1:foo:bar"), "a env=p q tag1=foo:bar");
+        assert_eq!(tags("a,t=1", "k=v"), "a t=1 k=v");
+        assert_eq!(as_sent(b"a", b"b:c,d", Dialect::Etsy).key(), key("a", "b:c,d"));
+        assert_eq!(as_sent(b"\xff", b"", Dialect::Perl).key(), "\u{fffd}");
     }
 
     #[test]

@@ -298,7 +298,7 @@ impl Ordered for Approximate<'_> {
             _ => {
                 let share = (index as f64 + 1.0) / self.samples.samples as f64;
                 let value = self.samples.sketch.quantile(share).unwrap_or(upper);
-                (value / self.unit.base()).clamp(lower, upper)
+                (value * self.unit.per_base()).clamp(lower, upper)
             }
         }
     }
@@ -308,11 +308,11 @@ impl Ordered for Approximate<'_> {
             return (self.samples.sum, self.samples.sum_squares);
         }
         let (sum, squares) = self.samples.sketch.lowest(count as f64);
-        (sum / self.unit.base(), squares / (self.unit.base() * self.unit.base()))
+        (sum * self.unit.per_base(), squares * (self.unit.per_base() * self.unit.per_base()))
     }
 
     fn below(&self, bound: f64) -> usize {
-        self.samples.sketch.below(bound * self.unit.base()).round() as usize
+        self.samples.sketch.below(self.unit.to_base(bound)).round() as usize
     }
 }
 

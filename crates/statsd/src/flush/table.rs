@@ -31,6 +31,12 @@ pub(crate) struct Entry<S> {
     pub(crate) key_hits: u64,
     /// The flush that it was last part of.
     pub(crate) last_flush: u32,
+    /// Whether keys that were sent in another spelling are part of it; each spelling has an entry of
+    /// its own in the table of variants then.
+    pub(crate) merged: bool,
+    /// Of a merged entry: the variant that is spelled as the key itself, if it was ever sent. Of a
+    /// variant: the entry that it is part of.
+    pub(crate) other: Option<u32>,
 }
 
 impl<S> Default for Table<S> {
@@ -62,11 +68,28 @@ impl<S: Default> Table<S> {
             hits: 0,
             key_hits: 0,
             last_flush: 0,
+            merged: false,
+            other: None,
         });
         index.insert_unique(hash, place, |place| {
             hasher.hash_one(entries[*place as usize].name.key())
         });
         place
+    }
+
+    /// The entry at a place, live or not.
+    pub(crate) fn entry(&mut self, place: u32) -> &mut Entry<S> {
+        &mut self.entries[place as usize]
+    }
+
+    /// Whether the entry at a place is live.
+    pub(crate) fn is_live(&self, place: u32) -> bool {
+        self.entries.get(place as usize).is_some_and(|entry| entry.live)
+    }
+
+    /// How many places there are.
+    pub(crate) fn places(&self) -> u32 {
+        self.entries.len() as u32
     }
 
     /// The entry at a place, to be changed; it becomes live. The bool tells whether it was not.
@@ -132,8 +155,15 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// Gives the places of forgotten entries away. All places change.
-    pub(crate) fn compact(&mut self) {
+    /// Gives the places of forgotten entries away. All places change: where each has gone.
+    pub(crate) fn compact(&mut self) -> Vec<Option<u32>> {
+        let mut next = 0;
+        let moved = self.entries.iter().map(|entry| {
+            let place = entry.live.then_some(next);
+            next += u32::from(entry.live);
+            place
+        });
+        let moved = moved.collect();
         self.entries.retain(|entry| entry.live);
         self.entries.shrink_to(2 * self.live);
         self.order = Vec::new();
@@ -144,6 +174,15 @@ impl<S: Default> Table<S> {
             index.insert_unique(hash, place as u32, |place| {
                 hasher.hash_one(entries[*place as usize].name.key())
             });
+        }
+        moved
+    }
+
+    /// Follows the places of another table after it was compacted.
+    pub(crate) fn relink(&mut self, moved: &[Option<u32>]) {
+        for entry in &mut self.entries {
+            entry.other =
+                entry.other.and_then(|other| moved.get(other as usize).copied().flatten());
         }
     }
 }

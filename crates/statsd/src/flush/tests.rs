@@ -17,7 +17,7 @@ struct Server {
 
 impl Server {
     fn new(settings: &Settings) -> Self {
-        let needs = Needs { distributions: true };
+        let needs = Needs { distributions: true, names_as_sent: true };
         let mut registry = Registry::new(settings, needs, START);
         let shards = vec![registry.shard(), registry.shard()];
         Self { registry, shards, seconds: 1_000_000 }
@@ -161,6 +161,152 @@ fn raw_keys_that_sanitise_to_one_are_one() {
     let mut server = Server::with(Aggregation::default());
     server.send("a b:1|c\na_b:2|c\na  b:4|c");
     assert_eq!(counter(&server.flush(), "a_b").unwrap().value, 7.0);
+}
+
+fn as_sent<'s>(counters: impl Iterator<Item = &'s Counter>) -> Vec<(String, f64, f64)> {
+    let mut rows: Vec<_> = counters
+        .filter(|counter| !counter.name.key().starts_with("statsd."))
+        .map(|counter| (counter.name.key().to_owned(), counter.value, counter.total))
+        .collect();
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    rows
+}
+
+#[test]
+fn spellings_of_one_key_are_one_metric_sanitised_and_several_as_sent() {
+    let mut server = Server::with(Aggregation::default());
+    server.send("a-b:1|c\nt.x:1|ms\ng-h:5|g\ns-s:ann|s");
+    server.flush();
+    server.send("a-b:2|c\na/b:4|c\nt.x:2|ms\nt.x(:3|ms\ng/h:+1|g\ns-s:bob|s\ns/s:eve|s");
+    server.send("req:1|c|#lang:\u{65e5}\nreq:1|c|#lang:\u{4e2d}");
+    let snapshot = server.flush();
+    assert_eq!(counter(&snapshot, "a-b").unwrap().total, 7.0);
+    assert_eq!(
+        as_sent(snapshot.counters_as_sent()),
+        [
+            ("a-b".to_owned(), 2.0, 3.0),
+            ("a/b".to_owned(), 4.0, 4.0),
+            ("req;lang=\u{4e2d}".to_owned(), 1.0, 1.0),
+            ("req;lang=\u{65e5}".to_owned(), 1.0, 1.0),
+        ]
+    );
+    assert_eq!(gauges(&snapshot), [("g-h", 6.0)]);
+    let mut gauges: Vec<(&str, f64)> = snapshot
+        .gauges_as_sent()
+        .map(|gauge| (gauge.name.key(), gauge.value))
+        .filter(|(key, _)| key.starts_with('g'))
+        .collect();
+    gauges.sort_by_key(|(key, _)| *key);
+    assert_eq!(gauges, [("g-h", 5.0), ("g/h", 1.0)]);
+    let mut timers: Vec<(&str, f64)> =
+        snapshot.timers_as_sent().map(|timer| (timer.name.key(), timer.sum_total)).collect();
+    timers.sort_by_key(|(key, _)| *key);
+    assert_eq!(timers, [("t.x", 3.0), ("t.x(", 3.0)]);
+    assert_eq!(snapshot.timers[0].sum_total, 6.0);
+    assert_eq!(snapshot.sets[0].count, 2);
+    assert_eq!(snapshot.sets_as_sent().count(), 2);
+    // The rarer order: first another spelling, then that of the key itself.
+    server.send("n/m:1|c");
+    server.send("n-m:2|c");
+    let snapshot = server.flush();
+    let sent = as_sent(snapshot.counters_as_sent().filter(|c| c.name.key().starts_with('n')));
+    assert_eq!(sent, [("n-m".to_owned(), 2.0, 2.0), ("n/m".to_owned(), 1.0, 1.0)]);
+    assert_eq!(counter(&snapshot, "n-m").unwrap().value, 3.0);
+}
+
+#[test]
+fn spellings_survive_forgetting_and_go_with_their_key() {
+    let mut server =
+        Server::with(Aggregation { delete_idle_counters: true, ..Aggregation::default() });
+    for round in 0..6 {
+        for key in 0..3000 {
+            server.send(&format!("k{round}/{key}:1|c"));
+        }
+        server.send("a-b:1|c\na/b:2|c");
+        let snapshot = server.flush();
+        let sent = as_sent(snapshot.counters_as_sent().filter(|c| c.name.key().starts_with('a')));
+        let total = f64::from(round + 1);
+        assert_eq!(
+            sent,
+            [("a-b".to_owned(), 1.0, total), ("a/b".to_owned(), 2.0, 2.0 * total)],
+            "round {round}"
+        );
+    }
+    let mut server = Server::with(Aggregation::default());
+    server.send("a-b:1|c\na/b:2|c");
+    server.registry.collect(START);
+    server.registry.counters.delete(&["a-b".to_owned()], true);
+    server.registry.delete_variants(crate::aggregate::Kind::Counter);
+    assert_eq!(as_sent(server.flush().counters_as_sent()), []);
+}
+
+#[test]
+fn joined_intervals_hold_what_both_held() {
+    let mut server = Server::with(Aggregation::default());
+    server.send("c:1|c\nonly.first:4|c\nt:1:3|ms\ng:1|g\ns:ann|s\na-b:1|c\nidle:1|ms");
+    let first = server.flush();
+    server.send("c:2|c\nt:2|ms|@0.5\ng:7|g\ns:ann|s\ns:bob|s\na/b:8|c\nnew:1|c");
+    let second = server.flush();
+    let joined = first.joined(&second);
+    assert_eq!(joined.interval, Duration::from_secs(20));
+    let value = |key: &str| counter(&joined, key).map(|c| (c.value, c.rate, c.total));
+    assert_eq!(value("c"), Some((3.0, 0.15, 3.0)));
+    assert_eq!(value("only.first"), Some((4.0, 0.2, 4.0)));
+    assert_eq!(value("new"), Some((1.0, 0.05, 1.0)));
+    assert_eq!(value("statsd.packets_received"), Some((2.0, 0.1, 2.0)));
+    assert_eq!(value("a-b"), Some((9.0, 0.45, 9.0)));
+    let sent = as_sent(joined.counters_as_sent().filter(|c| c.name.key().starts_with('a')));
+    assert_eq!(sent, [("a-b".to_owned(), 1.0, 1.0), ("a/b".to_owned(), 8.0, 8.0)]);
+    let timer = joined.timers.iter().find(|timer| timer.name.key() == "t").unwrap();
+    let summary = timer.summary.clone().unwrap();
+    assert_eq!((summary.samples, summary.count, summary.sum, summary.upper), (3, 4.0, 6.0, 3.0));
+    assert!(timer.fields.contains(&("count_ps".into(), 0.2)), "{:?}", timer.fields);
+    assert_eq!(gauges(&joined), [("g", 7.0)]);
+    assert_eq!(
+        joined.sets[0].members.iter().map(|member| &**member).collect::<Vec<_>>(),
+        ["ann", "bob"]
+    );
+}
+
+#[test]
+fn joined_intervals_stay_within_the_limits() {
+    let limits = Limits { exact_samples: 3, set_members: 3, ..Limits::default() };
+    let mut server = Server::new(&Settings { limits, ..Settings::default() });
+    server.send("t:1:2|ms\ns:a|s\ns:b|s");
+    let mut joined = server.flush();
+    for round in 0..5 {
+        server.send(&format!("t:3:4|ms\ns:c{round}|s\ns:d{round}|s"));
+        joined = joined.joined(&server.flush());
+    }
+    let summary = joined.timers[0].summary.clone().unwrap();
+    assert!(matches!(joined.timers[0].samples, Samples::Sketched(_)));
+    assert_eq!((summary.samples, summary.sum, summary.lower, summary.upper), (12, 38.0, 1.0, 4.0));
+    assert_eq!(joined.sets[0].count, 3);
+}
+
+#[test]
+fn capped_sets_are_counted_and_named() {
+    let limits = Limits { set_members: 2, ..Limits::default() };
+    let mut server = Server::new(&Settings { limits, ..Settings::default() });
+    server.send("s:a|s\ns:b|s\ns:c|s\ns:d|s");
+    server.shards[1].lock().apply_packet(b"s:a|s\ns:e|s\nfine:a|s");
+    let snapshot = server.flush();
+    assert_eq!(snapshot.sets.iter().map(|set| set.count).collect::<Vec<_>>(), [1, 2]);
+    assert!(snapshot.own.extra.contains(&("capped_sets", 1.0)), "{:?}", snapshot.own.extra);
+    assert_eq!(snapshot.own.capped_set, Some(Name::new("s")));
+    let rejects = &server.registry.totals().rejects;
+    assert_eq!(rejects.count(crate::grammar::Reason::SetFull), 3);
+    assert!(server.registry.recent().any(|(_, recent)| recent.line == "s"));
+    assert!(server.flush().own.extra.contains(&("capped_sets", 0.0)));
+}
+
+#[test]
+fn events_checks_and_timestamps_are_in_the_servers_account() {
+    let mut server = Server::with(Aggregation::default());
+    server.send("_e{1,1}:a|b\n_sc|db|0\n_sc|db|1\ng:1|g|T1656581400\nc:1|c|#a:b|T1656581400");
+    let own = server.flush().own;
+    assert_eq!((own.events_total, own.checks_total, own.timestamps_total), (1, 2, 2));
+    assert!(own.extra.contains(&("events", 1.0)) && own.extra.contains(&("service_checks", 2.0)));
 }
 
 #[test]

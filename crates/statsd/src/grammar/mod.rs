@@ -32,6 +32,8 @@ pub trait Sink {
     fn event(&mut self);
     /// A DogStatsD service check.
     fn check(&mut self);
+    /// Values with a DogStatsD timestamp (`|T…`), which is read and not used.
+    fn timestamped(&mut self) {}
 }
 
 /// One value of one metric.
@@ -43,7 +45,8 @@ pub struct Sample<'p> {
     pub tags: &'p [u8],
     /// What the value means.
     pub value: Value<'p>,
-    /// The sample rate: finite, above zero, 1 if none was given; its inverse is finite too.
+    /// The sample rate: above zero, 1 if none was given; one sample stands for at most
+    /// [`WEIGHT_MAX`] of them.
     pub rate: f64,
 }
 
@@ -62,6 +65,14 @@ pub enum Value<'p> {
     Member(&'p [u8]),
 }
 
+/// Most samples that one stands for: a rate below its inverse is refused. No client samples that
+/// rarely, and one such packet would outweigh all others in a sum that is never reset.
+pub const WEIGHT_MAX: f64 = 1e9;
+
+/// The largest value that may be added up, scaled up by its rate. Doubles above it cannot count single
+/// bytes or nanoseconds any more, and a few that are far above would make a sum infinite for good.
+pub const ADDEND_MAX: f64 = 1e18;
+
 /// What a timing is measured in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TimingUnit {
@@ -73,13 +84,20 @@ pub enum TimingUnit {
 }
 
 impl TimingUnit {
-    /// What one of it is in base units: seconds for milliseconds.
+    /// How many of it make one base unit: 1,000 milliseconds are a second.
     #[must_use]
-    pub fn base(self) -> f64 {
+    pub fn per_base(self) -> f64 {
         match self {
-            Self::Milliseconds => 1e-3,
+            Self::Milliseconds => 1e3,
             Self::Plain => 1.0,
         }
+    }
+
+    /// A value in base units: seconds for milliseconds. Divided, because 18 × 0.001 is above 0.018, and
+    /// would fall into the bucket after the one that ends there.
+    #[must_use]
+    pub fn to_base(self, value: f64) -> f64 {
+        value / self.per_base()
     }
 }
 
@@ -104,7 +122,7 @@ pub enum Reason {
     NotFinite,
     /// A `ms` below zero.
     NegativeTimer,
-    /// The sample rate is no number above zero, or so small that its inverse is infinite.
+    /// The sample rate is not a number above zero, or its inverse is above [`WEIGHT_MAX`].
     BadRate,
     /// A field after the type that nobody knows.
     UnknownField,
@@ -116,11 +134,17 @@ pub enum Reason {
     KeyTooLong,
     /// More tags than the limit.
     TooManyTags,
+    /// A value that would spoil a sum: above [`ADDEND_MAX`], scaled up by its rate.
+    TooLarge,
+    /// Nothing before the first `:`.
+    NoName,
+    /// A member of a set that has as many as the limit allows.
+    SetFull,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::NoType,
         Self::NotANumber,
         Self::NotFinite,
@@ -131,6 +155,9 @@ impl Reason {
         Self::BadCheck,
         Self::KeyTooLong,
         Self::TooManyTags,
+        Self::TooLarge,
+        Self::NoName,
+        Self::SetFull,
     ];
 
     /// A word for labels and tables.
@@ -147,6 +174,9 @@ impl Reason {
             Self::BadCheck => "bad_check",
             Self::KeyTooLong => "key_too_long",
             Self::TooManyTags => "too_many_tags",
+            Self::TooLarge => "too_large",
+            Self::NoName => "no_name",
+            Self::SetFull => "set_full",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Accepted: decimals with or without sign, point and exponent, `0x1f`, `0b1`, `0o7`, white space
 //! around them. Refused, other than there: infinities, and white space alone (which is 0 there).
 
-use super::Reason;
+use super::{ADDEND_MAX, Reason};
 
 /// Reads a whole field. The number is finite.
 ///
@@ -14,6 +14,22 @@ pub(crate) fn number(text: &[u8]) -> Result<f64, Reason> {
     match short_decimal(text) {
         Some(number) => Ok(number),
         None => any_number(text.trim_ascii()),
+    }
+}
+
+/// Reads a field that is to be added up.
+///
+/// # Errors
+///
+/// As [`number`], and [`Reason::TooLarge`].
+pub(super) fn addend(text: &[u8]) -> Result<f64, Reason> {
+    // A short one has at most 16 digits, which is far below the limit: no test is needed there.
+    match short_decimal(text) {
+        Some(number) => Ok(number),
+        None => match any_number(text.trim_ascii())? {
+            number if number.abs() > ADDEND_MAX => Err(Reason::TooLarge),
+            number => Ok(number),
+        },
     }
 }
 

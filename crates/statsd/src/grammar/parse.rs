@@ -2,7 +2,10 @@
 
 use memchr::{memchr, memchr2, memmem, memrchr};
 
-use super::{BadLine, Reason, Sample, Sink, TimingUnit, Value, number::number};
+use super::{
+    ADDEND_MAX, BadLine, Reason, Sample, Sink, TimingUnit, Value, WEIGHT_MAX,
+    number::{addend, number},
+};
 use crate::settings::Dialect;
 
 /// Reads a packet, or any run of whole lines, and tells `sink` what it says.
@@ -93,11 +96,13 @@ fn any_line(text: &[u8], dialect: Dialect, sink: &mut impl Sink) {
         Line { line: text, name: &head[..colon], tags: &tail[..tags_end], rate: None, dialect };
     // After the tags, fields that nobody knows are a newer client's: they are let pass.
     for field in fields.split(|byte| *byte == b'|') {
-        if let [b'@', rate @ ..] = field {
-            match sample_rate(rate) {
+        match field {
+            [b'@', rate @ ..] => match sample_rate(rate) {
                 Ok(rate) => line.rate = Some(rate),
                 Err(reason) => return sink.bad(BadLine { line: text, reason }),
-            }
+            },
+            [b'T', b'0'..=b'9', ..] => sink.timestamped(),
+            _ => {}
         }
     }
     line.values(&head[colon + 1..], sink);
@@ -139,7 +144,7 @@ impl<'p> Line<'p> {
     fn typed(&self, values: &'p [u8], fields: &'p [u8], sink: &mut impl Sink) {
         let mut fields = fields.split(|byte| *byte == b'|');
         let kind = Type::of(fields.next().unwrap_or_default());
-        let rate = match self.fields(fields) {
+        let rate = match self.fields(fields, sink) {
             Ok(rate) => rate,
             Err(reason) => {
                 return values.split(|byte| *byte == b':').for_each(|_| self.bad(reason, sink));
@@ -151,12 +156,16 @@ impl<'p> Line<'p> {
     }
 
     /// The rate that stands in the fields behind a type. Etsy's server judges the first of them only.
-    fn fields(&self, fields: impl Iterator<Item = &'p [u8]>) -> Result<f64, Reason> {
+    fn fields(
+        &self,
+        fields: impl Iterator<Item = &'p [u8]>,
+        sink: &mut impl Sink,
+    ) -> Result<f64, Reason> {
         let mut rate = self.rate.unwrap_or(1.0);
         for (at, field) in fields.enumerate() {
             match field {
                 [b'@', text @ ..] => rate = sample_rate(text)?,
-                [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {}
+                [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => sink.timestamped(),
                 [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
                 _ if at == 0 && field.trim_ascii().is_empty() => return Err(Reason::BadRate),
                 _ if at == 0 => return Err(Reason::UnknownField),
@@ -171,10 +180,10 @@ impl<'p> Line<'p> {
         let signed = matches!(text, [b'+' | b'-', ..]) && self.dialect == Dialect::Etsy;
         let value = match kind {
             Type::Set => Ok(Value::Member(if text.is_empty() { b"0" } else { text })),
-            Type::Count => number(text).map(Value::Count),
-            Type::Gauge if signed => number(text).map(Value::Change),
+            Type::Count => addend(text).map(Value::Count),
+            Type::Gauge if signed => addend(text).map(Value::Change),
             Type::Gauge => number(text).map(Value::Set),
-            Type::Timer(unit) => number(text).and_then(|value| match unit {
+            Type::Timer(unit) => addend(text).and_then(|value| match unit {
                 TimingUnit::Milliseconds if value < 0.0 => Err(Reason::NegativeTimer),
                 _ => Ok(Value::Timing(value, unit)),
             }),
@@ -185,6 +194,11 @@ impl<'p> Line<'p> {
             _ => rate,
         };
         match value {
+            Ok(Value::Count(value) | Value::Timing(value, _))
+                if rate != 1.0 && value.abs() > ADDEND_MAX * rate =>
+            {
+                self.bad(Reason::TooLarge, sink);
+            }
             Ok(value) => sink.sample(&Sample { name: self.name, tags: self.tags, value, rate }),
             Err(reason) => self.bad(reason, sink),
         }
@@ -218,7 +232,7 @@ fn segment_end(text: &[u8], start: usize) -> usize {
 
 fn sample_rate(text: &[u8]) -> Result<f64, Reason> {
     match number(text) {
-        Ok(rate) if rate > 0.0 && (1.0 / rate).is_finite() => Ok(rate),
+        Ok(rate) if rate > 0.0 && 1.0 / rate <= WEIGHT_MAX => Ok(rate),
         _ => Err(Reason::BadRate),
     }
 }

@@ -156,6 +156,27 @@ fn every_reject() {
 }
 
 #[test]
+fn values_that_would_spoil_a_sum_are_refused() {
+    assert_eq!(told("a:1|c|@1e-300"), ["bad_rate"]);
+    assert_eq!(told("a:1|c|@1e-9"), ["a count 1 rate 0.000000001"]);
+    assert_eq!(told("a:1|c|#t:1|@1e-10"), ["bad_rate"]);
+    for bad in ["1.7e308|c", "-1e19|c", "1e19|ms", "1e300|d", "+1e300|g", "1e12|c|@1e-7"] {
+        assert_eq!(told(&format!("a:{bad}")), ["too_large"], "{bad}");
+    }
+    assert_eq!(told("a:1e18|c"), ["a count 1000000000000000000"]);
+    assert_eq!(told("a:1e300|g").len(), 1, "a gauge is not added up");
+}
+
+#[test]
+fn dogstatsd_gauges_are_absolute_and_nothing_else_differs() {
+    let told = |text: &str| told_in(Dialect::Dogstatsd, text.as_bytes());
+    assert_eq!(told("g:-5|g"), ["g set -5"]);
+    assert_eq!(told("g:+5|g|#a:b"), ["g set 5 tags a:b"]);
+    assert_eq!(told("t:5|ms|@0.1"), ["t Milliseconds 5 rate 0.1"]);
+    assert_eq!(told("c:-5|c|T1656581400"), ["c count -5"]);
+}
+
+#[test]
 fn the_perl_server_knows_neither_deltas_nor_sampled_timers() {
     assert_eq!(told_in(Dialect::Perl, b"a:-5|g"), ["a set -5"]);
     assert_eq!(told_in(Dialect::Perl, b"a:5|ms|@0.1"), ["a Milliseconds 5"]);
@@ -172,7 +193,7 @@ proptest! {
             fn line(&mut self) { self.lines += 1; }
             fn sample(&mut self, sample: &Sample<'_>) {
                 self.answers += 1;
-                assert!(sample.rate > 0.0 && (1.0 / sample.rate).is_finite());
+                assert!(sample.rate > 0.0 && 1.0 / sample.rate <= WEIGHT_MAX);
                 match sample.value {
                     Value::Count(number) | Value::Set(number) | Value::Change(number) => assert!(number.is_finite()),
                     Value::Timing(number, unit) => {

@@ -82,7 +82,8 @@ impl Counts {
             drops_total: kernel.drops_total,
             discarded_total: self.discarded.load(Ordering::Relaxed),
             unread_bytes: kernel.memory.unread_bytes.into(),
-            buffer_bytes: kernel.memory.buffer_bytes.into(),
+            // The kernel accounts with twice what was asked for: its own memory is part of it.
+            buffer_bytes: u64::from(kernel.memory.buffer_bytes) / 2,
         }
     }
 }

@@ -16,7 +16,7 @@ pub enum Advice {
         socket: String,
         /// Packets lost.
         dropped: u64,
-        /// The buffer it has, as it would be asked for: half of what the kernel accounts with.
+        /// The buffer it has, as it would be asked for.
         buffer_bytes: u64,
         /// `net.core.rmem_max` now, if `/proc` says.
         rmem_max: Option<u64>,
@@ -40,7 +40,7 @@ impl Advice {
             (dropped > 0).then(|| Self::SocketBuffer {
                 socket: socket.name.clone(),
                 dropped,
-                buffer_bytes: socket.buffer_bytes / 2,
+                buffer_bytes: socket.buffer_bytes,
                 rmem_max: sysctl("rmem_max"),
             })
         };
@@ -99,7 +99,7 @@ mod tests {
         let socket = SocketAccount {
             name: "udp 127.0.0.1:8125".to_owned(),
             drops_total,
-            buffer_bytes: 2 * 4_194_304,
+            buffer_bytes: 4_194_304,
             ..SocketAccount::default()
         };
         Account { sockets: vec![socket], backlog_drops_total }

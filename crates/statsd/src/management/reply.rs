@@ -46,24 +46,23 @@ pub(super) fn answer(core: &Core, session: &mut Session, line: &str) -> Answer {
     };
     let command = if words.is_empty() { String::new() } else { words.remove(0) };
     if let Some(proxy) = core.proxy() {
-        return for_proxy(core, proxy, &command, &words);
+        return for_proxy(core, proxy, session, &command, &words);
     }
     Answer::Reply(match command.as_str() {
-        "help" if perl => HELP_PERL.to_owned(),
-        "help" => HELP_ETSY.to_owned(),
+        "help" => help(session, perl),
         "quit" => return Answer::Close(String::new()),
-        "stats" => stats(core, perl),
+        "stats" => stats(core, session, perl),
         "counters" | "timers" | "gauges" | "sets" => values(core, session, &command, perl),
-        "delcounters" => delete(core, Kind::Counter, &words, perl),
-        "deltimers" => delete(core, Kind::Timer, &words, perl),
-        "delgauges" => delete(core, Kind::Gauge, &words, perl),
-        "delsets" => delete(core, Kind::Set, &words, perl),
-        "health" if !perl => health(core, &words),
-        "config" if !perl => config(core),
+        "delcounters" => delete(core, session, Kind::Counter, &words, perl),
+        "deltimers" => delete(core, session, Kind::Timer, &words, perl),
+        "delgauges" => delete(core, session, Kind::Gauge, &words, perl),
+        "delsets" => delete(core, session, Kind::Set, &words, perl),
+        "health" if !perl => health(core, session, &words),
+        "config" if !perl => config(core, session),
         "format" => format(session, &words),
         "top" => top(core, session, &words),
-        "drops" => drops(core),
-        "bad" => bad(core),
+        "drops" => drops(core, session),
+        "bad" => bad(core, session),
         _ => "ERROR\n".to_owned(),
     })
 }
@@ -78,37 +77,75 @@ const END: &str = "END\n\n";
 const FIRST: [&str; 4] = ["last_flush", "last_exception", "flush_time", "flush_length"];
 
 /// Etsy's proxy has a port of its own kind.
-fn for_proxy(core: &Core, proxy: &Proxy, command: &str, words: &[String]) -> Answer {
+fn for_proxy(
+    core: &Core,
+    proxy: &Proxy,
+    session: &mut Session,
+    command: &str,
+    words: &[String],
+) -> Answer {
     Answer::Reply(match command {
         "help" => "Commands: config, health, status, quit\n\n".to_owned(),
         "quit" => return Answer::Close(String::new()),
-        "config" => config(core),
-        "health" => health(core, words),
+        "config" => config(core, session),
+        "health" => health(core, session, words),
         "status" => {
             let uptime = Number(seconds(SystemTime::now()) - seconds(core.started()));
             let nodes: String =
                 proxy.nodes_up().into_iter().map(|node| format!("{node} ")).collect();
             format!("uptime: {uptime}\nnodes: {nodes}\n")
         }
-        "stats" => stats(core, false),
-        "drops" => drops(core),
+        "format" => format(session, words),
+        "stats" => stats(core, session, false),
+        "drops" => drops(core, session),
         _ => "ERROR\n".to_owned(),
     })
 }
 
-fn stats(core: &Core, perl: bool) -> String {
+/// One JSON document on a line of its own.
+fn document(value: &Value) -> String {
+    format!("{}\n", js::json(value, Compact))
+}
+
+/// An object of a few known keys.
+fn fields<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    Value::Object(entries.map(|(key, value)| (key.into(), value)).into())
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.into())
+}
+
+fn help(session: &Session, perl: bool) -> String {
+    let help = if perl { HELP_PERL } else { HELP_ETSY };
+    if !session.json {
+        return help.to_owned();
+    }
+    let commands = help.trim().split_once(": ").map_or("", |(_, commands)| commands);
+    document(&fields([("commands", Value::Array(commands.split(", ").map(text).collect()))]))
+}
+
+fn stats(core: &Core, session: &Session, perl: bool) -> String {
     let now = seconds(SystemTime::now());
     let registry = core.running_interval();
     let totals = registry.totals();
     let last = totals.last_packet.map_or(seconds(core.started()), seconds);
-    let mut text = String::new();
+    let mut rows = vec![("uptime".to_owned(), now - seconds(core.started()))];
     let mut row = |group: &str, name: &str, value: f64| {
         let value = if name.starts_with("last_") { now - value } else { value };
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "{group}.{name}: {}", Number(value));
+        rows.push((format!("{group}.{name}"), value));
     };
     row("messages", "last_msg_seen", last);
     row("messages", "bad_lines_seen", totals.rejects.total() as f64);
+    // Etsy's server knows none of these; they are shown once there are some.
+    let dropped = [
+        ("events", totals.events),
+        ("service_checks", totals.checks),
+        ("timestamps_ignored", totals.timestamps),
+    ];
+    for (name, count) in dropped.into_iter().filter(|(_, count)| *count > 0) {
+        row("messages", name, count as f64);
+    }
     for (name, status) in core.statuses() {
         let mut values = status.all();
         values.sort_by_key(|(key, _)| {
@@ -130,7 +167,12 @@ fn stats(core: &Core, perl: bool) -> String {
             }
         }
     }
-    format!("uptime: {}\n{text}{END}", Number(now - seconds(core.started())))
+    if session.json {
+        let rows = rows.into_iter().map(|(name, value)| (name.into(), Value::Number(value)));
+        return document(&Value::Object(rows.collect()));
+    }
+    let lines = rows.into_iter().map(|(name, value)| format!("{name}: {}\n", Number(value)));
+    lines.collect::<String>() + END
 }
 
 /// The running interval's values of one kind.
@@ -198,7 +240,7 @@ fn object<'k>(entries: impl Iterator<Item = (&'k str, Value)>) -> Value {
     Value::Object(entries)
 }
 
-fn delete(core: &Core, kind: Kind, words: &[String], perl: bool) -> String {
+fn delete(core: &Core, session: &Session, kind: Kind, words: &[String], perl: bool) -> String {
     let mut registry = core.running_interval();
     let deleted = match kind {
         Kind::Counter => delete_from(&mut registry.counters, words, perl),
@@ -206,6 +248,18 @@ fn delete(core: &Core, kind: Kind, words: &[String], perl: bool) -> String {
         Kind::Gauge => delete_from(&mut registry.gauges, words, perl),
         Kind::Set => delete_from(&mut registry.sets, words, perl),
     };
+    registry.delete_variants(kind);
+    if session.json {
+        let (mut gone, mut not_found) = (Vec::new(), Vec::new());
+        for deleted in &deleted {
+            match deleted {
+                Deleted::Key(name) => gone.push(text(name.key())),
+                Deleted::NotFound(key) => not_found.push(text(key)),
+            }
+        }
+        let gone = ("deleted", Value::Array(gone));
+        return document(&fields([gone, ("not_found", Value::Array(not_found))]));
+    }
     match perl {
         // It says so of keys that were never there, too, and knows no wildcards.
         true => {
@@ -229,16 +283,24 @@ fn delete_from<S: Default>(table: &mut Table<S>, words: &[String], perl: bool) -
     table.delete(words, !perl)
 }
 
-fn health(core: &Core, words: &[String]) -> String {
+fn health(core: &Core, session: &Session, words: &[String]) -> String {
     match words.first().map(|word| word.to_lowercase()).as_deref() {
         Some("up") => core.set_healthy(true),
         Some("down") => core.set_healthy(false),
         _ => {}
     }
-    format!("health: {}\n", if core.is_healthy() { "up" } else { "down" })
+    let health = if core.is_healthy() { "up" } else { "down" };
+    match session.json {
+        true => document(&fields([("health", text(health))])),
+        false => format!("health: {health}\n"),
+    }
 }
 
-fn config(core: &Core) -> String {
+fn config(core: &Core, session: &Session) -> String {
+    if session.json {
+        let lines = core.config_lines().iter().map(|line| text(line)).collect();
+        return document(&fields([("config", Value::Array(lines))]));
+    }
     let mut text = "\n".to_owned();
     for line in core.config_lines() {
         text += &line;
@@ -285,8 +347,24 @@ fn top(core: &Core, session: &Session, words: &[String]) -> String {
 }
 
 /// `drops`: what each socket got and lost, and what the host lost before.
-fn drops(core: &Core) -> String {
+fn drops(core: &Core, session: &Session) -> String {
     let account = core.ledger().read();
+    if session.json {
+        let number = |number: u64| Value::Number(number as f64);
+        let sockets = account.sockets.iter().map(|socket| {
+            fields([
+                ("socket", text(&socket.name)),
+                ("packets", number(socket.packets_total)),
+                ("dropped", number(socket.drops_total)),
+                ("unread_bytes", number(socket.unread_bytes)),
+                ("buffer_bytes", number(socket.buffer_bytes)),
+            ])
+        });
+        return document(&fields([
+            ("sockets", Value::Array(sockets.collect())),
+            ("host_backlog_dropped", number(account.backlog_drops_total)),
+        ]));
+    }
     let mut text = String::new();
     for socket in &account.sockets {
         let _ = writeln!(
@@ -304,10 +382,27 @@ fn drops(core: &Core) -> String {
 }
 
 /// `bad`: bad lines by reason, and the last ones with their age in seconds.
-fn bad(core: &Core) -> String {
+fn bad(core: &Core, session: &Session) -> String {
     let now = SystemTime::now();
     let registry = core.running_interval();
     let rejects = &registry.totals().rejects;
+    if session.json {
+        let count = |reason: &Reason| Value::Number(rejects.count(*reason) as f64);
+        let reasons = Reason::ALL.iter().map(|reason| (reason.as_str().into(), count(reason)));
+        let recent = registry.recent().map(|(when, recent)| {
+            let age = now.duration_since(*when).unwrap_or(Duration::ZERO).as_secs();
+            fields([
+                ("age", Value::Number(age as f64)),
+                ("reason", text(recent.reason.as_str())),
+                ("line", text(&recent.line)),
+            ])
+        });
+        let recent = Value::Array(recent.collect());
+        return document(&fields([
+            ("reasons", Value::Object(reasons.collect())),
+            ("recent", recent),
+        ]));
+    }
     let mut text = String::new();
     for reason in Reason::ALL.into_iter().filter(|reason| rejects.count(*reason) > 0) {
         let _ = writeln!(text, "{}: {}", reason.as_str(), rejects.count(reason));

@@ -134,7 +134,20 @@ fn json_is_one_document_per_line() {
         Answer::Close(reply) => reply,
     };
     assert_eq!(ask("format json"), "format: json\n");
-    for command in ["counters", "timers", "gauges", "sets", "top"] {
+    for command in [
+        "counters",
+        "timers",
+        "gauges",
+        "sets",
+        "top",
+        "stats",
+        "bad",
+        "drops",
+        "health",
+        "config",
+        "help",
+        "delcounters a.x b",
+    ] {
         let reply = ask(command);
         assert_eq!(reply.matches('\n').count(), 1, "{reply}");
         serde_json::from_str::<serde_json::Value>(&reply).unwrap();

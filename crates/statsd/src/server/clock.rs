@@ -21,7 +21,7 @@ impl FlushClock {
     pub(super) fn new(dialect: Dialect, interval: Duration, started: SystemTime) -> Self {
         let started_ms = milliseconds(started);
         let (phase_ms, rounds) = match dialect {
-            Dialect::Etsy => ((started_ms + 500) / 1000 * 1000, true),
+            Dialect::Etsy | Dialect::Dogstatsd => ((started_ms + 500) / 1000 * 1000, true),
             Dialect::Perl => (started_ms, false),
         };
         let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(1);

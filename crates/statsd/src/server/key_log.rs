@@ -46,7 +46,7 @@ pub(super) fn write(core: &Core) {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let date = js::Date(i64::try_from(time.as_secs()).unwrap_or_default());
     let date = match settings.dialect {
-        Dialect::Etsy => date.to_string(),
+        Dialect::Etsy | Dialect::Dogstatsd => date.to_string(),
         Dialect::Perl => date.sortable(),
     };
     let mut text = String::new();

@@ -13,6 +13,7 @@
 mod clock;
 mod core;
 mod key_log;
+mod notices;
 mod runner;
 mod taps;
 #[cfg(test)]
@@ -30,10 +31,15 @@ use std::{
 };
 
 pub(crate) use self::core::{Core, Shown};
-use self::{clock::FlushClock, key_log::KeyLog, runner::Runner};
+use self::{
+    clock::FlushClock,
+    key_log::KeyLog,
+    notices::Notices,
+    runner::{Queued, Runner},
+};
 use crate::{
     backends::{Backend, Needs, Repeater},
-    flush::{FlushTime, Registry},
+    flush::{FlushTime, Registry, Snapshot},
     intake::{Intake, MakeTap, OpenError, Outlet, advice::Advice},
     ledger::Account,
     management::{Management, health},
@@ -229,6 +235,7 @@ fn run(core: &Core, runners: &[Runner], stopped: &mpsc::Receiver<Duration>) -> O
     let mut clock = FlushClock::new(settings.dialect, settings.flush_interval, core.started());
     let mut key_log = KeyLog::new(Instant::now());
     let mut account = Account::default();
+    let mut notices = Notices::default();
     loop {
         let now = SystemTime::now();
         let until_flush = clock.until_due(now);
@@ -246,7 +253,8 @@ fn run(core: &Core, runners: &[Runner], stopped: &mpsc::Receiver<Duration>) -> O
                 tracing::warn!("{advice}");
             }
             account = read.clone();
-            hand_out(core, runners, FlushTime { now, lag }, read);
+            let snapshot = hand_out(core, runners, FlushTime { now, lag }, read);
+            notices.flushed(&snapshot.own, settings.limits.set_members);
         }
         if key_log.take_due(&core.settings().key_flush, Instant::now()) {
             key_log::write(core);
@@ -254,17 +262,25 @@ fn run(core: &Core, runners: &[Runner], stopped: &mpsc::Receiver<Duration>) -> O
     }
 }
 
-fn hand_out(core: &Core, runners: &[Runner], time: FlushTime, account: Account) {
+fn hand_out(core: &Core, runners: &[Runner], time: FlushTime, account: Account) -> Arc<Snapshot> {
     let snapshot = core.flush(time, account);
     for runner in runners {
-        if !runner.flush(Arc::clone(&snapshot)) {
-            tracing::warn!(
+        match runner.flush(Arc::clone(&snapshot)) {
+            Queued::Waits => {}
+            Queued::Joined => tracing::info!(
                 backend = runner.name(),
                 timestamp = snapshot.timestamp,
+                "is still busy with earlier intervals: this one is added to the one that waits"
+            ),
+            Queued::Dropped => tracing::warn!(
+                backend = runner.name(),
+                timestamp = snapshot.timestamp,
+                metrics = snapshot.own.num_stats,
                 "is still busy with earlier intervals: this one is dropped"
-            );
+            ),
         }
     }
+    snapshot
 }
 
 /// The interval that the stop has cut short, and what the backends still keep.

@@ -1,18 +1,28 @@
 //! A backend with its thread and its queue.
+//!
+//! ```text
+//!                 room                      the thread is free
+//!  flush thread ───────► waiting intervals ───────────────────► Backend::flush
+//!       │ no room             ▲
+//!       ├─ joins ─────────────┘ added to the newest that waits
+//!       └─ joins not ─► dropped, and counted
+//! ```
 
 use std::{
+    collections::VecDeque,
     io,
     sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-        mpsc::{self, Receiver, Sender},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver},
     },
     thread,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use crate::{
-    backends::{Backend, FLUSHES_DROPPED, SPOOL_BATCHES, Status, chain},
+    backends::{
+        Backend, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, SPOOL_BATCHES, Status, chain,
+    },
     flush::Snapshot,
 };
 
@@ -27,70 +37,145 @@ const METRICS_MAX: u64 = 1_000_000;
 pub(super) struct Runner {
     name: &'static str,
     status: Status,
-    jobs: Sender<Job>,
-    load: Arc<Load>,
+    joins: bool,
+    queue: Arc<Queue>,
     ended: Receiver<Result<(), String>>,
 }
 
-/// What a backend has been given and is not done with.
+/// What became of an interval that was given to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queued {
+    /// It waits for the backend.
+    Waits,
+    /// The backend is behind: it is part of another interval now.
+    Joined,
+    /// The backend is behind, and takes no intervals of more than one time.
+    Dropped,
+}
+
+/// Intervals on their way to the backend's thread.
 #[derive(Debug, Default)]
-struct Load {
-    intervals: AtomicUsize,
-    metrics: AtomicU64,
+struct Queue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
 }
 
-impl Load {
-    /// Takes an interval, if there is room. Only the flush thread calls it, so nothing is added
-    /// between looking and taking.
-    fn take(&self, metrics: u64) -> bool {
-        let intervals = self.intervals.load(Ordering::Relaxed);
-        let room = intervals < INTERVALS_MAX
-            && self.metrics.load(Ordering::Relaxed) + metrics <= METRICS_MAX;
-        if intervals > 0 && !room {
-            return false;
-        }
-        self.metrics.fetch_add(metrics, Ordering::Relaxed);
-        self.intervals.fetch_add(1, Ordering::Relaxed);
-        true
-    }
+#[derive(Debug, Default)]
+struct QueueState {
+    waiting: VecDeque<Arc<Snapshot>>,
+    /// Metrics of the interval that the backend works on.
+    in_work: Option<u64>,
+    finish: Option<(Arc<Snapshot>, Instant)>,
+    /// The server was dropped, or the backend's thread is gone.
+    closed: bool,
+}
 
-    fn done(&self, metrics: u64) {
-        self.metrics.fetch_sub(metrics, Ordering::Relaxed);
-        self.intervals.fetch_sub(1, Ordering::Relaxed);
+impl QueueState {
+    fn has_room(&self, metrics: u64) -> bool {
+        let waiting = self.waiting.iter().map(|snapshot| snapshot.own.num_stats).sum::<u64>();
+        let intervals = self.waiting.len() + usize::from(self.in_work.is_some());
+        intervals == 0
+            || intervals < INTERVALS_MAX
+                && waiting + self.in_work.unwrap_or_default() + metrics <= METRICS_MAX
     }
 }
 
-#[derive(Debug)]
+/// What the backend's thread is to do next.
 enum Job {
     Flush(Arc<Snapshot>),
     Finish(Arc<Snapshot>, Instant),
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues an interval. Only the flush thread calls it.
+    fn push(&self, snapshot: Arc<Snapshot>, joins: bool) -> Queued {
+        let mut state = self.lock();
+        if state.closed {
+            return Queued::Dropped;
+        }
+        let queued = match (state.has_room(snapshot.own.num_stats), joins) {
+            (true, _) => {
+                state.waiting.push_back(snapshot);
+                Queued::Waits
+            }
+            (false, false) => Queued::Dropped,
+            (false, true) => match state.waiting.pop_back() {
+                // One may wait beside the one in work, however large: it takes in all that follow, so
+                // there are never more than two.
+                None => {
+                    state.waiting.push_back(snapshot);
+                    Queued::Waits
+                }
+                Some(earlier) => {
+                    // Joined without the lock, as that may take a second. The backend finds the queue
+                    // empty meanwhile, or an older interval, and is woken below.
+                    drop(state);
+                    let joined = Arc::new(earlier.joined(&snapshot));
+                    state = self.lock();
+                    state.waiting.push_back(joined);
+                    Queued::Joined
+                }
+            },
+        };
+        drop(state);
+        self.changed.notify_one();
+        queued
+    }
+
+    /// Waits for something to do; `None` when the server is gone. What was given before is done.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        state.in_work = None;
+        loop {
+            if let Some(snapshot) = state.waiting.pop_front() {
+                state.in_work = Some(snapshot.own.num_stats);
+                return Some(Job::Flush(snapshot));
+            }
+            if let Some((snapshot, deadline)) = state.finish.take() {
+                state.closed = true;
+                return Some(Job::Finish(snapshot, deadline));
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
 }
 
 /// A backend that is to end.
 #[derive(Debug)]
 pub(super) struct Finishing {
     name: &'static str,
-    ended: Option<Receiver<Result<(), String>>>,
+    ended: Receiver<Result<(), String>>,
 }
 
 impl Runner {
     pub(super) fn start(backend: Box<dyn Backend>, started: SystemTime) -> io::Result<Self> {
-        let (name, status) = (backend.name(), backend.status());
+        let (name, status, joins) = (backend.name(), backend.status(), backend.joins_intervals());
         let seconds = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().round();
         for first in ["last_flush", "last_exception"] {
             if status.get(first).is_none() {
                 status.set(first, seconds);
             }
         }
-        let (jobs, received) = mpsc::channel();
-        let load = Arc::new(Load::default());
+        let queue = Arc::new(Queue::default());
         let (end, ended) = mpsc::channel();
-        let (account, taken) = (status.clone(), Arc::clone(&load));
+        let (account, jobs) = (status.clone(), Closing(Arc::clone(&queue)));
         thread::Builder::new().name(format!("statsd-{name}")).spawn(move || {
-            let result = run(backend, &account, &taken, &received);
+            let result = run(backend, &account, &jobs.0);
             let _ = end.send(result);
         })?;
-        Ok(Self { name, status, jobs, load, ended })
+        Ok(Self { name, status, joins, queue, ended })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -101,53 +186,68 @@ impl Runner {
         self.status.clone()
     }
 
-    /// Queues an interval; false if there is no room for it or the backend is gone.
-    pub(super) fn flush(&self, snapshot: Arc<Snapshot>) -> bool {
-        if !self.load.take(snapshot.own.num_stats) {
-            let dropped = self.status.get(FLUSHES_DROPPED).unwrap_or_default();
-            self.status.set(FLUSHES_DROPPED, dropped + 1.0);
-            return false;
+    /// Queues an interval.
+    pub(super) fn flush(&self, snapshot: Arc<Snapshot>) -> Queued {
+        let metrics = snapshot.own.num_stats;
+        let queued = self.queue.push(snapshot, self.joins);
+        match queued {
+            Queued::Waits => {}
+            Queued::Joined => self.status.add(FLUSHES_JOINED, 1.0),
+            Queued::Dropped => {
+                self.status.add(FLUSHES_DROPPED, 1.0);
+                self.status.add(DROPPED_METRICS, metrics as f64);
+            }
         }
-        self.jobs.send(Job::Flush(snapshot)).is_ok()
+        queued
     }
 
     /// Queues the last interval and the end.
-    pub(super) fn finish(self, snapshot: Arc<Snapshot>, deadline: Instant) -> Finishing {
-        match self.jobs.send(Job::Finish(snapshot, deadline)) {
-            Ok(()) => Finishing { name: self.name, ended: Some(self.ended) },
-            Err(_) => Finishing { name: self.name, ended: None },
+    pub(super) fn finish(mut self, snapshot: Arc<Snapshot>, deadline: Instant) -> Finishing {
+        self.queue.lock().finish = Some((snapshot, deadline));
+        self.queue.changed.notify_one();
+        // The end of the thread closes this one.
+        let (_, none) = mpsc::channel();
+        Finishing { name: self.name, ended: std::mem::replace(&mut self.ended, none) }
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        // One that is to finish ends by itself.
+        if state.finish.is_none() {
+            state.closed = true;
         }
+        drop(state);
+        self.queue.changed.notify_one();
+    }
+}
+
+/// Closes a queue when its thread ends, however it does.
+struct Closing(Arc<Queue>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
 impl Finishing {
     /// Waits for the end; tells what went wrong.
     pub(super) fn wait(self, deadline: Instant) -> Option<(&'static str, String)> {
-        let late = || Some((self.name, "it did not end in time".to_owned()));
-        let Some(ended) = &self.ended else { return late() };
-        match ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some((self.name, why)),
-            Err(_) => late(),
+            Err(_) => Some((self.name, "it did not end in time".to_owned())),
         }
     }
 }
 
-fn run(
-    mut backend: Box<dyn Backend>,
-    status: &Status,
-    load: &Load,
-    jobs: &Receiver<Job>,
-) -> Result<(), String> {
-    for job in jobs {
+fn run(mut backend: Box<dyn Backend>, status: &Status, queue: &Queue) -> Result<(), String> {
+    while let Some(job) = queue.next() {
         match job {
-            Job::Flush(snapshot) => {
-                let metrics = snapshot.own.num_stats;
-                let _ = flush(&mut *backend, status, &snapshot);
-                // Its memory is free before there is room for another.
-                drop(snapshot);
-                load.done(metrics);
-            }
+            // Its memory is free before there is room for another.
+            Job::Flush(snapshot) => drop(flush(&mut *backend, status, &snapshot)),
             Job::Finish(snapshot, deadline) => {
                 let flushed = flush(&mut *backend, status, &snapshot);
                 let patience = deadline.saturating_duration_since(Instant::now());
@@ -182,21 +282,44 @@ mod tests {
     use super::*;
     use crate::{
         backends::{Graphite, testing},
-        settings::Graphite as GraphiteSettings,
+        settings::{Dialect, Graphite as GraphiteSettings},
     };
+
+    fn interval(metrics: u64) -> Arc<Snapshot> {
+        let mut snapshot = Snapshot::clone(&testing::snapshot());
+        snapshot.own.num_stats = metrics;
+        Arc::new(snapshot)
+    }
+
+    fn push(queue: &Queue, metrics: u64, joins: bool) -> Queued {
+        queue.push(interval(metrics), joins)
+    }
 
     #[test]
     fn few_large_intervals_wait_or_three_small_ones() {
-        let load = Load::default();
-        assert_eq!(
-            [load.take(9), load.take(9), load.take(9), load.take(9)],
-            [true, true, true, false]
-        );
-        (0..3).for_each(|_| load.done(9));
-        assert!(load.take(5_000_000), "one however large");
-        assert!(!load.take(1));
-        load.done(5_000_000);
-        assert_eq!([600_000, 400_000, 1].map(|metrics| load.take(metrics)), [true, true, false]);
+        let queue = Queue::default();
+        let queued = [9, 9, 9, 9].map(|metrics| push(&queue, metrics, false));
+        assert_eq!(queued, [Queued::Waits, Queued::Waits, Queued::Waits, Queued::Dropped]);
+        let queue = Queue::default();
+        assert_eq!(push(&queue, 5_000_000, false), Queued::Waits, "one however large");
+        assert_eq!(push(&queue, 1, false), Queued::Dropped);
+    }
+
+    #[test]
+    fn intervals_without_room_are_joined_to_the_newest_that_waits() {
+        let queue = Queue::default();
+        let mut joined = 0;
+        for _ in 0..10 {
+            joined += u32::from(push(&queue, 600_000, true) == Queued::Joined);
+        }
+        assert_eq!(joined, 9);
+        assert_eq!(queue.lock().waiting.len(), 1);
+        let Some(Job::Flush(snapshot)) = queue.next() else { panic!("it waits") };
+        let hits = snapshot.counters.iter().find(|counter| counter.name.key() == "api.hits");
+        assert_eq!(hits.map(|hits| (hits.value, hits.rate)), Some((300.0, 3.0)));
+        // The next one waits beside the one that is worked on.
+        assert_eq!(push(&queue, 600_000, true), Queued::Waits);
+        assert_eq!(push(&queue, 600_000, true), Queued::Joined);
     }
 
     #[test]
@@ -208,7 +331,7 @@ mod tests {
             port: free.port(),
             ..GraphiteSettings::default()
         };
-        let mut backend = Graphite::new(settings);
+        let mut backend = Graphite::new(settings, Dialect::Etsy);
         let status = backend.status();
         status.set("last_flush", 1.0);
         flush(&mut backend, &status, &testing::snapshot()).unwrap();

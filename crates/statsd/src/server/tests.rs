@@ -177,3 +177,50 @@ fn a_taken_port_is_named() {
     assert!(text.starts_with("cannot listen at 127.0.0.1:"), "{text}");
     assert!(text.ends_with(" for the management port"), "{text}");
 }
+
+/// Adds counters up, as slowly as its gate lets it.
+struct Slow {
+    status: Status,
+    gate: mpsc::Receiver<()>,
+    total: Arc<Mutex<f64>>,
+}
+
+impl Backend for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn status(&self) -> Status {
+        self.status.clone()
+    }
+
+    fn flush(&mut self, snapshot: &Arc<Snapshot>) -> Result<(), BackendError> {
+        // Closed at the end of the test: then it is quick.
+        let _ = self.gate.recv();
+        let hits = snapshot.counters.iter().filter(|counter| counter.name.key() == "hits");
+        *self.total.lock().unwrap() += hits.map(|hits| hits.value).sum::<f64>();
+        Ok(())
+    }
+}
+
+#[test]
+fn busy_backend_loses_no_increment() {
+    let (open, gate) = mpsc::channel();
+    let (status, total) = (Status::default(), Arc::new(Mutex::new(0.0)));
+    let slow = Slow { status: status.clone(), gate, total: Arc::clone(&total) };
+    let settings = Settings { flush_interval: Duration::from_millis(5), ..settings() };
+    let server =
+        Server::start(Parts { settings, backends: vec![Box::new(slow)], ..Parts::default() })
+            .unwrap();
+    let mut sent = 0;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while status.get("flushes_joined").unwrap_or_default() < 5.0 {
+        assert!(Instant::now() < deadline, "five intervals to be joined");
+        send(&server, &[b"hits:1|c"]);
+        sent += 1;
+    }
+    drop(open);
+    assert_eq!(server.stop().undelivered, []);
+    assert_eq!(*total.lock().unwrap(), f64::from(sent));
+    assert_eq!(status.get("flushes_dropped"), None);
+}

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::{Settings, foreign, literal};
+use super::{
+    Settings, foreign,
+    literal::{self, Surroundings},
+};
 
 /// What a file says.
 #[derive(Clone, Debug)]
@@ -68,10 +71,24 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// It is no file of any form, has keys that nobody knows, or values that cannot be.
+    /// It is no file of any form, or has values that cannot be; a howdah.toml also if it has keys that
+    /// are not known. In files of other servers those are warnings, as they are ignored there.
     pub fn read(text: &str, host: &str) -> Result<Read, Wrong> {
+        Self::read_with(text, host, &|_| None)
+    }
+
+    /// The same with the variables of the environment, for `process.env.NAME`.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_with(
+        text: &str,
+        host: &str,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Read, Wrong> {
         let read = match literal::is_literal(text) {
-            true => foreign::read(text, host),
+            true => foreign::read(text, Surroundings { host, variable }),
             false => toml_section(text),
         }?;
         let wrong = read.settings.wrong();

@@ -1,7 +1,8 @@
 //! The keys of etsy's server and of the Perl server, into our settings.
 //!
-//! Each key is one arm of [`Reader::key`]. A key that neither server knows is an error; one that they
-//! know and that has no use here is a warning that says why.
+//! Each key is one arm of [`Reader::key`]. A key that they know and that has no use here is a warning that
+//! says why. One that neither server knows is a warning, too: they ignore it, so their files hold leftovers
+//! and sections of backends from elsewhere.
 //!
 //! Sources: `exampleConfig.js` of statsd 0.9, `bin/localConfig.js` of Net::Statsd::Server.
 
@@ -12,16 +13,16 @@ use std::{
 };
 
 use super::{
-    Bin, Console, Graphite, GraphiteProtocol, HistogramRule, Listen, LogLevel, Proxy, ProxyNode,
-    Repeater, RepeaterProtocol, Settings,
+    Backends, Bin, Console, Graphite, GraphiteProtocol, HistogramRule, Listen, LogLevel, Proxy,
+    ProxyNode, Repeater, RepeaterProtocol, Settings,
     file::{Form, Read, Remark, Wrong},
-    literal::{self, Entry, Literal, Node},
+    literal::{self, Entry, Literal, Node, Surroundings},
 };
 use crate::js::Number;
 
 /// Reads a whole file.
-pub(super) fn read(text: &str, host: &str) -> Result<Read, Wrong> {
-    let root = literal::parse(text, host).map_err(|error| {
+pub(super) fn read(text: &str, surroundings: Surroundings<'_>) -> Result<Read, Wrong> {
+    let root = literal::parse(text, surroundings).map_err(|error| {
         Wrong(vec![Remark { line: error.line, key: String::new(), text: error.why }])
     })?;
     let Literal::Object(entries) = &root.value else {
@@ -47,6 +48,9 @@ pub(super) fn read(text: &str, host: &str) -> Result<Read, Wrong> {
 
 /// What is wrong with a value.
 type Why = String;
+
+/// Whether a key of a section is one that the section has.
+type IsKnown = bool;
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -102,20 +106,24 @@ impl Reader {
         }
         match self.key(&entry.key, &entry.value) {
             Ok(None) => {}
-            Ok(Some(warning)) => self.warnings.push(remark(warning.to_owned())),
+            Ok(Some(warning)) => self.warnings.push(remark(warning)),
             Err(why) => self.wrong.push(remark(why)),
         }
     }
 
     /// Takes one key. `Some` is what is not done about it.
-    fn key(&mut self, key: &str, value: &Node) -> Result<Option<&'static str>, Why> {
+    fn key(&mut self, key: &str, value: &Node) -> Result<Option<String>, Why> {
         let settings = &mut self.settings;
         let rules = &mut settings.aggregation;
         match key {
             "port" | "address" | "host" | "server" | "socket" | "socket_mod" | "address_ipv6" => {
                 self.listen.key(key, value)?;
             }
-            "servers" => self.servers = Some(servers(value)?),
+            "servers" => {
+                let (servers, unknown) = servers(value)?;
+                self.servers = Some(servers);
+                self.warnings.extend(unknown);
+            }
             "mgmt_port" => self.management.1 = Some(port(value)?),
             "mgmt_address" => self.management.0 = Some(ip(value)?),
             "backends" => self.backends = Some(backends(value)?),
@@ -175,11 +183,13 @@ impl Reader {
             "dumpMessages" => settings.dump_messages = truthy(value),
             "log" => return self.object(key, value, Self::log),
             "debug" if !truthy(value) => {}
-            "debug" | "debugInterval" => return Ok(Some("use --log-level debug instead")),
-            "title" => return Ok(Some("the process keeps its name")),
+            "debug" | "debugInterval" => {
+                return Ok(Some("use --log-level debug instead".to_owned()));
+            }
+            "title" => return Ok(Some("the process keeps its name".to_owned())),
             "automaticConfigReload" if !truthy(value) => {}
             "automaticConfigReload" => {
-                return Ok(Some("the file is read again at SIGHUP, not by itself"));
+                return Ok(Some("the file is read again at SIGHUP, not by itself".to_owned()));
             }
             "nodes" => {
                 self.nodes = list(value)?.iter().map(node).collect::<Result<_, _>>()?;
@@ -190,7 +200,7 @@ impl Reader {
             "checkInterval" => self.check_interval = Some(milliseconds(value)?),
             "cacheSize" => {
                 whole(number(value)?, u32::MAX.into()).ok_or("must be a whole number")?;
-                return Ok(Some("not used: placing a key is cheap, nothing is cached"));
+                return Ok(Some("not used: placing a key is cheap, nothing is cached".to_owned()));
             }
             "udp_version" => match text(value)?.as_str() {
                 "udp4" => {}
@@ -198,8 +208,10 @@ impl Reader {
                 other => return Err(format!("{other:?} is neither udp4 nor udp6")),
             },
             "forkCount" if !truthy(value) => {}
-            "forkCount" => return Ok(Some("threads do it: set readers in a howdah.toml")),
-            _ => return Err(unknown(key)),
+            "forkCount" => {
+                return Ok(Some("threads do it: set readers in a howdah.toml".to_owned()));
+            }
+            _ => return Ok(Some(unknown(key, &KEYS))),
         }
         Ok(None)
     }
@@ -209,21 +221,24 @@ impl Reader {
         &mut self,
         path: &str,
         value: &Node,
-        take: fn(&mut Self, &str, &Node) -> Result<(), Why>,
-    ) -> Result<Option<&'static str>, Why> {
+        take: fn(&mut Self, &str, &Node) -> Result<IsKnown, Why>,
+    ) -> Result<Option<String>, Why> {
         for entry in object(value)? {
             if entry.value.value == Literal::Null {
                 continue;
             }
-            if let Err(text) = take(self, &entry.key, &entry.value) {
-                let key = format!("{path}.{}", entry.key);
-                self.wrong.push(Remark { line: entry.line, key, text });
+            let remark =
+                |text| Remark { line: entry.line, key: format!("{path}.{}", entry.key), text };
+            match take(self, &entry.key, &entry.value) {
+                Ok(true) => {}
+                Ok(false) => self.warnings.push(remark(unknown(&entry.key, &NESTED_KEYS))),
+                Err(text) => self.wrong.push(remark(text)),
             }
         }
         Ok(None)
     }
 
-    fn graphite(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+    fn graphite(&mut self, key: &str, value: &Node) -> Result<IsKnown, Why> {
         let graphite = &mut self.graphite;
         match key {
             "legacyNamespace" => graphite.legacy_namespace = truthy(value),
@@ -233,23 +248,23 @@ impl Reader {
             "prefixGauge" => graphite.prefix_gauge = text(value)?,
             "prefixSet" => graphite.prefix_set = text(value)?,
             "globalSuffix" => graphite.global_suffix = text(value)?,
-            _ => return Err("no such key".to_owned()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn key_flush(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+    fn key_flush(&mut self, key: &str, value: &Node) -> Result<IsKnown, Why> {
         let settings = &mut self.settings.key_flush;
         match key {
             "interval" => settings.interval = milliseconds(value)?,
             "percent" => settings.percent = number(value)?,
             "log" => settings.log = Some(text(value)?.into()),
-            _ => return Err("no such key".to_owned()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn log(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+    fn log(&mut self, key: &str, value: &Node) -> Result<IsKnown, Why> {
         match key {
             "backend" => {
                 self.log_syslog = match text(value)?.as_str() {
@@ -260,25 +275,25 @@ impl Reader {
             }
             "application" => self.log_application = Some(text(value)?),
             "level" => self.settings.log.level = Some(log_level(&text(value)?)?),
-            _ => return Err("no such key".to_owned()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn console(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+    fn console(&mut self, key: &str, value: &Node) -> Result<IsKnown, Why> {
         match key {
             "prettyprint" => self.console.pretty = truthy(value),
-            _ => return Err("no such key".to_owned()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn file(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+    fn file(&mut self, key: &str, value: &Node) -> Result<IsKnown, Why> {
         match key {
             "name" => self.file = Some(text(value)?.into()),
-            _ => return Err("no such key".to_owned()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What can be told only when all keys are known.
@@ -318,8 +333,17 @@ impl Reader {
             return;
         }
         let chosen = self.backends.take().unwrap_or_else(|| vec![(0, "graphite".to_owned())]);
+        let (first, any) = (chosen.first().map_or(0, |(line, _)| *line), !chosen.is_empty());
         for (line, name) in chosen {
             self.backend(line, &name);
+        }
+        if any && self.settings.backends == Backends::default() && self.wrong.is_empty() {
+            self.warnings.push(Remark {
+                line: first,
+                key: "backends".to_owned(),
+                text: "none of them is here: values are shown at the management port only"
+                    .to_owned(),
+            });
         }
     }
 
@@ -344,12 +368,12 @@ impl Reader {
                     text: "the file backend needs file: { name: … }".to_owned(),
                 }),
             },
-            _ => self.wrong.push(Remark {
+            _ => self.warnings.push(Remark {
                 line,
                 key: "backends".to_owned(),
                 text: format!(
-                    "{name:?} is not here: graphite, console, repeater and file are, and more in a \
-                     howdah.toml"
+                    "{name:?} is not here and gets nothing: graphite, console, repeater and file \
+                     are, and more in a howdah.toml"
                 ),
             }),
         }
@@ -357,7 +381,7 @@ impl Reader {
 }
 
 impl Server {
-    fn key(&mut self, key: &str, value: &Node) -> Result<(), Why> {
+    fn key(&mut self, key: &str, value: &Node) -> Result<IsKnown, Why> {
         match key {
             "port" => self.address.port = port(value)?,
             // `host` is in much-copied examples, where neither server reads it.
@@ -383,9 +407,9 @@ impl Server {
                 };
                 self.mode = Some(mode.ok_or("must be a mode such as '0660'")?);
             }
-            _ => return Err("no such key".to_owned()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn listen(self) -> Listen {
@@ -398,15 +422,20 @@ impl Server {
     }
 }
 
-fn servers(value: &Node) -> Result<Vec<Listen>, Why> {
-    let one = |value: &Node| {
+fn servers(value: &Node) -> Result<(Vec<Listen>, Vec<Remark>), Why> {
+    let (mut all, mut warnings) = (Vec::new(), Vec::new());
+    for value in list(value)? {
         let mut server = Server::default();
         for Entry { key, line, value } in object(value)? {
-            server.key(key, value).map_err(|why| format!("{key} in line {line}: {why}"))?;
+            let wrong = |why| format!("{key} in line {line}: {why}");
+            if !server.key(key, value).map_err(wrong)? {
+                let (key, text) = (format!("servers.{key}"), unknown(key, &NESTED_KEYS));
+                warnings.push(Remark { line: *line, key, text });
+            }
         }
-        Ok(server.listen())
-    };
-    list(value)?.iter().map(one).collect()
+        all.push(server.listen());
+    }
+    Ok((all, warnings))
 }
 
 fn backends(value: &Node) -> Result<Vec<(usize, String)>, Why> {
@@ -485,7 +514,8 @@ fn text(value: &Node) -> Result<String, Why> {
 /// A number, or a string that is one.
 fn number(value: &Node) -> Result<f64, Why> {
     match &value.value {
-        Literal::Number(number) => Ok(*number),
+        Literal::Number(number) if number.is_finite() => Ok(*number),
+        Literal::Number(number) => Err(format!("{} is not a finite number", Number(*number))),
         Literal::Text(text) => {
             crate::grammar::number(text.as_bytes()).map_err(|_| format!("{text:?} is no number"))
         }
@@ -521,57 +551,111 @@ fn ttl(flushes: f64) -> u32 {
 }
 
 fn truthy(value: &Node) -> bool {
-    match &value.value {
-        Literal::Null => false,
-        Literal::Bool(value) => *value,
-        Literal::Number(number) => *number != 0.0,
-        Literal::Text(text) => !text.is_empty(),
-        Literal::List(_) | Literal::Object(_) => true,
+    literal::is_true(&value.value)
+}
+
+/// Keys of both servers, to guess which one was meant.
+const KEYS: [&str; 43] = [
+    "port",
+    "address",
+    "address_ipv6",
+    "server",
+    "servers",
+    "socket",
+    "mgmt_port",
+    "mgmt_address",
+    "backends",
+    "graphiteHost",
+    "graphitePort",
+    "graphitePicklePort",
+    "graphiteProtocol",
+    "graphite",
+    "flushInterval",
+    "percentThreshold",
+    "flush_counts",
+    "keyFlush",
+    "deleteIdleStats",
+    "deleteCounters",
+    "deleteTimers",
+    "deleteSets",
+    "deleteGauges",
+    "gaugesMaxTTL",
+    "prefixStats",
+    "keyNameSanitize",
+    "calculatedTimerMetrics",
+    "histogram",
+    "console",
+    "repeater",
+    "repeaterProtocol",
+    "nodes",
+    "checkInterval",
+    "cacheSize",
+    "forkCount",
+    "udp_version",
+    "healthStatus",
+    "dumpMessages",
+    "debug",
+    "title",
+    "automaticConfigReload",
+    "log",
+    "file",
+];
+
+/// The same of their sections.
+const NESTED_KEYS: [&str; 19] = [
+    "legacyNamespace",
+    "globalPrefix",
+    "prefixCounter",
+    "prefixTimer",
+    "prefixGauge",
+    "prefixSet",
+    "globalSuffix",
+    "interval",
+    "percent",
+    "log",
+    "backend",
+    "application",
+    "level",
+    "prettyprint",
+    "name",
+    "port",
+    "address",
+    "server",
+    "socket",
+];
+
+/// What to say about a key that is not known.
+fn unknown(key: &str, known: &[&str]) -> String {
+    // No key is as long as that, and the comparison takes memory for each letter.
+    let known = if key.len() <= 40 { known } else { &[] };
+    let distance = |known: &str| distance(&key.to_lowercase(), &known.to_lowercase());
+    let nearest = known.iter().map(|known| (distance(known), known)).min();
+    match nearest {
+        Some((distance, known)) if distance <= 2 && 3 * distance < known.len() => {
+            format!("no such key: did you mean {known}?")
+        }
+        _ => "no such key; it is ignored".to_owned(),
     }
 }
 
-fn unknown(key: &str) -> Why {
-    let known = [
-        "port",
-        "address",
-        "servers",
-        "mgmt_port",
-        "mgmt_address",
-        "backends",
-        "graphiteHost",
-        "graphitePort",
-        "graphite",
-        "flushInterval",
-        "percentThreshold",
-        "flush_counts",
-        "keyFlush",
-        "deleteIdleStats",
-        "deleteCounters",
-        "deleteTimers",
-        "deleteSets",
-        "deleteGauges",
-        "gaugesMaxTTL",
-        "prefixStats",
-        "keyNameSanitize",
-        "calculatedTimerMetrics",
-        "histogram",
-        "console",
-        "repeater",
-        "repeaterProtocol",
-        "nodes",
-        "checkInterval",
-        "cacheSize",
-        "forkCount",
-        "udp_version",
-        "healthStatus",
-        "dumpMessages",
-        "file",
-    ];
-    let nearest = known.iter().find(|known| known.eq_ignore_ascii_case(key));
-    match nearest {
-        Some(known) => format!("no such key: did you mean {known}?"),
-        None => "no such key".to_owned(),
+/// How many letters have to be put in, left out, changed or swapped with their neighbour to make one
+/// word the other.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
+    for (i, a) in one.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in other.iter().enumerate() {
+            let mut least =
+                (rows[i][j] + usize::from(a != b)).min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
     }
+    rows[one.len()][other.len()]
 }
 
 /// `key: value`, and one level of `key > key: value`, as etsy's management port has it.

@@ -115,6 +115,8 @@ pub enum Dialect {
     Etsy,
     /// Net::Statsd::Server in Perl.
     Perl,
+    /// Etsy's server, but gauges are absolute, as in DogStatsD: `g:-5|g` sets the gauge to -5.
+    Dogstatsd,
 }
 
 /// What is calculated, named and kept.
@@ -200,7 +202,7 @@ pub struct Limits {
     pub exact_samples_total: usize,
     /// Members of one set and interval; more are counted as one.
     pub set_members: usize,
-    /// Bytes of one member; longer ones are cut.
+    /// Bytes of one member that are kept. Of a longer one the front is, and a hash of all of it.
     pub member_bytes: usize,
 }
 

@@ -88,7 +88,6 @@ impl Lines {
                     "ä.key",
                     "x(y)",
                     "tab\tkey",
-                    "",
                     "q;t=1",
                     "17",
                     "my_bad_lines_seen",

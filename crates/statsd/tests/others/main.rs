@@ -63,7 +63,7 @@ fn generated_streams_flush_the_same() {
 
 /// Where we differ, why, and a packet that shows it; what etsy's server flushes for it or, when it
 /// stops for good, nothing.
-const DIVERGENCES: [(&str, &str); 15] = [
+const DIVERGENCES: [(&str, &str); 18] = [
     ("h is a histogram, not a counter", "a:1|h"),
     ("d is a distribution, not a counter", "a:1|d"),
     ("packed values are all used", "a:1:2|ms"),
@@ -79,6 +79,9 @@ const DIVERGENCES: [(&str, &str); 15] = [
     ("events and checks are no metrics", "_e{1,1}:a|b\n_sc|a|0"),
     ("a rate with a sign or a blank is a rate", "a:1|c|@+0.1"),
     ("no key is special", "constructor:1|ms"),
+    ("an empty name is a bad line", ":1|c"),
+    ("a value that would spoil a sum is a bad line", "a:1e300|c"),
+    ("a rate that would spoil a sum is a bad line", "a:1|c|@1e-300"),
 ];
 
 #[test]

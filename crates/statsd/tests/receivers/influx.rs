@@ -1,6 +1,12 @@
 //! InfluxDB, as Debian has it, over HTTP and over HTTPS.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::Path,
+    process::Command,
+};
 
 use howdah_statsd::settings::{Backends, Influx};
 
@@ -36,6 +42,58 @@ fn influxdb_gives_back_what_was_sent_over_tls() {
     drop(running);
     let (_running, port) = influx.start(None);
     read_back(port);
+}
+
+#[test]
+fn influxdb_refusing_one_point_loses_only_that_one() {
+    let Some(influxd) = program("influxd", "run scripts/setup") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let influx = Database { program: &influxd, folder: folder.path() };
+    let (_running, port) = influx.start(None);
+    influx.create(port);
+    // Another client has made `value` of pool.size a string: InfluxDB refuses numbers there.
+    let text = "pool.size,metric_type=gauge value=\"text\"";
+    let reply = post(port, "/write?db=howdah&precision=s", text);
+    assert!(reply.starts_with("HTTP/1.1 204"), "{reply}");
+    let influx = Influx {
+        url: format!("http://127.0.0.1:{port}/write?db=howdah&precision=s"),
+        token_file: None,
+        ca_file: None,
+        spool_bytes: 1 << 20,
+    };
+    let server = serve(Backends { influx: vec![influx], ..Backends::default() }, AT_THE_END);
+    send(&server);
+    let undelivered = server.stop().undelivered;
+    let [(name, why)] = &undelivered[..] else { panic!("{undelivered:?}") };
+    assert_eq!(*name, "influx");
+    let lost: u64 = why
+        .split(" values are lost")
+        .next()
+        .and_then(|before| before.rsplit(' ').next()?.parse().ok())
+        .unwrap();
+    // One point of about ten; a line has six values on average.
+    assert!((1..10).contains(&lost), "{why}");
+    for (query, value) in [
+        ("select \"count\" from \"api.hits\" where code = ''", "30"),
+        ("select \"count\" from \"users\" where metric_type = 'set'", "2"),
+    ] {
+        let path = format!("/query?db=howdah&epoch=s&q={}", encoded(query));
+        let reply = http(port, "GET", &path).unwrap();
+        let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+        let values = &reply["results"][0]["series"][0]["values"];
+        assert_eq!(values[0][1].to_string(), value, "{query}: {reply}");
+    }
+}
+
+/// Posts a body; the whole reply.
+fn post(port: u16, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}");
+    write!(stream, "{head}\r\nConnection: close\r\n\r\n{body}").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
 }
 
 struct Database<'p> {

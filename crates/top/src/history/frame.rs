@@ -292,5 +292,7 @@ fn overview_of(slots: &[Slot; OVERVIEW_SLOTS]) -> Overview {
         frozen_age: slots[12],
         followers_lag_bytes: slots[13],
         followers_lag_seconds: slots[14].map(|bits| f64::from_bits(bits.cast_unsigned())),
+        // Only alerts need it, and a recording is not checked for alerts.
+        followers_hidden: 0,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{FileExt as _, MetadataExt as _},
     path::{Path, PathBuf},
@@ -140,8 +140,7 @@ impl Recorder {
     /// From now on its file takes nothing, as one on a full disk.
     #[cfg(test)]
     pub(super) fn break_for_test(&mut self) {
-        self.file =
-            OpenOptions::new().read(true).write(true).open("/dev/full").expect("there is one");
+        self.file = File::options().read(true).write(true).open("/dev/full").expect("there is one");
     }
 
     /// Appends a frame of a server.
@@ -267,7 +266,8 @@ impl Recorder {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = OpenOptions::new().read(true).append(true).create_new(true).open(path)?;
+        let mut file =
+            howdah_files::options().read(true).append(true).create_new(true).open(path)?;
         file.try_lock().map_err(io::Error::from)?;
         file.write_all(&HEAD)?;
         let mut frames = Vec::with_capacity(kept.len());
@@ -302,7 +302,7 @@ fn sync_name(path: &Path) -> io::Result<()> {
 fn lock(path: &Path) -> Result<File, RecordError> {
     let io = |source| RecordError::Io { path: path.to_owned(), source };
     loop {
-        let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let opened = howdah_files::options().read(true).append(true).create(true).open(path);
         let file = opened.map_err(io)?;
         file.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => RecordError::Busy { path: path.to_owned() },

@@ -45,11 +45,14 @@ impl Model {
         Self { history: Some(history), ..self }
     }
 
-    /// A recording, from its beginning. Nothing in it can be acted on.
+    /// A recording, at the first reading of the first server that was read; at its beginning if none was. Nothing in
+    /// it can be acted on.
     #[must_use]
     pub fn replaying(mut self, name: String, history: Arc<History>) -> Self {
-        let firsts = (0..self.servers.len()).filter_map(|server| history.range(server));
-        let first_us = firsts.map(|(first_us, _)| first_us).min().unwrap_or(0);
+        let mut servers = 0..self.servers.len();
+        let read = servers.find_map(|server| Some((server, history.first_read(server)?)));
+        let (server, first_us) = read.unwrap_or((0, i64::MIN));
+        self.shown = server;
         self.settings.is_read_only = true;
         self.replay = Some(Replay { name, is_playing: false, speed: 1.0 });
         self.history = Some(history);
@@ -71,9 +74,7 @@ impl Model {
             self.complain("there is no past here".to_owned());
             return;
         };
-        let ranges = (0..self.servers.len()).filter_map(|server| history.range(server));
-        let whole = ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
-        let Some((first_us, last_us)) = whole else {
+        let Some((first_us, last_us)) = history.whole_range() else {
             self.complain("nothing was read yet".to_owned());
             return;
         };
@@ -120,7 +121,7 @@ impl Model {
     pub(super) fn jump_in_time(&mut self, by_us: i64) {
         let from_us = match (&self.past, &self.history) {
             (Some(past), _) => past.at_us,
-            (None, Some(history)) => history.range(self.shown).map_or(0, |(_, last_us)| last_us),
+            (None, Some(history)) => history.whole_range().map_or(0, |(_, last_us)| last_us),
             (None, None) => 0,
         };
         self.travel(from_us.saturating_add(by_us));
@@ -133,8 +134,8 @@ impl Model {
 
     /// Looks at the time that somebody typed.
     pub(super) fn travel_to(&mut self, text: &str) {
-        let latest_us = match (&self.past, self.history.as_ref().and_then(|h| h.range(self.shown)))
-        {
+        let whole = self.history.as_ref().and_then(|history| history.whole_range());
+        let latest_us = match (&self.past, whole) {
             (Some(past), None) => past.at_us,
             (_, Some((_, last_us))) => last_us,
             (None, None) => crate::sampler::now_us(),

@@ -280,6 +280,39 @@ fn a_recording_plays_to_its_end_and_has_no_key_that_acts() {
 }
 
 #[test]
+fn replay_opens_on_the_first_server_that_was_read_and_on_the_recordings_clock() {
+    let names = ["a-refused".to_owned(), "b-late".to_owned(), "c".to_owned()];
+    let history = Arc::new(History::new(names.clone(), Limits::MEMORY).unwrap());
+    let away = || Standing::Away {
+        reason: "refused".to_owned(),
+        since: Instant::now(),
+        retry: Instant::now(),
+        last: None,
+    };
+    let read = |seen_us| {
+        Standing::Read(Arc::new(Snapshot { seen_us, ..snapshot(0, vec![backend(1, 5)]) }))
+    };
+    // Attempts that failed carry the present, which is long after these readings.
+    history.keep(2, &read(1_000_000), None).unwrap();
+    history.keep(1, &read(5_000_000), None).unwrap();
+    for server in [2, 1] {
+        history.keep(server, &read(90_000_000), None).unwrap();
+    }
+    history.keep(0, &away(), None).unwrap();
+    let end_us = history.range(0).unwrap().1;
+    assert_eq!(history.whole_range(), Some((1_000_000, end_us)));
+    let mut model = Model::new(names, Settings::default()).replaying("x.top".to_owned(), history);
+    assert_eq!((model.shown, sessions(&model)), (1, 1));
+    assert_eq!(model.past.as_ref().unwrap().at_us, 5_000_000);
+    // The refused server follows the same clock.
+    model.shown = 0;
+    press(&mut model, "p");
+    model.pass(Duration::from_secs(10));
+    assert!(model.is_playing());
+    assert_eq!(model.past.as_ref().unwrap().at_us, 15_000_000);
+}
+
+#[test]
 fn a_plan_is_asked_for_and_shown_if_it_is_still_wanted() {
     let mut model = model();
     let effects = press(&mut model, "e");

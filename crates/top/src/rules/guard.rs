@@ -75,6 +75,26 @@ impl fmt::Display for Alert {
     }
 }
 
+/// A rule that cannot be evaluated, because the role does not see what it is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unchecked {
+    /// What the server is called.
+    pub server: Arc<str>,
+    /// What the rule is about.
+    pub subject: Subject,
+    /// The words of the rule.
+    pub rule: Arc<str>,
+    /// What is hidden, and the grant that helps.
+    pub reason: String,
+}
+
+/// `alert 'query > 5m' cannot be checked: …`
+impl fmt::Display for Unchecked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "alert '{}' cannot be checked: {}", self.rule, self.reason)
+    }
+}
+
 /// What became of an alert.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
@@ -110,6 +130,20 @@ impl Guard {
     /// The alerts that hold.
     pub fn holding(&self) -> impl Iterator<Item = &Alert> {
         self.above.values().filter(|above| above.is_told).map(|above| &above.alert)
+    }
+
+    /// The rules that a reading cannot answer. A rule with an alert that holds is answered, whatever else is hidden.
+    pub fn unchecked(&self, standing: &Standing) -> Vec<Unchecked> {
+        let Standing::Read(snapshot) = standing else { return Vec::new() };
+        let unchecked = |rule: &Rule| {
+            if self.holding().any(|alert| alert.rule == rule.text) {
+                return None;
+            }
+            let reason = measure::hidden(rule, snapshot)?;
+            let (server, rule_text) = (Arc::clone(&self.server), Arc::clone(&rule.text));
+            Some(Unchecked { server, subject: rule.subject, rule: rule_text, reason })
+        };
+        self.rules.iter().filter_map(unchecked).collect()
     }
 
     /// Looks at how it stands with the server at `now`.

@@ -1,6 +1,6 @@
 //! What a reading has to say about the subject of a rule.
 
-use howdah_collect::{Backend, Kind, State};
+use howdah_collect::{Backend, Kind, Missing, State};
 
 use super::{Measure, Rule, Subject, Who};
 use crate::Snapshot;
@@ -36,17 +36,56 @@ pub(super) fn of(rule: &Rule, snapshot: &Snapshot) -> Vec<Measured> {
     }
 }
 
+/// What the rule needs and the role cannot see, as a clause with the grant that helps; `None` if the rule can be
+/// evaluated. A rule that is above its threshold by what is visible needs no more: see [`super::Guard::unchecked`].
+pub(super) fn hidden(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
+    let backends = &snapshot.activity.backends;
+    let sessions = match rule.subject {
+        Subject::Query | Subject::IdleInTransaction | Subject::Transaction => {
+            backends.iter().filter(|backend| backend.is_hidden_client()).count()
+        }
+        // Waits are visible to every role; since when they last, only pg_locks of 14 and later tells. There, a wait
+        // without a time has just begun.
+        Subject::Blocked if snapshot.identity.version.major() < 14 => {
+            let is_hidden =
+                |backend: &&Backend| !backend.is_readable && !backend.blockers.is_empty();
+            backends.iter().filter(is_hidden).count()
+        }
+        Subject::Lag => {
+            let standbys = usize::try_from(snapshot.overview.followers_hidden).unwrap_or(0);
+            return (standbys > 0).then(|| {
+                format!(
+                    "the lag of {} is not visible{}",
+                    counted(standbys, "standby", "standbys"),
+                    grant(snapshot)
+                )
+            });
+        }
+        Subject::Blocked | Subject::Connections | Subject::Wraparound | Subject::Away => 0,
+    };
+    (sessions > 0).then(|| {
+        let sessions = counted(sessions, "session of another role", "sessions of other roles");
+        format!("what {sessions} do is not visible{}", grant(snapshot))
+    })
+}
+
+fn counted(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+/// The grant that shows all sessions, as the end of a sentence.
+fn grant(snapshot: &Snapshot) -> String {
+    let missing = snapshot.missing.iter().find(|missing| missing.what == Missing::SESSIONS);
+    missing.map_or_else(String::new, |missing| format!("; {}", missing.remedy))
+}
+
 /// A figure of the whole server, if the rule is about one and it is known.
 fn level(rule: &Rule, snapshot: &Snapshot) -> Option<f64> {
     let overview = &snapshot.overview;
     match (rule.subject, rule.measure) {
         (Subject::Connections, _) => {
-            // A role that may not look does not see what kind a process is, but that it has a database.
-            let counts = |backend: &&Backend| match backend.kind {
-                Some(ref kind) => *kind == Kind::Client,
-                None => backend.database.is_some(),
-            };
-            let clients = snapshot.activity.backends.iter().filter(counts).count();
+            let backends = snapshot.activity.backends.iter();
+            let clients = backends.filter(|backend| backend.may_be_client()).count();
             let max = snapshot.identity.connections_max;
             (max > 0).then(|| 100.0 * real(i64::try_from(clients).unwrap_or(i64::MAX)) / real(max))
         }

@@ -181,3 +181,70 @@ fn a_blocked_session_is_one_alert_though_its_start_is_told_late() {
     assert_eq!(watch.read(111, vec![blocked(Some(101 * SECOND_US))]), [""; 0]);
     assert_eq!(watch.read(112, vec![session(7, State::Active, 100)]).len(), 1);
 }
+
+/// A session of another role, as a role without grants sees it.
+fn hidden(pid: i32) -> Backend {
+    Backend { pid, user: Some("app".into()), database: Some("shop".into()), ..Backend::default() }
+}
+
+fn unchecked(rule: &str, standing: &Standing) -> Vec<String> {
+    let mut watch = Watch::new(&[rule]);
+    watch.at(1000, standing);
+    watch.guard.unchecked(standing).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn rules_about_hidden_sessions_are_unchecked_and_name_the_grant() {
+    let read = |backends| {
+        let missing = [howdah_collect::Missing {
+            what: howdah_collect::Missing::SESSIONS.into(),
+            remedy: "GRANT pg_monitor TO \"plain\"".to_owned(),
+        }];
+        Standing::Read(Arc::new(Snapshot {
+            missing: Arc::new(missing),
+            ..snapshot(1000 * SECOND_US, backends)
+        }))
+    };
+    let some_hidden = read(vec![hidden(1), hidden(2), session(3, State::Active, 950)]);
+    assert_eq!(
+        unchecked("query > 60s", &some_hidden),
+        [
+            "alert 'query > 60s' cannot be checked: what 2 sessions of other roles do is not visible; \
+          GRANT pg_monitor TO \"plain\""
+        ]
+    );
+    for rule in ["transaction > 1h", "idle-in-transaction > 1m"] {
+        assert_eq!(unchecked(rule, &some_hidden).len(), 1, "{rule}");
+    }
+    // Visible to every role; and one that holds is answered.
+    for rule in
+        ["blocked > 1s", "connections > 90%", "wraparound > 50%", "lag > 1GB", "query > 10s"]
+    {
+        assert_eq!(unchecked(rule, &some_hidden), [""; 0], "{rule}");
+    }
+    // The server's own processes have no database.
+    let own = read(vec![Backend { database: None, ..hidden(1) }]);
+    assert_eq!(unchecked("query > 60s", &own), [""; 0]);
+    assert_eq!(unchecked("query > 60s", &read(vec![session(3, State::Idle, 1)])), [""; 0]);
+}
+
+#[test]
+fn hidden_waits_without_a_start_and_hidden_standbys_are_unchecked() {
+    let blocked = Backend { blockers: vec![howdah_collect::Blocker::Process(1)], ..hidden(2) };
+    let of_major = |major| {
+        let mut read = snapshot(1000 * SECOND_US, vec![blocked.clone()]);
+        let identity = howdah_collect::Identity {
+            version: howdah_collect::Version::of_major(major),
+            ..(*read.identity).clone()
+        };
+        read.identity = Arc::new(identity);
+        Standing::Read(Arc::new(read))
+    };
+    assert_eq!(unchecked("blocked > 1s", &of_major(13)).len(), 1);
+    assert_eq!(unchecked("blocked > 1s", &of_major(14)), [""; 0]);
+    let standbys = with_lag(|snapshot| snapshot.overview.followers_hidden = 2);
+    assert_eq!(
+        unchecked("lag > 1GB", &standbys),
+        ["alert 'lag > 1GB' cannot be checked: the lag of 2 standbys is not visible"]
+    );
+}

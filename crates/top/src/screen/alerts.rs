@@ -3,7 +3,7 @@
 use ratatui::text::Line;
 
 use super::Theme;
-use crate::{Model, lookout::by_rule};
+use crate::{Model, lookout::by_rule, rules::Unchecked};
 
 /// Most rules that have a line of their own.
 const RULES_MAX: usize = 3;
@@ -30,6 +30,7 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
     if !elsewhere.is_empty() {
         texts.push(format!("ALERT at {}", elsewhere.join(", ")));
     }
+    texts.extend(shown.into_iter().flat_map(|watched| unchecked(&watched.sight.unchecked)));
     // All servers have the same log and webhooks.
     texts.extend(shown.into_iter().flat_map(|watched| watched.sight.troubles.clone()));
     let pooled = model.snapshot().and_then(|snapshot| snapshot.pooled.as_ref());
@@ -38,4 +39,10 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
         Line::styled(text.chars().take(usize::from(width)).collect::<String>(), theme.bad)
     };
     texts.into_iter().map(line).collect()
+}
+
+/// A line for all rules that cannot be evaluated. The page of privileges names the grant.
+fn unchecked(unchecked: &[Unchecked]) -> Option<String> {
+    let rules: Vec<&str> = unchecked.iter().map(|unchecked| &*unchecked.rule).collect();
+    (!rules.is_empty()).then(|| format!("NOT CHECKED, no grant (g): {}", rules.join(", ")))
 }

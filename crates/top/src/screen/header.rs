@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use howdah_collect::{Kind, Overview, State};
+use howdah_collect::{Overview, State};
 use ratatui::text::{Line, Span};
 
 use super::Theme;
@@ -55,7 +55,9 @@ fn summary(snapshot: &Snapshot) -> String {
     let counts = Counts::of(snapshot);
     format!(
         "{role} {} active {} waiting {}",
-        snapshot.identity.version, counts.active, counts.blocked
+        snapshot.identity.version,
+        counts.visible(counts.active),
+        counts.blocked
     )
 }
 
@@ -68,6 +70,7 @@ struct Counts {
     in_transaction: usize,
     failed: usize,
     blocked: usize,
+    /// Those of `clients` that the role does not see more of.
     hidden: usize,
 }
 
@@ -75,10 +78,9 @@ impl Counts {
     fn of(snapshot: &Snapshot) -> Self {
         let mut counts = Self::default();
         for backend in &snapshot.activity.backends {
-            if !backend.is_readable {
-                counts.hidden += 1;
-            } else if backend.kind == Some(Kind::Client) {
+            if backend.may_be_client() {
                 counts.clients += 1;
+                counts.hidden += usize::from(backend.is_hidden_client());
                 match backend.state {
                     Some(State::Active | State::FastPath) => counts.active += 1,
                     Some(State::Idle) => counts.idle += 1,
@@ -93,6 +95,16 @@ impl Counts {
         }
         counts
     }
+
+    /// A count of sessions in a state, as far as the role sees states: `n/a` where all that could be in it are
+    /// hidden, `≥2` where some are.
+    fn visible(&self, count: usize) -> String {
+        match (self.hidden, count) {
+            (0, count) => count.to_string(),
+            (_, 0) => "n/a".to_owned(),
+            (_, count) => format!("≥{count}"),
+        }
+    }
 }
 
 fn figures(snapshot: &Snapshot, theme: &Theme, width: u16) -> Vec<Line<'static>> {
@@ -101,7 +113,10 @@ fn figures(snapshot: &Snapshot, theme: &Theme, width: u16) -> Vec<Line<'static>>
     #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
     let up = (overview.taken_us - identity.started_us) as f64 / 1e6;
     let counts = Counts::of(snapshot);
-    let hidden = if counts.hidden > 0 { format!("  {} n/a", counts.hidden) } else { String::new() };
+    let hidden = match counts.hidden {
+        0 => String::new(),
+        hidden => format!(" ({hidden} not visible)"),
+    };
     let elsewhere = if snapshot.host.is_none() { "  host n/a" } else { "" };
     let first = format!(
         "PostgreSQL {} {role} {}:{}/{}  up {}{elsewhere}",
@@ -112,13 +127,13 @@ fn figures(snapshot: &Snapshot, theme: &Theme, width: u16) -> Vec<Line<'static>>
         span(up)
     );
     let sessions = format!(
-        "sessions {}/{}  active {}  idle {}  in tx {}  failed tx {}  waiting {}{hidden}",
+        "sessions {}/{}{hidden}  active {}  idle {}  in tx {}  failed tx {}  waiting {}",
         counts.clients,
         identity.connections_max,
-        counts.active,
-        counts.idle,
-        counts.in_transaction,
-        counts.failed,
+        counts.visible(counts.active),
+        counts.visible(counts.idle),
+        counts.visible(counts.in_transaction),
+        counts.visible(counts.failed),
         counts.blocked,
     );
     let mut lines = vec![

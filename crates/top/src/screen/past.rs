@@ -14,8 +14,8 @@ pub(super) fn line(model: &Model, theme: &Theme, width: u16) -> Option<Line<'sta
     let text = match &model.replay {
         Some(replay) => {
             let state = if replay.is_playing { "playing" } else { "stopped" };
-            let last = model.history.as_ref().and_then(|history| history.range(model.shown));
-            let left = last.map_or(0, |(_, last_us)| last_us - past.at_us);
+            let whole = model.history.as_ref().and_then(|history| history.whole_range());
+            let left = whole.map_or(0, |(_, last_us)| last_us - past.at_us);
             format!(
                 " RECORDING {}  {moment}  {} to its end  {state} {}×   p: play  [ ] a reading  {{ }} a minute  t: a time",
                 replay.name,

@@ -33,7 +33,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
         frame.render_widget(Paragraph::new(Line::styled(text, theme.bad)), area);
         return Geometry::default();
     };
-    let columns = columns(&table, area.width, model.shift);
+    let order = model.order.or(model.screen.order());
+    let columns = columns(&table, area.width, model.shift, order);
     let mut lines = vec![heads(&table, &columns, model, theme, area.width)];
     if table.rows.is_empty() {
         let filtered = if model.filter.0.is_empty() { "" } else { " that pass the filter" };
@@ -68,29 +69,63 @@ fn places(table: &Table, columns: &[(usize, u16)]) -> Vec<(u16, u16, &'static st
     places
 }
 
-/// Which columns fit, each with its width. The first stays; those behind it are left out from `shift`; then
-/// the ones on the right, before the last.
-fn columns(table: &Table, width: u16, shift: usize) -> Vec<(usize, u16)> {
+/// Which columns are shown, in their order, each with its width.
+///
+/// The column that rows are sorted by always is. Of the others those of the lowest ranks are, as many as fit. From
+/// `shift` on, columns are shown by position, from that one, so that each can be reached; the first stays.
+fn columns(table: &Table, width: u16, shift: usize, order: Option<&str>) -> Vec<(usize, u16)> {
+    let heads = &table.columns;
+    let hidden = shift.min(heads.len().saturating_sub(2));
+    let is_order = |at: usize| order == Some(heads[at].name);
+    let is_reached = |at: usize| at == 0 || at > hidden || is_order(at);
+    let width_of =
+        |at: usize| (at, if heads[at].shrinks { needed(table, at) } else { heads[at].width });
+    let mut ranked: Vec<usize> =
+        (0..heads.len()).filter(|&at| heads[at].width > 0 && is_reached(at)).collect();
+    ranked.sort_by_key(|&at| {
+        let rank = if hidden == 0 { heads[at].rank } else { u8::from(at > 0) };
+        (!is_order(at), rank, at)
+    });
     let mut left = width.saturating_sub(GUTTER);
-    let rest = table.columns.iter().position(|head| head.width == 0);
+    let mut rest = heads.iter().position(|head| head.width == 0).filter(|&at| is_reached(at));
     let rest_min = REST_MIN.max(width / 3);
+    if rest.is_some() {
+        // Where both do not fit, what rows are sorted by is worth more than what is left over.
+        let is_tight = |&at: &usize| is_order(at) && width_of(at).1 + rest_min + 2 > left;
+        rest = rest.filter(|_| !ranked.iter().any(is_tight));
+    }
     if rest.is_some() {
         left = left.saturating_sub(rest_min + 1);
     }
-    let hidden = shift.min(table.columns.len().saturating_sub(2));
     let mut chosen = Vec::new();
-    for (at, head) in table.columns.iter().enumerate() {
-        if at != 0 && at <= hidden || Some(at) == rest {
-            continue;
-        }
-        if head.width + 1 > left {
+    for (at, width) in ranked.into_iter().map(width_of) {
+        if width < left {
+            left -= width + 1;
+            chosen.push((at, width));
+        } else if hidden > 0 {
             break;
         }
-        left -= head.width + 1;
-        chosen.push((at, head.width));
     }
-    chosen.extend(rest.filter(|&at| at == 0 || at > hidden).map(|at| (at, rest_min + left)));
+    chosen.extend(rest.map(|at| (at, rest_min + left)));
+    chosen.sort_unstable();
     chosen
+}
+
+/// How wide a column that shrinks has to be for its title, with the arrow of the order, and for its values.
+fn needed(table: &Table, at: usize) -> u16 {
+    let head = &table.columns[at];
+    let most = usize::from(head.width);
+    let mut needed = head.title.chars().count() + 1;
+    for row in &table.rows {
+        if needed >= most {
+            return head.width;
+        }
+        needed = match row.cells[at].text() {
+            Some(text) => needed.max(Span::raw(text).width()),
+            None => needed.max(shown(&row.cells[at], head.unit).len()),
+        };
+    }
+    u16::try_from(needed.min(most)).unwrap_or(head.width)
 }
 
 fn heads(
@@ -174,6 +209,60 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn table_of(heads: Vec<Head>, values: &[&str]) -> Table {
+        let row = Row::plain(values.iter().map(|value| (*value).into()).collect());
+        Table { columns: heads, rows: vec![row] }
+    }
+
+    fn names(table: &Table, width: u16, shift: usize, order: &str) -> String {
+        let columns = columns(table, width, shift, Some(order));
+        let names: Vec<&str> = columns.iter().map(|(at, _)| table.columns[*at].name).collect();
+        names.join(" ")
+    }
+
+    fn some() -> Table {
+        let head = |name, width| Head::new(name, name, Unit::Text, width, "");
+        let heads = vec![
+            Head { rank: 0, ..head("pid", 8) },
+            head("a", 20),
+            Head { rank: 1, ..head("b", 12) },
+            head("c", 10),
+            head("d", 10),
+            head("query", 0),
+        ];
+        table_of(heads, &["1", "", "", "", "", ""])
+    }
+
+    #[test]
+    fn sort_column_is_visible_at_every_width_and_shift() {
+        for width in 13..200 {
+            for shift in 0..7 {
+                let shown = names(&some(), width, shift, "d");
+                assert!(shown.split(' ').any(|name| name == "d"), "{width} {shift}: {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn narrow_screen_shows_columns_of_the_lowest_ranks() {
+        assert_eq!(names(&some(), 60, 0, "pid"), "pid b c query");
+        assert_eq!(names(&some(), 60, 0, "a"), "pid a query");
+        assert_eq!(names(&some(), 200, 0, "pid"), "pid a b c d query");
+        // By position, once the right arrow is pressed.
+        assert_eq!(names(&some(), 60, 2, "pid"), "pid c d query");
+        assert_eq!(names(&some(), 60, 4, "pid"), "pid query");
+    }
+
+    #[test]
+    fn shrinking_column_is_as_wide_as_its_widest_value() {
+        let head = Head { shrinks: true, ..Head::new("user", "User", Unit::Text, 14, "") };
+        for (value, width) in
+            [("", 5), ("app", 5), ("postgres", 8), ("日本語の人", 10), ("a-very-long-name", 14)]
+        {
+            assert_eq!(needed(&table_of(vec![head], &[value]), 0), width, "{value}");
+        }
+    }
 
     #[test]
     fn text_fits_its_columns() {

@@ -118,13 +118,14 @@ fn a_role_that_does_not_see_all_is_told_what_helps() {
     let remedy = "GRANT pg_monitor TO \"watcher\"".to_owned();
     snapshot.missing = Arc::new([Missing { what: "what other roles' sessions do".into(), remedy }]);
     snapshot.activity.backends =
-        vec![Backend { pid: 7, application: Some("x".into()), ..Backend::default() }];
+        vec![Backend { pid: 7, database: Some("shop".into()), ..Backend::default() }];
     model.update(Message::Standing(0, Standing::Read(Arc::new(snapshot))));
     model.overlay = Overlay::Privileges;
     insta::assert_snapshot!(picture(&mut model, 100, 16));
     model.overlay = Overlay::None;
     let picture = picture(&mut model, 100, 16);
-    assert!(picture.contains("n/a") && picture.contains("press g"), "{picture}");
+    assert!(picture.contains("sessions 1/100 (1 not visible)  active n/a"), "{picture}");
+    assert!(picture.contains("press g") && !picture.contains("active 0"), "{picture}");
 }
 
 #[test]
@@ -193,8 +194,11 @@ fn alerts_and_what_cannot_be_told_have_lines_of_their_own() {
             "cannot write slow statements to pgtop.log: No space left on device".to_owned(),
             "webhook https://hooks.example: 503 Service Unavailable, 7 waiting".to_owned(),
         ];
-        model.update(Message::Sight(0, Sight { alerts: alerts(&rules, &standing), troubles }));
-        let elsewhere = Sight { alerts: alerts(&rules[..1], &standing), troubles: Vec::new() };
+        model.update(Message::Sight(
+            0,
+            Sight { alerts: alerts(&rules, &standing), troubles, ..Sight::default() },
+        ));
+        let elsewhere = Sight { alerts: alerts(&rules[..1], &standing), ..Sight::default() };
         model.update(Message::Sight(1, elsewhere));
         model
     }));
@@ -352,4 +356,18 @@ fn a_recording_says_that_it_is_one() {
     assert!(picture.contains("RECORDING shop.top  2023-11-14"), "{picture}");
     assert!(picture.contains("2.0s to its end  stopped 1×"), "{picture}");
     assert!(picture.contains("update orders"), "{picture}");
+}
+
+#[test]
+fn titles_at_eighty_columns_are_those_that_matter() {
+    let activity = picture(&mut filled(Screen::Activity), 80, 24);
+    for title in ["Pid", "Time↓", "State", "Waits for", "Query"] {
+        assert!(activity.contains(title), "{activity}");
+    }
+    for screen in Screen::all() {
+        let picture = picture(&mut filled(screen), 80, 24);
+        // The last line names the order, too.
+        let has_arrow = picture.lines().rev().skip(1).any(|line| line.contains('↓'));
+        assert!(screen.order().is_none() || has_arrow, "{}: {picture}", screen.name());
+    }
 }

@@ -9,21 +9,25 @@ use crate::Snapshot;
 
 /// Who is behind a session, where there are poolers. It stands behind the time.
 pub(super) const POOLED: Head =
-    Head::new("pooled", "Pooler's client", Unit::Text, 30, "who is behind it, by its pooler");
+    Head::new("pooled", "Pooler's client", Unit::Text, 30, "who is behind it, by its pooler")
+        .ranked(4)
+        .shrinking();
 
 /// The place of [`POOLED`].
 const POOLED_AT: usize = 4;
 
 /// The columns of sessions.
 const COLUMNS: [Head; 15] = [
-    Head { is_key: true, ..Head::new("pid", "Pid", Unit::Count, 8, "the process") },
-    Head::new("database", "Database", Unit::Text, 12, "its database"),
-    Head::new("user", "User", Unit::Text, 12, "its role"),
-    Head::new("time", "Time", Unit::Seconds, 7, "how long it has run its statement, or idled"),
-    Head::new("state", "State", Unit::Text, 10, "what it does"),
-    Head::new("wait", "Waits for", Unit::Text, 22, "what it waits for"),
-    Head::new("application", "Application", Unit::Text, 14, "what its client calls itself"),
-    Head::new("client", "Client", Unit::Text, 15, "where its client is"),
+    Head { is_key: true, ..Head::new("pid", "Pid", Unit::Count, 8, "the process").ranked(0) },
+    Head::new("database", "Database", Unit::Text, 12, "its database").ranked(6).shrinking(),
+    Head::new("user", "User", Unit::Text, 12, "its role").ranked(5).shrinking(),
+    Head::new("time", "Time", Unit::Seconds, 7, "how long it has run its statement, or idled")
+        .ranked(1),
+    Head::new("state", "State", Unit::Text, 10, "what it does").ranked(2),
+    Head::new("wait", "Waits for", Unit::Text, 22, "what it waits for").ranked(3),
+    Head::new("application", "Application", Unit::Text, 14, "what its client calls itself")
+        .shrinking(),
+    Head::new("client", "Client", Unit::Text, 15, "where its client is").shrinking(),
     Head::new("transaction", "In tx", Unit::Seconds, 7, "how long its transaction has lasted"),
     Head::new("blocked_by", "Blocked by", Unit::Text, 10, "the processes whose locks it waits for"),
     Head::new("blocked", "Blocked", Unit::Seconds, 7, "how long it has waited for a lock"),
@@ -35,7 +39,8 @@ const COLUMNS: [Head; 15] = [
         "transactions whose dead rows stay because of it",
     ),
     Head::new("kind", "Kind", Unit::Text, 14, "the kind of process"),
-    Head::new("query_id", "Query id", Unit::Text, 20, "the server's identifier of the statement"),
+    Head::new("query_id", "Query id", Unit::Text, 20, "the server's identifier of the statement")
+        .shrinking(),
     Head::new("query", "Query", Unit::Text, 0, "its statement; of an idle session the last one"),
 ];
 
@@ -145,7 +150,10 @@ fn row<'a>(
         readable(word(&backend.client)),
         readable(backend.transaction_age(now_us).into()),
         (!blocked_by.is_empty()).then_some(blocked_by.as_str()).into(),
-        backend.blocked_for(now_us).into(),
+        match backend.blocked_for(now_us) {
+            None if backend.blockers.is_empty() => Cell::Null,
+            blocked => readable(blocked.into()),
+        },
         backend.xmin_age.into(),
         readable(backend.kind.as_ref().map(|kind| words.kind(kind)).into()),
         backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(Cell::Null),

@@ -18,9 +18,10 @@ const COLUMNS: [Head; 11] = [
     Head::new("wait", "Waits for", Unit::Text, 22, "what it waits for"),
     Head::new("state", "State", Unit::Text, 10, "what it does"),
     Head::new("time", "Time", Unit::Seconds, 7, "for how long"),
-    Head::new("database", "Database", Unit::Text, 12, "its database"),
-    Head::new("user", "User", Unit::Text, 12, "its role"),
-    Head::new("application", "Application", Unit::Text, 14, "what its client calls itself"),
+    Head::new("database", "Database", Unit::Text, 12, "its database").shrinking(),
+    Head::new("user", "User", Unit::Text, 12, "its role").shrinking(),
+    Head::new("application", "Application", Unit::Text, 14, "what its client calls itself")
+        .shrinking(),
     Head::new("also", "Also", Unit::Text, 10, "processes it waits for beside the one above it"),
     Head::new("query", "Query", Unit::Text, 0, "its statement, or its last one"),
 ];
@@ -44,20 +45,30 @@ fn row(snapshot: &Snapshot, node: &Node, choice: &Choice) -> Row {
     let of = |cell: fn(&howdah_collect::Backend, i64) -> Cell| {
         backend.map_or(Cell::Null, |backend| cell(backend, now_us))
     };
+    // A role without grants sees who waits for whom, and not what they do.
+    let is_hidden = backend.is_some_and(|backend| !backend.is_readable);
+    let readable = |cell: Cell| match cell {
+        Cell::Null if is_hidden => Cell::Unavailable,
+        cell => cell,
+    };
     let mut cells = vec![
         format!("{name}{ring}").as_str().into(),
         i64::try_from(node.victims).unwrap_or(i64::MAX).into(),
-        of(|backend, now_us| backend.blocked_for(now_us).into()),
-        of(|backend, _| {
+        match of(|backend, now_us| backend.blocked_for(now_us).into()) {
+            // The root of a tree waits for nothing.
+            cell if node.depth == 0 && !node.is_in_ring => cell,
+            cell => readable(cell),
+        },
+        readable(of(|backend, _| {
             backend.wait.as_ref().map_or(Cell::Null, |wait| wait.to_string().as_str().into())
-        }),
-        of(|backend, _| backend.state.map(State::as_str).into()),
-        of(|backend, now_us| backend.duration(now_us).into()),
+        })),
+        readable(of(|backend, _| backend.state.map(State::as_str).into())),
+        readable(of(|backend, now_us| backend.duration(now_us).into())),
         of(|backend, _| backend.database.clone().into()),
         of(|backend, _| backend.user.clone().into()),
         of(|backend, _| backend.application.clone().into()),
         (!also.is_empty()).then(|| also.join(" ")).as_deref().into(),
-        of(|backend, _| backend.query.as_ref().map(SqlText::to_shared_line).into()),
+        readable(of(|backend, _| backend.query.as_ref().map(SqlText::to_shared_line).into())),
     ];
     if let Some(pooled) = &snapshot.pooled {
         cells.insert(

@@ -10,11 +10,12 @@ use crate::{Pooled, Snapshot};
 /// The columns of clients.
 const COLUMNS: [Head; 11] = [
     Head { is_key: true, ..Head::new("address", "Client", Unit::Text, 21, "where the client is") },
-    Head::new("database", "Database", Unit::Text, 12, "the database it asked the pooler for"),
-    Head::new("user", "User", Unit::Text, 12, "its role"),
+    Head::new("database", "Database", Unit::Text, 12, "the database it asked the pooler for")
+        .shrinking(),
+    Head::new("user", "User", Unit::Text, 12, "its role").shrinking(),
     Head::new("state", "State", Unit::Text, 10, "what the pooler says it does"),
     Head::new("waits", "Waits", Unit::Seconds, 7, "how long it has waited for a server connection"),
-    Head::new("application", "Application", Unit::Text, 14, "what it calls itself"),
+    Head::new("application", "Application", Unit::Text, 14, "what it calls itself").shrinking(),
     Head::new("pid", "Pid", Unit::Count, 8, "the server's process that it holds"),
     Head::new("time", "Time", Unit::Seconds, 7, "how long that has run its statement, or idled"),
     Head::new("session", "Session", Unit::Text, 10, "what that does"),

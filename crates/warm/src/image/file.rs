@@ -142,7 +142,7 @@ fn unpack(packed: &[u8], length: u64) -> Result<Vec<u8>, BodyError> {
 }
 
 fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let mut file = howdah_files::create_anew(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

@@ -7,7 +7,7 @@ use howdah_inspect::ClockSweep;
 
 use super::{
     LoadError, Observer, Options,
-    catalog::{self, Found},
+    catalog::{self, Found, Search},
     crew::{Crew, Worked},
     occupancy::Occupancy,
     plan::{self, Bounds, PIECE_PAGES, Piece, Plan},
@@ -70,20 +70,23 @@ impl<'a> Attempt<'a> {
             (0..self.image.relations.len()).map(|at| Outcome::of(self.image, at)).collect();
         self.note_rewritten(&places, &mut outcomes);
         let bounds = self.bounds(seen.as_ref().ok());
-        let Plan { pieces, resident } =
+        let Plan { pieces, resident, wanted } =
             plan::plan(self.image, &places, seen.as_ref().ok(), bounds, &mut outcomes);
-        let goal = goal(&places, &pieces, resident);
+        let goals = Goals { plan: goal(&places, &pieces, resident), image: together(wanted) };
         let Some(Worked { outcomes, is_cut_short }) = self.load(&places, pieces, outcomes) else {
             return Ok(Ended::Restarted);
         };
         let residency = match seen {
-            Ok(_) => self.look().map(|seen| residency(&goal, &seen)),
+            Ok(_) => self.look().map(|seen| goals.residency(&seen)),
             Err(error) => Err(error),
         };
         Ok(Ended::Done(Box::new(Loaded {
             outcomes,
             is_cut_short,
             residency: residency.map_err(|error| Unseen(Box::new(error))),
+            limited: 0,
+            buffers: self.facts.buffers,
+            is_origin_unknown: self.image.origin.system_identifier == 0,
             page_bytes: self.facts.page_bytes,
             elapsed: Duration::ZERO,
         })))
@@ -91,11 +94,12 @@ impl<'a> Attempt<'a> {
 
     /// Where the relations are, which takes connections of its own, and meanwhile what is in the cache.
     fn find_and_look(&mut self) -> (Vec<Result<Found, Problem>>, Result<Occupancy, DumpError>) {
-        let lock_timeout = self.options.lock_timeout.as_millis().max(1).to_string();
-        let Self { image, target, client, sight, facts, .. } = self;
+        let Self { image, target, options, observer, client, sight, facts, .. } = self;
         let (image, target, facts) = (*image, &*target, &*facts);
+        let (options, observer) = (*options, *observer);
         thread::scope(|scope| {
-            let places = scope.spawn(|| catalog::find(image, target, facts, &lock_timeout));
+            let places =
+                scope.spawn(|| Search { image, target, facts, options, observer }.places());
             let seen = Occupancy::see(client, facts, sight, target.database());
             (places.join().unwrap_or_else(|panic| resume_unwind(panic)), seen)
         })
@@ -111,15 +115,18 @@ impl<'a> Attempt<'a> {
         for ((relation, place), outcome) in self.image.relations.iter().zip(places).zip(outcomes) {
             if let Ok(found) = place {
                 outcome.is_rewritten = !is_same_cluster || found.file != relation.file;
+                outcome.renamed = found.renamed.clone();
             }
         }
     }
 
     /// Room for as many pages as buffers are free. Some are spared: sessions need them for their
-    /// catalogs, ours too. Where free ones cannot be counted, all are taken for free.
+    /// catalogs, ours too. Where free ones cannot be counted, all are taken for free. Only to look, no
+    /// room is needed.
     fn bounds(&self, seen: Option<&Occupancy>) -> Bounds {
         let all = u64::from(self.facts.buffers);
-        let free = match seen {
+        let room = match seen {
+            _ if self.options.only_look => u64::MAX,
             Some(seen) if !self.options.evict => {
                 seen.free.saturating_sub((all / 64).clamp(64, 1024))
             }
@@ -131,10 +138,7 @@ impl<'a> Attempt<'a> {
             (None, Some(_)) => u64::from(PIECE_PAGES / 16),
             (None, None) => u64::from(PIECE_PAGES),
         };
-        Bounds {
-            room: free.min(self.options.limit.unwrap_or(u64::MAX)),
-            piece: u32::try_from(piece).unwrap_or(PIECE_PAGES).clamp(1, PIECE_PAGES),
-        }
+        Bounds { room, piece: u32::try_from(piece).unwrap_or(PIECE_PAGES).clamp(1, PIECE_PAGES) }
     }
 
     /// Loads the pieces. Nothing, if the server restarted meanwhile.
@@ -173,18 +177,31 @@ impl<'a> Attempt<'a> {
     }
 }
 
+/// The blocks that should be in the cache in the end.
+struct Goals {
+    /// Those of the plan.
+    plan: Goal,
+    /// Those of the image, also where there was no room for them.
+    image: Goal,
+}
+
+impl Goals {
+    fn residency(&self, seen: &Occupancy) -> Residency {
+        let planned = self.plan.values().map(|blocks| blocks.len() as u64).sum();
+        let (resident, of_image) = (resident(&self.plan, seen), resident(&self.image, seen));
+        Residency { planned, resident, of_image, source: seen.source }
+    }
+}
+
 type Goal = BTreeMap<(RelationFile, Fork), Vec<u32>>;
 
-/// The blocks that should be in the cache in the end.
+/// The blocks of a plan.
 fn goal(
     places: &[Result<Found, Problem>],
     pieces: &[Piece],
     resident: Vec<(RelationFile, Fork, Vec<u32>)>,
 ) -> Goal {
-    let mut goal = Goal::new();
-    for (file, fork, blocks) in resident {
-        goal.entry((file, fork)).or_default().extend(blocks);
-    }
+    let mut goal = together(resident);
     for piece in pieces {
         if let Ok(found) = &places[piece.relation] {
             let blocks = piece.runs.iter().flat_map(|run| run.first..=run.last);
@@ -192,19 +209,31 @@ fn goal(
         }
     }
     // Runs pass over pages that are there already.
+    sort(&mut goal);
+    goal
+}
+
+fn together(forks: Vec<(RelationFile, Fork, Vec<u32>)>) -> Goal {
+    let mut goal = Goal::new();
+    for (file, fork, blocks) in forks {
+        goal.entry((file, fork)).or_default().extend(blocks);
+    }
+    sort(&mut goal);
+    goal
+}
+
+fn sort(goal: &mut Goal) {
     for blocks in goal.values_mut() {
         blocks.sort_unstable();
         blocks.dedup();
     }
-    goal
 }
 
-fn residency(goal: &Goal, seen: &Occupancy) -> Residency {
-    let (mut planned, mut resident) = (0, 0);
-    for (&(file, fork), blocks) in goal {
+/// How many blocks of `goal` are in the cache.
+fn resident(goal: &Goal, seen: &Occupancy) -> u64 {
+    let of_fork = |(&(file, fork), blocks): (&(RelationFile, Fork), &Vec<u32>)| {
         let held = seen.blocks(file, fork);
-        planned += blocks.len() as u64;
-        resident += blocks.iter().filter(|block| held.binary_search(block).is_ok()).count() as u64;
-    }
-    Residency { planned, resident, source: seen.source }
+        blocks.iter().filter(|block| held.binary_search(block).is_ok()).count() as u64
+    };
+    goal.iter().map(of_fork).sum()
 }

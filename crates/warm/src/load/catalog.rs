@@ -1,14 +1,21 @@
-//! The relations of an image as they are on the server: found by name, or by file number where the image
-//! is of this very cluster.
+//! The relations of an image as they are on the server.
+//!
+//! On the cluster that the image is from, a relation is looked up by database oid, tablespace and file
+//! number first: it may have been renamed, and something else may have its name. What has no such file any
+//! more was rewritten or dropped, and is looked up by name, as everything is on other clusters.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use howdah_connect::{Client, ResultSet, Row, Target};
+use howdah_connect::{Client, QueryError, ResultSet, Row, Target};
 
-use super::report::Problem;
+use super::{
+    Observer, Options,
+    report::{Problem, Renamed},
+    worker,
+};
 use crate::{
     dump::{self, Facts, QueryFailure},
-    image::{CacheImage, Fork, Relation, RelationFile, RelationName},
+    image::{CacheImage, Fork, QualifiedName, Relation, RelationFile, RelationName},
 };
 
 /// A relation of the image on the server.
@@ -23,6 +30,10 @@ pub(super) struct Found {
     pub(super) kind: Kind,
     /// Pages of each fork, by the fork's number. Unknown while another session holds it locked.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
+    /// What it is called.
+    pub(super) name: QualifiedName,
+    /// The same, if it was found by its file and the image calls it otherwise.
+    pub(super) renamed: Option<Renamed>,
 }
 
 /// What a relation is, as far as it decides the way to its pages.
@@ -38,39 +49,160 @@ pub(super) enum Kind {
     Other,
 }
 
-/// Where each relation of `image` is on the server, in the order of the image.
-pub(super) fn find(
-    image: &CacheImage,
-    target: &Target,
-    facts: &Facts,
-    lock_timeout: &str,
-) -> Vec<Result<Found, Problem>> {
-    let is_same_cluster = is_same_cluster(image, facts);
-    let mut places: Vec<Option<Result<Found, Problem>>> = vec![None; image.relations.len()];
-    let mut by_database: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (at, relation) in image.relations.iter().enumerate() {
-        if relation.name.is_none() && !is_same_cluster {
-            places[at] = Some(Err(Problem::Nameless));
-            continue;
+/// What is needed to look relations up.
+#[derive(Clone, Copy)]
+pub(super) struct Search<'a> {
+    pub(super) image: &'a CacheImage,
+    pub(super) target: &'a Target,
+    pub(super) facts: &'a Facts,
+    pub(super) options: &'a Options,
+    pub(super) observer: &'a dyn Observer,
+}
+
+/// Where the relations of one database are to be looked up.
+struct Database<'a> {
+    name: &'a str,
+    /// Whether it is the database of the image itself, with the same files.
+    has_same_files: bool,
+}
+
+/// How often one database is asked. A session may be ended by an administrator, or by a crash of another.
+const ASKED_MAX: u32 = 3;
+
+impl<'a> Search<'a> {
+    /// Where each relation is, in the order of the image.
+    pub(super) fn places(self) -> Vec<Result<Found, Problem>> {
+        let Self { image, target, .. } = self;
+        let mut places: Vec<Option<Result<Found, Problem>>> = vec![None; image.relations.len()];
+        let mut by_database: BTreeMap<(&str, bool), Vec<usize>> = BTreeMap::new();
+        for (at, relation) in image.relations.iter().enumerate() {
+            match self.database_of(relation) {
+                Ok(database) if relation.name.is_some() || database.has_same_files => {
+                    let key = (database.name, database.has_same_files);
+                    by_database.entry(key).or_default().push(at);
+                }
+                Ok(_) => places[at] = Some(Err(Problem::Nameless)),
+                Err(problem) => places[at] = Some(Err(problem)),
+            }
         }
-        match database_of(image, relation, target, facts, is_same_cluster) {
-            Ok(name) => by_database.entry(name).or_default().push(at),
-            Err(problem) => places[at] = Some(Err(problem)),
-        }
-    }
-    for (name, wanted) in by_database {
-        let asked = ask(image, &wanted, &target.with_database(name), facts, lock_timeout);
-        match asked {
-            Ok(found) => found.into_iter().for_each(|(at, place)| places[at] = Some(place)),
-            Err(failure) => {
-                let failure = Arc::new(failure);
-                for at in wanted {
-                    places[at] = Some(Err(Problem::NoAccess(Arc::clone(&failure))));
+        for ((name, has_same_files), wanted) in by_database {
+            match self.ask_again(&wanted, &target.with_database(name), has_same_files) {
+                Ok(found) => found.into_iter().for_each(|(at, place)| places[at] = Some(place)),
+                Err(failure) => {
+                    let failure = Arc::new(failure);
+                    for at in wanted {
+                        places[at] = Some(Err(Problem::NoAccess(Arc::clone(&failure))));
+                    }
                 }
             }
         }
+        places.into_iter().map(|place| place.unwrap_or(Err(Problem::Dropped))).collect()
     }
-    places.into_iter().map(|place| place.unwrap_or(Err(Problem::Dropped))).collect()
+
+    fn database_of(self, relation: &Relation) -> Result<Database<'a>, Problem> {
+        let Self { image, target, facts, options, .. } = self;
+        let oid = relation.file.database;
+        let is_same_cluster = is_same_cluster(image, facts);
+        if oid == 0 {
+            // The shared catalogs can be read from every database; this one lets us in.
+            return Ok(Database { name: target.database(), has_same_files: is_same_cluster });
+        }
+        let by_name = |name: &str| facts.databases.values().find(|database| database.name == name);
+        let in_image = image.database_name(oid);
+        let mapped = in_image.and_then(|name| options.database_names.get(name));
+        let same = facts.databases.get(&oid).filter(|_| is_same_cluster && mapped.is_none());
+        let database = match (same, mapped, in_image) {
+            (Some(same), ..) => Some(same),
+            (None, Some(name), _) => by_name(name),
+            (None, None, Some(name)) => by_name(name),
+            // Only the oid could have told.
+            (None, None, None) if !is_same_cluster => return Err(Problem::Nameless),
+            (None, None, None) => None,
+        };
+        match database {
+            None => Err(Problem::NoDatabase),
+            Some(database) if !database.allows_connections => Err(Problem::Closed),
+            Some(database) => Ok(Database { name: &database.name, has_same_files: same.is_some() }),
+        }
+    }
+
+    /// Asks a database, and again when the session was lost.
+    fn ask_again(
+        self,
+        wanted: &[usize],
+        target: &Target,
+        has_same_files: bool,
+    ) -> Result<Vec<Place>, QueryFailure> {
+        let mut asked = 1;
+        loop {
+            match self.ask(wanted, target, has_same_files) {
+                Err(failure) if is_lost(&failure) && asked < ASKED_MAX => asked += 1,
+                result => return result,
+            }
+            if self.observer.wants_end() {
+                return self.ask(wanted, target, has_same_files);
+            }
+        }
+    }
+
+    fn ask(
+        self,
+        wanted: &[usize],
+        target: &Target,
+        has_same_files: bool,
+    ) -> Result<Vec<Place>, QueryFailure> {
+        let Self { image, facts, options, observer, .. } = self;
+        let mut client = worker::reach(target, options.patience, observer)?;
+        let lock_timeout = options.lock_timeout.as_millis().max(1);
+        client.query(&format!("SET lock_timeout = {lock_timeout}; SET statement_timeout = 0"))?;
+        let mut places: BTreeMap<usize, Result<Found, Problem>> = BTreeMap::new();
+        if has_same_files {
+            places.extend(read(&by_file(&mut client, image, wanted, facts)?, target)?);
+        }
+        let renamed: Vec<usize> = places
+            .iter()
+            .filter(|&(&at, place)| place.as_ref().is_ok_and(|found| is_renamed(image, at, found)))
+            .map(|(&at, _)| at)
+            .collect();
+        // What was found under another name is asked for by name, too: whether that is taken.
+        let has_name = |at: &&usize| image.relations[**at].name.is_some();
+        let is_open = |at: &&usize| !places.contains_key(*at) || renamed.contains(*at);
+        let named: Vec<usize> = wanted.iter().filter(has_name).filter(is_open).copied().collect();
+        let mut by_name = match named.is_empty() {
+            true => BTreeMap::new(),
+            false => BTreeMap::from_iter(read(&by_name(&mut client, image, &named)?, target)?),
+        };
+        for at in renamed {
+            let same_name = by_name.remove(&at);
+            if let Some(Ok(found)) = places.get_mut(&at) {
+                // In a database that was renamed, it is the relation itself.
+                let is_name_taken = same_name
+                    .is_some_and(|other| other.map_or(true, |other| other.oid != found.oid));
+                let (database, name) = (found.database.clone(), found.name.clone());
+                found.renamed = Some(Renamed { database, name, is_name_taken });
+            }
+        }
+        places.extend(by_name);
+        Ok(places.into_iter().collect())
+    }
+}
+
+/// Whether a relation that was found by its file has another name than in the image. TOAST tables go by
+/// the name of their table and are not compared.
+fn is_renamed(image: &CacheImage, at: usize, found: &Found) -> bool {
+    let relation = &image.relations[at];
+    let Some(RelationName::Own(before)) = &relation.name else { return false };
+    let database = image.database_name(relation.file.database);
+    found.name != *before || database.is_some_and(|before| found.database != before)
+}
+
+/// Whether the session ended, as opposed to an answer that another one would get, too.
+fn is_lost(failure: &QueryFailure) -> bool {
+    match failure {
+        QueryFailure::Query(QueryError::Sql(error)) => error.ends_session(),
+        QueryFailure::Query(_) => true,
+        QueryFailure::Connect(_) | QueryFailure::Answer { .. } => false,
+    }
 }
 
 /// Whether file numbers of the image mean the same on this server. A file of autoprewarm says nothing of
@@ -80,38 +212,12 @@ pub(super) fn is_same_cluster(image: &CacheImage, facts: &Facts) -> bool {
     origin == 0 || origin == facts.system_identifier
 }
 
-fn database_of<'a>(
-    image: &CacheImage,
-    relation: &Relation,
-    target: &'a Target,
-    facts: &'a Facts,
-    is_same_cluster: bool,
-) -> Result<&'a str, Problem> {
-    let oid = relation.file.database;
-    if oid == 0 {
-        // The shared catalogs can be read from every database; this one lets us in.
-        return Ok(target.database());
-    }
-    let database = match image.database_name(oid) {
-        Some(name) => facts.databases.values().find(|database| database.name == name),
-        None if is_same_cluster => facts.databases.get(&oid),
-        None => None,
-    };
-    match database {
-        None => Err(Problem::NoDatabase),
-        Some(database) if !database.allows_connections => Err(Problem::Closed),
-        Some(database) => Ok(&database.name),
-    }
-}
-
 /// Lengths are not asked of a relation that is locked, because `pg_relation_size()` waits for it.
 const COLUMNS: &str = "
 SELECT w.at, c.oid, c.relkind, COALESCE(a.amname, ''),
        CASE WHEN c.reltablespace = 0 THEN d.dattablespace ELSE c.reltablespace END,
-       pg_relation_filenode(c.oid), CASE WHEN c.relisshared THEN 0 ELSE d.oid END, l.main, l.fsm, l.vm, l.init";
-
-/// How many those are.
-pub(super) const COLUMN_COUNT: usize = 11;
+       pg_relation_filenode(c.oid), CASE WHEN c.relisshared THEN 0 ELSE d.oid END, l.main, l.fsm, l.vm, l.init,
+       (SELECT n.nspname FROM pg_namespace n WHERE n.oid = c.relnamespace), c.relname";
 
 const FROM: &str = "
 LEFT JOIN pg_am a ON a.oid = c.relam
@@ -139,27 +245,6 @@ FROM unnest($1::int4[], $2::oid[], $3::oid[]) AS w(at, tablespace, filenode)
 JOIN pg_class c ON c.oid = pg_filenode_relation(w.tablespace, w.filenode)";
 
 pub(super) type Place = (usize, Result<Found, Problem>);
-
-fn ask(
-    image: &CacheImage,
-    wanted: &[usize],
-    target: &Target,
-    facts: &Facts,
-    lock_timeout: &str,
-) -> Result<Vec<Place>, QueryFailure> {
-    let mut client = dump::connect(target)?;
-    client.query(&format!("SET lock_timeout = {lock_timeout}; SET statement_timeout = 0"))?;
-    let (named, nameless): (Vec<usize>, Vec<usize>) =
-        wanted.iter().partition(|&&at| image.relations[at].name.is_some());
-    let mut places = Vec::new();
-    if !named.is_empty() {
-        places.extend(read(&by_name(&mut client, image, &named)?, target)?);
-    }
-    if !nameless.is_empty() {
-        places.extend(read(&by_file(&mut client, image, &nameless, facts)?, target)?);
-    }
-    Ok(places)
-}
 
 fn by_name(
     client: &mut Client,
@@ -202,13 +287,9 @@ fn by_file(
     Ok(client.query_with(&format!("{COLUMNS}{BY_FILE}{FROM}"), &values)?)
 }
 
-/// A query for relations that `with` names: it ends with a table `w` of places and oids. Schema and name
-/// stand behind the columns that [`read`] takes.
+/// A query for relations that `with` names: it ends with a table `w` of places and oids.
 pub(super) fn family(with: &str) -> String {
-    format!(
-        "{with} {COLUMNS}, n.nspname, c.relname FROM w JOIN pg_class c ON c.oid = w.oid
-         JOIN pg_namespace n ON n.oid = c.relnamespace {FROM} ORDER BY w.at"
-    )
+    format!("{with} {COLUMNS} FROM w JOIN pg_class c ON c.oid = w.oid {FROM} ORDER BY w.at")
 }
 
 /// The relations of a result, in its order.
@@ -246,6 +327,11 @@ fn found(row: &Row, target: &Target) -> Result<Found, QueryFailure> {
             _ => Kind::Other,
         },
         lengths,
+        name: QualifiedName {
+            schema: text(11).unwrap_or_default(),
+            name: text(12).unwrap_or_default(),
+        },
+        renamed: None,
     })
 }
 

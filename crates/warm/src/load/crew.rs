@@ -64,6 +64,7 @@ impl Crew<'_> {
             throttle: Throttle::new(self.options.bytes_per_second, self.options.max_latency),
             outcomes: Mutex::new(outcomes),
             read_whole: Mutex::default(),
+            searches: Mutex::default(),
             is_restarted: AtomicBool::new(false),
             is_done: AtomicBool::new(false),
             has_room: self.has_room,

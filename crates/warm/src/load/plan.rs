@@ -18,6 +18,8 @@ pub(super) struct Plan {
     pub(super) pieces: Vec<Piece>,
     /// Blocks of each fork that are wanted and were there already.
     pub(super) resident: Vec<(RelationFile, Fork, Vec<u32>)>,
+    /// All blocks of each fork that are wanted, whether there is room for them or not.
+    pub(super) wanted: Vec<(RelationFile, Fork, Vec<u32>)>,
 }
 
 /// Pages of one fork that are loaded by one statement.
@@ -97,6 +99,38 @@ impl Piece {
         self.runs.len() > 1 && self.pages() < SPARSE_PAGES * self.runs.len() as u64
     }
 
+    /// What lies before and behind a block, which is left out; nothing, if the piece has no such block.
+    /// Which blocks of a run are there already is not known, so they are shared out.
+    pub(super) fn part_around(&self, block: u32) -> Option<(Self, Self)> {
+        let at = self.runs.iter().position(|run| run.first <= block && block <= run.last)?;
+        let run = self.runs[at];
+        let (mut before, mut after) = (self.runs[..at].to_vec(), self.runs[at + 1..].to_vec());
+        let blocks_before = block - run.first;
+        // The block itself was to be loaded, so all others have room for those that are there.
+        let held = run.held.min(blocks_before);
+        if blocks_before > held {
+            before.push(Run { first: run.first, last: block - 1, held });
+        }
+        let (blocks_after, held) = (run.last - block, run.held - held);
+        if blocks_after > held {
+            after.insert(0, Run { first: block + 1, last: run.last, held });
+        }
+        let of = |runs| Self { runs, ..self.clone() };
+        Some((of(before), of(after)))
+    }
+
+    /// A block with about as many others of the piece before as behind it.
+    pub(super) fn middle(&self) -> u32 {
+        let mut left = self.runs.iter().map(|run| run.blocks()).sum::<u64>() / 2;
+        for run in &self.runs {
+            if left < run.blocks() {
+                return run.first + u32::try_from(left).unwrap_or(0);
+            }
+            left -= run.blocks();
+        }
+        self.runs.first().map_or(0, |run| run.first)
+    }
+
     /// Drops the blocks from `end` on, and gives the number of pages that are not loaded then.
     pub(super) fn cut_at(&mut self, end: u32) -> u64 {
         let before = self.pages();
@@ -122,6 +156,7 @@ pub(super) fn plan(
     let mut lacking = lacking(image, places, occupancy, outcomes);
     // Where not all has room, the coolest have to be told from the others, whatever it takes.
     let has_room = lacking.iter().map(|fork| fork.pages.len() as u64).sum::<u64>() <= bounds.room;
+    let wanted = lacking.iter().map(Lacking::wanted).collect();
     let mut pieces = Vec::new();
     for Lacking { relation, fork, pages, there, .. } in &mut lacking {
         take_along(pages);
@@ -137,7 +172,7 @@ pub(super) fn plan(
     pieces.sort_by_cached_key(|piece| (Reverse(piece.class), size(piece)));
     let pieces = fitting(pieces, bounds.room, outcomes);
     let resident = lacking.into_iter().map(|fork| (fork.file, fork.fork, fork.there)).collect();
-    Plan { pieces, resident }
+    Plan { pieces, resident, wanted }
 }
 
 /// A fork, and what the cache lacks of it.
@@ -149,6 +184,13 @@ struct Lacking {
     pages: Vec<Wanted>,
     /// Wanted and there already, ascending.
     there: Vec<u32>,
+}
+
+impl Lacking {
+    fn wanted(&self) -> (RelationFile, Fork, Vec<u32>) {
+        let blocks = self.pages.iter().map(|page| page.block);
+        (self.file, self.fork, blocks.chain(self.there.iter().copied()).collect())
+    }
 }
 
 fn lacking(
@@ -164,6 +206,7 @@ fn lacking(
             Ok(found) => found,
             Err(problem) => {
                 outcome.problem = Some(problem.clone());
+                outcome.pages.not_found = outcome.pages.in_image;
                 continue;
             }
         };

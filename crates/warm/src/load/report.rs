@@ -9,7 +9,7 @@ use super::way::Way;
 use crate::{
     diff::Known,
     dump::{DumpError, QueryFailure},
-    image::{CacheImage, Source},
+    image::{CacheImage, QualifiedName, Source},
 };
 
 /// What became of a load.
@@ -19,8 +19,15 @@ pub struct Loaded {
     pub outcomes: Vec<Outcome>,
     /// Whether its end was asked for before all was done.
     pub is_cut_short: bool,
-    /// How much of the plan is in the cache now.
+    /// How much of the plan and of the image is in the cache now.
     pub residency: Result<Residency, Unseen>,
+    /// Pages of the image that [`super::Options::limit`] left out: the relations do not count them.
+    pub limited: u64,
+    /// Buffers of the server.
+    pub buffers: u32,
+    /// Whether the image does not say which cluster it is from, so that its file numbers had to be
+    /// believed.
+    pub is_origin_unknown: bool,
     /// Bytes of a page.
     pub page_bytes: u32,
     /// How long it took.
@@ -38,26 +45,44 @@ pub struct Outcome {
     pub pages: Pages,
     /// Whether its files are others than in the image, so that its pages were chosen by their share.
     pub is_rewritten: bool,
+    /// What it is called now, if it was found by its file and has another name than in the image.
+    pub renamed: Option<Renamed>,
     /// The ways by which pages were loaded.
     pub ways: Vec<Way>,
     /// What stopped it, or part of it.
     pub problem: Option<Problem>,
 }
 
+/// The present name of a relation that was renamed, or whose schema or database was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// Its database.
+    pub database: String,
+    /// Its schema and name.
+    pub name: QualifiedName,
+    /// Whether another relation of its database has its former name.
+    pub is_name_taken: bool,
+}
+
 /// Pages of a relation, or of all: `wanted` is the sum of those after it.
+///
+/// `in_image` is the sum of `beyond_end`, `not_found` and `wanted`, but for rewritten relations, whose
+/// pages are as many as their length now asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
     /// In the image.
     pub in_image: u64,
     /// Of the image, and beyond the end of the relation, which is shorter now.
     pub beyond_end: u64,
+    /// Of the image, in relations or databases that were not found or cannot be entered.
+    pub not_found: u64,
     /// To be in the cache, after relations were looked up.
     pub wanted: u64,
     /// That were in the cache before.
     pub resident: u64,
     /// That were loaded.
     pub loaded: u64,
-    /// Left out because the cache has no room for them, or by the limit.
+    /// Left out because the cache has no room for them.
     pub no_room: u64,
     /// Not loaded for another reason: see [`Outcome::problem`].
     pub failed: u64,
@@ -100,18 +125,23 @@ pub enum Problem {
     /// The server refuses it.
     #[error("{0}")]
     Refused(Box<SqlError>),
+    /// Pages of it cannot be read.
+    #[error("pages are damaged: {0}")]
+    Damaged(Box<SqlError>),
     /// The connection broke again and again.
     #[error("the connection was lost repeatedly: {0}")]
     Lost(Arc<QueryFailure>),
 }
 
-/// How much of a plan is in the cache.
+/// How much of an image is in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residency {
     /// Pages of the plan: wanted, and with room for them.
     pub planned: u64,
     /// Those of them that are in the cache.
     pub resident: u64,
+    /// Pages of the image that are in the cache, whether there was room to load them or not.
+    pub of_image: u64,
     /// Who said so.
     pub source: Source,
 }
@@ -129,6 +159,7 @@ impl Loaded {
         for Outcome { pages, .. } in &self.outcomes {
             sum.in_image += pages.in_image;
             sum.beyond_end += pages.beyond_end;
+            sum.not_found += pages.not_found;
             sum.wanted += pages.wanted;
             sum.resident += pages.resident;
             sum.loaded += pages.loaded;
@@ -138,18 +169,49 @@ impl Loaded {
         sum
     }
 
-    /// The share of the plan that is in the cache, 0 to 1: as it was seen, else as it was loaded.
+    /// Pages that are in the cache when the image is: all of it, at most as many as the server has
+    /// buffers. Relations that were not found count with their pages in the image; pages beyond the end
+    /// of a relation do not count, for there is nothing to load.
     #[must_use]
-    pub fn share(&self) -> f64 {
-        let (part, whole) = match &self.residency {
-            Ok(Residency { planned, resident, .. }) => (*resident, *planned),
+    pub fn expected(&self) -> u64 {
+        let pages = self.pages();
+        (pages.wanted + pages.not_found).min(u64::from(self.buffers))
+    }
+
+    /// Pages of the image that are in the cache: as it was seen, else as it was loaded.
+    #[must_use]
+    pub fn resident(&self) -> u64 {
+        match &self.residency {
+            Ok(seen) => seen.of_image,
             Err(_) => {
                 let pages = self.pages();
-                (pages.resident + pages.loaded, pages.wanted - pages.no_room)
+                pages.resident + pages.loaded
             }
-        };
-        if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
+        }
     }
+
+    /// The share of the image that is in the cache, 0 to 1. Lack of room, of rights or of a relation
+    /// lowers it.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        share(self.resident(), self.expected())
+    }
+
+    /// The share of the plan that is in the cache, 0 to 1: of what was found and had room.
+    #[must_use]
+    pub fn plan_share(&self) -> f64 {
+        match &self.residency {
+            Ok(seen) => share(seen.resident, seen.planned),
+            Err(_) => {
+                let pages = self.pages();
+                share(pages.resident + pages.loaded, pages.wanted - pages.no_room)
+            }
+        }
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 1.0 } else { (part as f64 / whole as f64).min(1.0) }
 }
 
 impl Outcome {
@@ -164,6 +226,7 @@ impl Outcome {
             },
             pages: Pages { in_image: relation.page_count(), ..Pages::default() },
             is_rewritten: false,
+            renamed: None,
             ways: Vec::new(),
             problem: None,
         }

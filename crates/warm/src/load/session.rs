@@ -35,6 +35,8 @@ pub(super) enum Step {
     Failed(Problem),
     /// The relation ended before the piece.
     BeyondEnd(Box<SqlError>),
+    /// A page cannot be read: which, is in the message, if it is in English.
+    Damaged(Box<SqlError>),
     /// The connection is gone, the piece is not done.
     Lost(QueryFailure),
 }
@@ -249,6 +251,8 @@ fn refused(error: QueryError) -> Step {
         "42P01" => Step::Failed(Problem::Dropped),
         // invalid_parameter_value
         "22023" => Step::BeyondEnd(error),
+        // data_corrupted, index_corrupted
+        "XX001" | "XX002" => Step::Damaged(error),
         _ => Step::Failed(Problem::Refused(error)),
     }
 }

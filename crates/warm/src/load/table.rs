@@ -167,14 +167,12 @@ fn members(
             return Err(TableError::NoMatch { pattern: pattern.clone() });
         }
         let found = catalog::read(&result, target).map_err(TableError::Server)?;
-        for ((place, found), row) in found.into_iter().zip(&result.rows) {
-            let text = |column| row.text(column).map(std::borrow::Cow::into_owned);
-            let name = QualifiedName {
-                schema: text(catalog::COLUMN_COUNT).unwrap_or_default(),
-                name: text(catalog::COLUMN_COUNT + 1).unwrap_or_default(),
-            };
+        for (place, found) in found {
+            // What has no pages of its own is only followed to what belongs to it.
+            let Ok(relation) = &found else { continue };
+            let name = relation.name.clone();
             let is_new = !members.values().any(|(known, _)| *known == name);
-            if is_new && !matches!(found, Err(Problem::NoPages(_))) {
+            if is_new {
                 members.insert((at, place), (name, found));
             }
         }
@@ -235,6 +233,7 @@ fn empty(name: &QualifiedName) -> Outcome {
         relation: Known::Named(RelationName::Own(name.clone())),
         pages: Pages::default(),
         is_rewritten: false,
+        renamed: None,
         ways: Vec::new(),
         problem: None,
     }

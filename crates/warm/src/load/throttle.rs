@@ -44,6 +44,9 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) const HOLD_MAX: Duration = Duration::from_millis(500);
 /// After so long a probe is given up and another connection made for the next.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// For how long allowance that was not used is saved up: five pieces, which have the bytes of a tenth of a
+/// second.
+const SAVED_MAX: Duration = Duration::from_millis(500);
 /// A sleeping thread looks this often whether all is to end.
 const NAP: Duration = Duration::from_millis(100);
 /// And whether a late probe has come back.
@@ -68,8 +71,11 @@ impl Throttle {
         let Some(rate) = self.bytes_per_second else { return };
         let until = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-            // What was not used is not saved up.
-            let begin = (*due).max(Instant::now());
+            // What was not used is saved up, but not for long: a statement's own time, or a new
+            // connection between small relations, does not cost throughput, and a pause does not end
+            // in a burst.
+            let earliest = Instant::now().checked_sub(SAVED_MAX).unwrap_or(*due);
+            let begin = (*due).max(earliest);
             *due = begin + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
             begin
         };
@@ -190,6 +196,23 @@ mod tests {
         throttle.admit(1, || false);
         assert!(began.elapsed() >= HOLD_MAX);
         throttle.admit(1, || true);
+    }
+
+    #[test]
+    fn unused_allowance_is_saved_up_for_half_a_second() {
+        let throttle = Throttle::new(Some(1000), None);
+        let due = |since: Instant, bytes| {
+            *throttle.due.lock().unwrap() = since;
+            throttle.admit(bytes, || true);
+            *throttle.due.lock().unwrap()
+        };
+        let now = Instant::now();
+        let recently = now - Duration::from_millis(200);
+        assert_eq!(due(recently, 100), recently + Duration::from_millis(100), "all of it is left");
+        let before = Instant::now();
+        let late = due(before - Duration::from_secs(60), 100);
+        let least = before - SAVED_MAX + Duration::from_millis(100);
+        assert!(late >= least, "a minute is not saved up");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One connection that takes pieces from the queue until none is left.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -14,7 +14,7 @@ use howdah_connect::{Client, Target};
 use super::{
     Event, Observer, Options,
     catalog::{Found, Kind},
-    plan::Piece,
+    plan::{Piece, Run},
     queue::{Queue, Taken},
     report::{Outcome, Problem},
     session::{self, Session, Step},
@@ -44,6 +44,8 @@ pub(super) struct Shared<'a> {
     pub(super) outcomes: Mutex<Vec<Outcome>>,
     /// Relations that were read from end to end, whatever piece was asked for.
     pub(super) read_whole: Mutex<BTreeSet<usize>>,
+    /// How often a damaged page was met, by relation.
+    pub(super) searches: Mutex<BTreeMap<usize, u32>>,
     /// The server restarted: this attempt is void.
     pub(super) is_restarted: AtomicBool,
     /// All pieces are done.
@@ -91,6 +93,8 @@ pub(super) fn run(shared: &Shared<'_>, who: usize) {
 fn load_one(shared: &Shared<'_>, session: &mut Option<Session>, taken: Taken) {
     let Taken { database, mut piece, is_second_try } = taken;
     let mut losses = 0;
+    // What is left of a piece with a damaged page, besides `piece` itself.
+    let mut parts: Vec<Piece> = Vec::new();
     let problem = loop {
         let began = Instant::now();
         match try_one(shared, session, database, &piece) {
@@ -98,13 +102,34 @@ fn load_one(shared: &Shared<'_>, session: &mut Option<Session>, taken: Taken) {
                 let pages = piece.pages();
                 shared.outcome(piece.relation, |outcome| outcome.note_loaded(pages, way));
                 shared.observer.advanced(pages);
-                return shared.throttle.rest(began.elapsed(), || shared.is_over());
+                shared.throttle.rest(began.elapsed(), || shared.is_over());
+                match parts.pop() {
+                    Some(part) => piece = part,
+                    None => return,
+                }
             }
-            Step::Later if !is_second_try => return shared.queue.later(database, piece),
+            Step::Damaged(error) if may_search(shared, piece.relation) => {
+                let (lost, found) = around_damage(&piece, &error.message);
+                parts.extend(found);
+                if lost > 0 {
+                    let problem = Problem::Damaged(error);
+                    shared.outcome(piece.relation, |outcome| outcome.fail(lost, problem));
+                    shared.observer.advanced(lost);
+                }
+                match parts.pop() {
+                    Some(part) => piece = part,
+                    None => return,
+                }
+            }
+            Step::Damaged(error) => break Problem::Damaged(error),
+            Step::Later if !is_second_try => return put_off(shared, database, piece, parts),
             Step::Later => break Problem::Locked,
             Step::Failed(problem) => break problem,
             Step::BeyondEnd(error) => match shorten(shared, session, &mut piece) {
-                true if piece.runs.is_empty() => return,
+                true if piece.runs.is_empty() => match parts.pop() {
+                    Some(part) => piece = part,
+                    None => return,
+                },
                 true => {}
                 false => break Problem::Refused(error),
             },
@@ -119,12 +144,61 @@ fn load_one(shared: &Shared<'_>, session: &mut Option<Session>, taken: Taken) {
             }
         }
         if shared.is_over() {
-            return shared.queue.later(database, piece);
+            return put_off(shared, database, piece, parts);
         }
     };
-    let pages = piece.pages();
+    let pages = piece.pages() + parts.iter().map(Piece::pages).sum::<u64>();
     shared.outcome(piece.relation, |outcome| outcome.fail(pages, problem));
     shared.observer.advanced(pages);
+}
+
+fn put_off(shared: &Shared<'_>, database: usize, piece: Piece, parts: Vec<Piece>) {
+    for piece in std::iter::once(piece).chain(parts) {
+        shared.queue.later(database, piece);
+    }
+}
+
+/// Whether what lies around a damaged page of a relation may still be looked for. Each look is an error in
+/// the server's log, and a file may be damaged as a whole.
+fn may_search(shared: &Shared<'_>, relation: usize) -> bool {
+    let mut searches = locked(&shared.searches);
+    let count = searches.entry(relation).or_default();
+    *count += 1;
+    *count <= SEARCHES_MAX
+}
+
+/// Errors about damaged pages of one relation before the rest of a piece is given up.
+const SEARCHES_MAX: u32 = 100;
+
+/// Parts a piece around the page that an error names: the pages that are lost, 1 or 0, and what is to be
+/// tried next. Where no page is named, the piece is halved; what was loaded already is there then.
+fn around_damage(piece: &Piece, message: &str) -> (u64, Vec<Piece>) {
+    let named = damaged_block(message).and_then(|block| piece.part_around(block));
+    let (lost, before, mut after) = match named {
+        Some((before, after)) => (1, before, after),
+        None if piece.pages() <= 1 => return (piece.pages(), Vec::new()),
+        None => {
+            let middle = piece.middle();
+            let Some((before, after)) = piece.part_around(middle) else {
+                return (piece.pages(), Vec::new());
+            };
+            (0, before, after)
+        }
+    };
+    if lost == 0 {
+        // The middle is as good as any other.
+        after.runs.insert(0, Run::of(piece.middle(), piece.middle()));
+    }
+    // The last is tried first.
+    let parts = [after, before].into_iter().filter(|part| part.pages() > 0);
+    (lost, parts.collect())
+}
+
+/// The number in `invalid page in block 5 of relation base/5/16384`.
+fn damaged_block(message: &str) -> Option<u32> {
+    let (_, rest) = message.split_once("block ")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
 }
 
 /// How often one piece may lose its connection. A server may crash because of what it reads.
@@ -221,3 +295,44 @@ pub(super) fn reach(
 }
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece() -> Piece {
+        let runs = vec![Run::of(2, 5), Run::of(9, 9)];
+        Piece { relation: 0, fork: Fork::Main, class: 1, runs }
+    }
+
+    fn blocks(parts: &[Piece]) -> Vec<Vec<u32>> {
+        let of = |piece: &Piece| piece.runs.iter().flat_map(|run| run.first..=run.last).collect();
+        parts.iter().map(of).collect()
+    }
+
+    #[test]
+    fn damaged_block_named_by_the_server_is_left_out() {
+        let message = "invalid page in block 4 of relation base/5/16384";
+        let (lost, parts) = around_damage(&piece(), message);
+        assert_eq!((lost, blocks(&parts)), (1, vec![vec![5, 9], vec![2, 3]]));
+    }
+
+    #[test]
+    fn piece_is_halved_until_the_damaged_block_is_alone() {
+        let message = "ungültige Seite in Block 4 von Relation base/5/16384";
+        let (mut open, mut good, mut lost) = (vec![piece()], Vec::new(), 0);
+        while let Some(piece) = open.pop() {
+            let all = blocks(std::slice::from_ref(&piece)).remove(0);
+            match all.contains(&4) {
+                true => {
+                    let (pages, parts) = around_damage(&piece, message);
+                    lost += pages;
+                    open.extend(parts);
+                }
+                false => good.extend(all),
+            }
+        }
+        good.sort_unstable();
+        assert_eq!((lost, good), (1, vec![2, 3, 5, 9]));
+    }
+}

@@ -186,3 +186,109 @@ const RIGHTS: &str = "
     GRANT SELECT ON hashed TO reader;
     REVOKE EXECUTE ON FUNCTION pg_buffercache_pages() FROM PUBLIC;
     CREATE TABLE secret AS SELECT generate_series(1, 3000) AS n;";
+
+#[test]
+fn renamed_tables_schemas_and_databases_are_found_by_their_files() {
+    let Some(mut cluster) = start("renamed", Cluster::builder()) else { return };
+    session(&target(&cluster, "postgres")).query("CREATE DATABASE shop").unwrap();
+    let shop = target(&cluster, "shop");
+    let mut client = session(&shop);
+    client.query(SCHEMA).unwrap();
+    client.query("CREATE EXTENSION pg_prewarm; CREATE TABLE e AS SELECT repeat('x', 500) FROM generate_series(1, 2000)").unwrap();
+    let image = image(&shop);
+    client
+        .query(
+            "ALTER TABLE e RENAME TO e_old; CREATE TABLE e (n int); INSERT INTO e VALUES (1);
+             ALTER SCHEMA \"Odd.Schema\" RENAME TO plain",
+        )
+        .unwrap();
+    drop(client);
+    cluster.restart().unwrap();
+    session(&target(&cluster, "postgres")).query("ALTER DATABASE shop RENAME TO shop2").unwrap();
+    let loaded = load(&image, &target(&cluster, "postgres"), &Options::default());
+    check_sums(&loaded);
+    assert_eq!(loaded.pages().not_found, 0, "{:#?}", loaded.outcomes);
+    // Other databases of the image lack the extension.
+    let of_shop =
+        loaded.outcomes.iter().filter(|outcome| outcome.database.as_deref() == Some("shop"));
+    let lacking = of_shop.filter(|outcome| outcome.pages.failed > 0).collect::<Vec<_>>();
+    assert!(lacking.is_empty(), "{lacking:#?}");
+    let mut client = session(&target(&cluster, "shop2"));
+    assert!(cached(&mut client, "e_old").len() > 100);
+    assert!(cached(&mut client, "plain.\"ta,ble\"").len() > 300);
+    let e = outcome(&loaded, "public.e");
+    let now = e.renamed.as_ref().unwrap();
+    assert_eq!((&*now.database, &*now.name.to_string()), ("shop2", "public.e_old"));
+    assert!(now.is_name_taken && !e.is_rewritten);
+    let long = outcome(&loaded, "public.long").renamed.as_ref().unwrap();
+    assert_eq!(
+        (&*long.database, long.is_name_taken),
+        ("shop2", false),
+        "only its database was renamed"
+    );
+    let table = outcome(&loaded, "Odd.Schema.ta,ble").renamed.as_ref().unwrap();
+    assert_eq!((&*table.name.to_string(), table.is_name_taken), ("plain.ta,ble", false));
+}
+
+#[test]
+fn image_is_loaded_into_a_copy_of_another_name() {
+    let Some(cluster) = start("mapped", Cluster::builder()) else { return };
+    let admin = target(&cluster, "postgres");
+    session(&admin).query("CREATE DATABASE shop").unwrap();
+    let shop = target(&cluster, "shop");
+    let mut client = session(&shop);
+    client.query(SCHEMA).unwrap();
+    client.query("CREATE EXTENSION pg_prewarm").unwrap();
+    let image = image(&shop);
+    drop(client);
+    session(&admin).query("CREATE DATABASE shop_copy TEMPLATE shop").unwrap();
+    let mut cluster = cluster;
+    cluster.restart().unwrap();
+    let options = Options {
+        database_names: [("shop".to_owned(), "shop_copy".to_owned())].into(),
+        ..Options::default()
+    };
+    let loaded = load(&image, &admin, &options);
+    check_sums(&loaded);
+    assert!(outcome(&loaded, "Odd.Schema.ta,ble").pages.loaded > 300, "{:#?}", loaded.pages());
+    assert!(cached(&mut session(&target(&cluster, "shop_copy")), TABLE).len() > 300);
+    assert!(cached(&mut session(&shop), TABLE).is_empty());
+    let nowhere = Options {
+        database_names: [("shop".to_owned(), "missing".to_owned())].into(),
+        only_look: true,
+        ..Options::default()
+    };
+    let loaded = load(&image, &admin, &nowhere);
+    assert!(loaded.pages().not_found > 300 && loaded.share() < 0.9, "{:?}", loaded.pages());
+}
+
+#[test]
+fn image_of_autoprewarm_is_refused_by_another_cluster() {
+    let how = || Cluster::builder().setting("shared_preload_libraries", "pg_prewarm");
+    let Some(cluster) = start("autoprewarm", how().own_system(true)) else { return };
+    let here = target(&cluster, "postgres");
+    let mut client = session(&here);
+    client.query(SCHEMA).unwrap();
+    client.query("CREATE EXTENSION pg_prewarm; SELECT autoprewarm_dump_now()").unwrap();
+    let identifier: u64 = client
+        .one_value("SELECT system_identifier FROM pg_control_system()")
+        .unwrap()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let read = howdah_warm::autoprewarm::system_identifier(cluster.data_dir()).unwrap();
+    assert_eq!(read, Some(identifier));
+    let blocks = std::fs::File::open(cluster.data_dir().join("autoprewarm.blocks")).unwrap();
+    let blocks = std::io::BufReader::new(blocks);
+    let mut image = howdah_warm::autoprewarm::read(blocks, 8192, 0).unwrap();
+    let look = Options { only_look: true, ..Options::default() };
+    assert!(load(&image, &here, &look).is_origin_unknown);
+    image.origin.system_identifier = identifier;
+    let own = load(&image, &here, &look);
+    assert!(own.share() > 0.9 && !own.is_origin_unknown, "{:?}", own.pages());
+
+    let other = start("another cluster", how().own_system(true)).unwrap();
+    let loaded = load(&image, &target(&other, "postgres"), &look);
+    assert_eq!(loaded.pages().wanted, 0);
+    assert_eq!(loaded.share(), 0.0);
+}

@@ -143,6 +143,11 @@ fn conclude(
     timezone: Option<String>,
 ) -> anyhow::Result<Outcome> {
     tell_source(ctx, summary);
+    if summary.records > 0 && summary.events_total() == 0 {
+        ctx.say(
+            "no statement and no session is in them; `howdah capture doctor LOG` tells which settings log them",
+        );
+    }
     let left = output.left();
     let report = report::of(summary, output.tally().too_large);
     let mut said = report::lines(&report);
@@ -151,6 +156,7 @@ fn conclude(
         report::hide_values(&mut hidden);
         said = report::lines(&hidden);
     }
+    said.extend(output.tally().open_transactions());
     match &args.output {
         None => discarded(ctx, &output)?,
         Some(dir) => {

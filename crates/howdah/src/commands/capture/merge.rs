@@ -95,10 +95,12 @@ fn conclude(
     origin: Origin,
     report: serde_json::Value,
 ) -> anyhow::Result<Outcome> {
+    let open = output.tally().open_transactions();
     if let Some(manifest) = written(dir, output.finish(origin, report))? {
         output::tell(ctx, dir, &manifest);
         output::tell_kinds(ctx, &manifest);
     }
+    open.into_iter().for_each(|line| ctx.say(line));
     Ok(Outcome::Done)
 }
 

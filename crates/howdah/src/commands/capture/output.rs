@@ -10,11 +10,14 @@ use std::{
 use anyhow::Context as _;
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
 use howdah_logs::Interner;
-use howdah_sift::{Redactor, Sieve};
+use howdah_sift::{OpenTransactions, Redactor, Sieve};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
 
-use super::{report, select};
+use super::{
+    report,
+    select::{self, Offered},
+};
 use crate::{context::Context, errors::Advise as _};
 
 /// Takes events in the order of time, and writes those that pass.
@@ -24,6 +27,7 @@ pub(super) struct Output {
     redactor: Option<Redactor>,
     sink: Sink,
     tally: Tally,
+    offered: Offered,
     interner: Interner,
 }
 
@@ -45,6 +49,8 @@ pub(super) struct Tally {
     pub(super) hash: EventHash,
     /// Events that no capture can hold.
     pub(super) too_large: u64,
+    /// Transactions that the events end in the middle of.
+    open_transactions: OpenTransactions,
     /// Hashes of the names of sessions that have events.
     sessions: HashSet<u64, BuildHasherDefault<AsItIs>>,
 }
@@ -73,9 +79,15 @@ const SESSIONS_MAX: usize = 4 << 20;
 impl Tally {
     fn count(&mut self, event: &EventRef<'_>) {
         self.hash.add_ref(event);
+        self.open_transactions.observe(event);
         if self.sessions.len() < SESSIONS_MAX {
             self.sessions.insert(event.identity.session_hash());
         }
+    }
+
+    /// The line about transactions that the events end in the middle of, if there are any.
+    pub(super) fn open_transactions(&self) -> Option<String> {
+        report::open_transactions(self.open_transactions.count())
     }
 
     /// Number of sessions with an event.
@@ -92,6 +104,7 @@ impl Output {
             redactor,
             sink: Sink::Discard,
             tally: Tally::default(),
+            offered: Offered::default(),
             interner: Interner::default(),
         }
     }
@@ -104,7 +117,8 @@ impl Output {
         redactor: Option<Redactor>,
     ) -> Self {
         let sink = Sink::Capture { dir: dir.into(), settings, writer: None };
-        Self { sieve, redactor, sink, tally: Tally::default(), interner: Interner::default() }
+        let (tally, offered) = (Tally::default(), Offered::default());
+        Self { sieve, redactor, sink, tally, offered, interner: Interner::default() }
     }
 
     /// Takes an event that is lent, and keeps what it must of it.
@@ -128,8 +142,10 @@ impl Output {
 
     /// Takes an event.
     pub(super) fn push(&mut self, event: Event) -> Result<(), WriteError> {
+        self.offered.note(event.time);
         self.sieve.push(event);
         while let Some(event) = self.sieve.poll() {
+            self.offered.note_taken();
             let event = match &mut self.redactor {
                 Some(redactor) => redactor.redact(event),
                 None => event,
@@ -164,6 +180,7 @@ impl Output {
     /// What did not come through, in lines.
     pub(super) fn left(&self) -> Vec<String> {
         let mut lines = select::lines(self.sieve.left());
+        lines.extend(self.offered.line());
         if let Some(redactor) = self.redactor.as_ref().filter(|redactor| redactor.withheld() > 0) {
             lines.push(format!(
                 "texts withheld, since it is not sure which parts of them are values: {}",
@@ -207,6 +224,7 @@ impl Output {
         report["hash"] = self.tally.hash.to_string().into();
         report["sessions"] = self.tally.sessions().into();
         report["left_out"] = select::document(self.sieve.left());
+        report::add_open_transactions(&mut report, self.tally.open_transactions.count());
         if let Some(redactor) = &self.redactor {
             report["redacted"] = json!({ "withheld": redactor.withheld() });
             report::hide_values(&mut report);

@@ -33,6 +33,39 @@ pub(super) fn of_failure(error: &anyhow::Error) -> Value {
     json!({ "error": format!("{error:#}") })
 }
 
+/// The key of transactions cut open among the entries of `completeness`.
+const OPEN_TRANSACTIONS: &str = "open_transactions";
+
+const OPEN_TRANSACTIONS_TEXT: &str = "transactions still open where the capture ends";
+
+const OPEN_TRANSACTIONS_MEANING: &str =
+    "a replay closes their sessions when it gets there, which rolls them back";
+
+/// Sets how many transactions a capture ends in the middle of, in place of what the capture it was
+/// made from had.
+pub(super) fn add_open_transactions(report: &mut Value, count: usize) {
+    let mut gaps = list(&report["completeness"]).to_vec();
+    gaps.retain(|gap| gap["lack"] != OPEN_TRANSACTIONS);
+    if count > 0 {
+        gaps.push(json!({
+            "lack": OPEN_TRANSACTIONS,
+            "count": count,
+            "text": OPEN_TRANSACTIONS_TEXT,
+            "meaning": OPEN_TRANSACTIONS_MEANING,
+            "remedy": null,
+        }));
+    }
+    if !gaps.is_empty() || !report["completeness"].is_null() {
+        report["completeness"] = gaps.into();
+    }
+}
+
+/// The line about transactions cut open, if there are any.
+pub(super) fn open_transactions(count: usize) -> Option<String> {
+    let line = || format!("{OPEN_TRANSACTIONS_TEXT}: {count}\n  {OPEN_TRANSACTIONS_MEANING}");
+    (count > 0).then(line)
+}
+
 /// Takes away what quotes the log: a log is full of values.
 pub(super) fn hide_values(report: &mut Value) {
     for problem in report["problems"].as_array_mut().into_iter().flatten() {
@@ -99,4 +132,23 @@ fn a_report_is_said_as_far_as_it_goes() {
          log_parameter_max_length_on_error = -1",
     ];
     assert_eq!(lines(&of(&summary, 1)), expected);
+}
+
+#[test]
+fn count_of_open_transactions_replaces_the_inherited_one() {
+    let mut report = json!({ "completeness": [{ "lack": "copy_rows", "count": 1 }] });
+    add_open_transactions(&mut report, 3);
+    add_open_transactions(&mut report, 2);
+    assert_eq!(list(&report["completeness"]).len(), 2);
+    assert_eq!(report["completeness"][1]["count"], 2);
+    let told = lines(&report);
+    assert!(
+        told.contains(&"transactions still open where the capture ends: 2".to_owned()),
+        "{told:?}"
+    );
+    add_open_transactions(&mut report, 0);
+    assert_eq!(list(&report["completeness"]).len(), 1);
+    let mut none = json!({});
+    add_open_transactions(&mut none, 0);
+    assert_eq!(none, json!({}));
 }

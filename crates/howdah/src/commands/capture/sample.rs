@@ -50,7 +50,8 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let left = output.left();
+    let mut left = output.left();
+    left.extend(output.tally().open_transactions());
     let report = super::inherited(capture.manifest());
     if let Some(manifest) = written(&args.output, output.finish(origin, report))? {
         output::tell(ctx, &args.output, &manifest);

@@ -48,6 +48,18 @@ impl SelectArgs {
         self.sieve_of(None)
     }
 
+    /// Whether only what changes nothing is wanted.
+    #[cfg(feature = "grammar")]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether only what changes nothing is wanted: nothing here can tell.
+    #[cfg(not(feature = "grammar"))]
+    pub(crate) fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// The same within a sample of sessions.
     pub(super) fn sieve_of(&self, sample: Option<Share>) -> Sieve {
         let filter = Filter {
@@ -116,18 +128,45 @@ impl RedactArgs {
     }
 }
 
+/// Times of the events that filters were given, and whether one came through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Offered {
+    span: Option<(Timestamp, Timestamp)>,
+    has_taken: bool,
+}
+
+impl Offered {
+    /// An event goes into the filters.
+    pub(super) fn note(&mut self, time: Timestamp) {
+        let (first, last) = self.span.unwrap_or((time, time));
+        self.span = Some((first.min(time), last.max(time)));
+    }
+
+    /// An event came through.
+    pub(super) fn note_taken(&mut self) {
+        self.has_taken = true;
+    }
+
+    /// What to say when nothing came through: it may have been another day.
+    pub(super) fn line(&self) -> Option<String> {
+        let (first, last) = self.span.filter(|_| !self.has_taken)?;
+        Some(format!("no event was asked for: those that there are run from {first} to {last}"))
+    }
+}
+
 /// Counts of what filters leave out, for those who play the events elsewhere.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LeftOut(Arc<Mutex<Left>>);
+pub(crate) struct LeftOut(Arc<Mutex<(Left, Offered)>>);
 
 impl LeftOut {
-    fn lock(&self) -> MutexGuard<'_, Left> {
+    fn lock(&self) -> MutexGuard<'_, (Left, Offered)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says what was left out, by reason.
     pub(crate) fn say(&self, ctx: &Context) {
-        for line in lines(&self.lock()) {
+        let (left, offered) = &*self.lock();
+        for line in lines(left).into_iter().chain(offered.line()) {
             ctx.say(line);
         }
     }
@@ -138,12 +177,13 @@ impl LeftOut {
 pub(crate) struct Sifted<I> {
     events: I,
     sieve: Sieve,
+    offered: Offered,
     left: LeftOut,
 }
 
 impl<I> Sifted<I> {
     pub(crate) fn new(events: I, sieve: Sieve) -> Self {
-        Self { events, sieve, left: LeftOut::default() }
+        Self { events, sieve, offered: Offered::default(), left: LeftOut::default() }
     }
 
     /// Whether all events come through.
@@ -163,12 +203,16 @@ impl<I: Iterator<Item = Result<Event, E>>, E> Iterator for Sifted<I> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(event) = self.sieve.poll() {
+                self.offered.note_taken();
                 return Some(Ok(event));
             }
             match self.events.next() {
-                Some(Ok(event)) => self.sieve.push(event),
+                Some(Ok(event)) => {
+                    self.offered.note(event.time);
+                    self.sieve.push(event);
+                }
                 other => {
-                    self.left.lock().clone_from(self.sieve.left());
+                    *self.left.lock() = (self.sieve.left().clone(), self.offered);
                     return other;
                 }
             }

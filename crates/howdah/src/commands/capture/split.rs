@@ -8,12 +8,13 @@ use std::{
 };
 
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter};
-use howdah_sift::{Share, Slices};
+use howdah_sift::{OpenTransactions, Share, Slices};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
 
 use super::{
     output::written,
+    report,
     select::{RedactArgs, SelectArgs, Sifted},
 };
 use crate::{context::Context, errors, outcome::Outcome, progress::Total};
@@ -22,7 +23,8 @@ use crate::{context::Context, errors, outcome::Outcome, progress::Total};
 ///
 /// The parts are folders below the one named by --output. Every event is in exactly one part. Where a
 /// session goes on from one slice of time into the next, its login, named statements and settings are
-/// repeated there, so that each slice can be replayed alone.
+/// repeated there, so that each slice can be replayed alone. A transaction that a slice ends in the
+/// middle of is counted: a replay of the slice rolls it back.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("how").required(true).args(["every", "sessions", "databases"])))]
 pub(super) struct Args {
@@ -118,6 +120,13 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             slices.repeated()
         ));
     }
+    if parts.cut_open > 0 {
+        ctx.say(format_args!(
+            "{} transactions are still open where a capture ends: a replay of that capture rolls them \
+             back",
+            parts.cut_open
+        ));
+    }
     Ok(Outcome::Done)
 }
 
@@ -184,14 +193,23 @@ fn folder_name(database: &str, number: usize) -> String {
     }
 }
 
+/// A capture that is being written.
+struct Part {
+    writer: CaptureWriter,
+    hash: EventHash,
+    transactions: OpenTransactions,
+}
+
 /// The captures that are being written.
 struct Parts<'a> {
     args: &'a Args,
     settings: CaptureSettings,
     inherited: Value,
-    open: BTreeMap<String, (CaptureWriter, EventHash)>,
+    open: BTreeMap<String, Part>,
     events: u64,
     captures: u64,
+    /// Transactions that the captures end in the middle of.
+    cut_open: usize,
 }
 
 impl<'a> Parts<'a> {
@@ -203,6 +221,7 @@ impl<'a> Parts<'a> {
             open: BTreeMap::new(),
             events: 0,
             captures: 0,
+            cut_open: 0,
         }
     }
 
@@ -219,12 +238,14 @@ impl<'a> Parts<'a> {
                 let parts = self.args.sessions.map_or(PARTS_MAX, |count| count as usize);
                 writer.limit_memory(MEMORY_BYTES / parts.max(1));
             }
-            self.open.insert(name.to_owned(), (writer, EventHash::default()));
+            let (hash, transactions) = (EventHash::default(), OpenTransactions::default());
+            self.open.insert(name.to_owned(), Part { writer, hash, transactions });
         }
-        if let Some((writer, hash)) = self.open.get_mut(name) {
+        if let Some(part) = self.open.get_mut(name) {
             let seen = EventRef::of(event);
-            hash.add_ref(&seen);
-            written(&dir, writer.write_ref(&seen))?;
+            part.hash.add_ref(&seen);
+            part.transactions.observe(&seen);
+            written(&dir, part.writer.write_ref(&seen))?;
             self.events += 1;
         }
         Ok(())
@@ -232,22 +253,29 @@ impl<'a> Parts<'a> {
 
     /// Ends the captures that are open.
     fn finish(&mut self, ctx: &Context) -> anyhow::Result<()> {
-        for (name, (writer, hash)) in std::mem::take(&mut self.open) {
+        for (name, Part { writer, hash, transactions }) in std::mem::take(&mut self.open) {
             let dir = self.dir(&name);
             let mut report = json!({ "split_from": self.inherited, "hash": hash.to_string() });
+            let cut_open = transactions.count();
+            report::add_open_transactions(&mut report, cut_open);
+            self.cut_open += cut_open;
             if self.args.redact.is_on() {
                 report["redacted"] = json!({});
             }
             let manifest = written(&dir, writer.finish(report))?;
-            tell(ctx, &dir, &manifest);
+            tell(ctx, &dir, &manifest, cut_open);
             self.captures += 1;
         }
         Ok(())
     }
 }
 
-fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest) {
-    ctx.say(format_args!("{}: {} events", dir.display(), manifest.events));
+fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, cut_open: usize) {
+    let open = match cut_open {
+        0 => String::new(),
+        count => format!(", ends inside {count} transactions"),
+    };
+    ctx.say(format_args!("{}: {} events{open}", dir.display(), manifest.events));
 }
 
 #[test]

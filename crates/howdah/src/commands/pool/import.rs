@@ -44,7 +44,46 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         }
         None => ctx.stdout().write_all(toml.as_bytes())?,
     }
+    for line in summary(&toml) {
+        ctx.say(format_args!("{line}"));
+    }
     Ok(Outcome::Done)
+}
+
+/// What of a written file is left to decide: how many remarks of each kind it has, and on which lines.
+fn summary(toml: &str) -> Vec<String> {
+    let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
+    let mut differences = Vec::new();
+    for (line, text) in (1..).zip(toml.lines()) {
+        let Some(comment) = text.strip_prefix("# ") else { continue };
+        match (comment.strip_prefix("  "), comment.strip_suffix(':')) {
+            (Some(_), _) => groups.last_mut().into_iter().for_each(|(_, lines)| lines.push(line)),
+            (None, Some(heading)) => groups.push((heading, Vec::new())),
+            // The first line says where it is from.
+            (None, None) if line > 1 => differences.push(line),
+            (None, None) => {}
+        }
+    }
+    groups.push(("Keys that differ a little, below the remark", differences));
+    let one = |(heading, lines): (&str, Vec<usize>)| {
+        let list: Vec<_> = lines.iter().map(ToString::to_string).collect();
+        let list = list.join(", ");
+        (!lines.is_empty()).then(|| format!("{heading}: {} (line {list})", lines.len()))
+    };
+    groups.into_iter().filter_map(one).collect()
+}
+
+#[test]
+fn remarks_are_counted_with_their_lines() {
+    let toml = "# From x:\n#\n# These do nothing here:\n#   x:7: logfile: no\n#   x:8: user: no\n#\n\
+                # Empty:\n\n[pool]\n# server_login_retry: the longest\nserver-login-retry = 3\n";
+    assert_eq!(
+        summary(toml),
+        [
+            "These do nothing here: 2 (line 4, 5)",
+            "Keys that differ a little, below the remark: 1 (line 10)",
+        ]
+    );
 }
 
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {

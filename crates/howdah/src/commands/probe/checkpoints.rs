@@ -37,7 +37,7 @@ const EXAMPLES: &str = "\
 Examples:
   howdah probe checkpoints postgresql://localhost/shop
   howdah probe checkpoints --data-dir /var/lib/postgresql/15/main --until-checkpoint
-  howdah probe checkpoints --pid 4711 --duration 600 --format ndjson > checkpoints.ndjson";
+  howdah probe checkpoints --pid 4711 --duration 600s --format ndjson > checkpoints.ndjson";
 
 const SOURCES: &[SourceName] = &[SourceName::Bpf, SourceName::Memory, SourceName::Sql];
 

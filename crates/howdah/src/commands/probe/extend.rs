@@ -37,8 +37,8 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  howdah probe extend postgresql://localhost/shop --duration 60
-  howdah probe extend --data-dir /var/lib/postgresql/17/main --threshold 100 --stacks
+  howdah probe extend postgresql://localhost/shop --duration 60s
+  howdah probe extend --data-dir /var/lib/postgresql/17/main --threshold 100ms --stacks
   howdah probe extend --pid 4711 --format csv > extend.csv";
 
 pub(super) const COLUMNS: &[&str] = &[

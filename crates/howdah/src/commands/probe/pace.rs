@@ -12,25 +12,17 @@ use std::{
 
 use howdah_probe::waits::Pace;
 
-use crate::context::Context;
+use crate::{context::Context, values::time};
 
 /// Options of all probes that run for a while.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct PaceArgs {
-    /// End after so many seconds; without it, at Ctrl-C
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    /// End after this time; without it, at Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
-    /// Seconds from one line to the next
-    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    /// Time from one line to the next
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     pub(super) interval: Duration,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .ok()
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "write a number of seconds above 0, such as 10 or 0.5".to_owned())
 }
 
 /// Ticks until the time is over or somebody wants to end.

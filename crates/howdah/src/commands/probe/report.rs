@@ -1,7 +1,6 @@
 //! `howdah probe report`: what a flight recording says.
 
 use std::{
-    fs,
     io::Write as _,
     path::{Path, PathBuf},
 };
@@ -91,7 +90,8 @@ fn timeline(args: &Args, recording: &Recording) -> anyhow::Result<Timeline> {
 
 fn write(path: Option<&Path>, make: impl FnOnce() -> String, ctx: &Context) -> anyhow::Result<()> {
     if let Some(path) = path {
-        fs::write(path, make()).with_context(|| format!("cannot write {}", path.display()))?;
+        howdah_files::write(path, make())
+            .with_context(|| format!("cannot write {}", path.display()))?;
         ctx.say(format_args!("wrote {}", path.display()));
     }
     Ok(())

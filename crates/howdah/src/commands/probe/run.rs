@@ -20,7 +20,7 @@ use howdah_probe::{
         Event, FigureSource, Note, NoteKind, Options, Recorder, Setting, Summary, Thresholds,
     },
 };
-use howdah_top::units::{parse_size, parse_span};
+use howdah_top::units::parse_size;
 
 use super::{
     names::Names,
@@ -50,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "HZ", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rate: u32,
     /// End after so long, in seconds or as 30m; without it, at Ctrl-C or SIGTERM
-    #[arg(long, value_name = "TIME", value_parser = span)]
+    #[arg(long, value_name = "TIME", value_parser = crate::values::time)]
     duration: Option<Duration>,
     /// When to look more closely: extend-p99=100ms, sweep=50, checkpoint-sync=10s, or NAME=off; repeat for more
     ///
@@ -63,7 +63,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "trigger")]
     no_triggers: bool,
     /// From the end of an episode until a trigger may fire again
-    #[arg(long, value_name = "TIME", value_parser = span, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = crate::values::time, default_value = "60s")]
     cool_down: Duration,
     /// What programs in the kernel may cost, in percent of all processors; what costs more is taken away
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
@@ -83,13 +83,6 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size(text)
         .filter(|bytes| (1 << 20..=4 << 30).contains(bytes))
         .ok_or_else(|| "write a size from 1MB to 4GB, such as 64MB".to_owned())
-}
-
-fn span(text: &str) -> Result<Duration, String> {
-    parse_span(text)
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .filter(|span| !span.is_zero())
-        .ok_or_else(|| "write a time such as 90, 90s, 30m or 12h".to_owned())
 }
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {

@@ -32,7 +32,7 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  howdah probe sweep postgresql://localhost/shop --duration 60
+  howdah probe sweep postgresql://localhost/shop --duration 60s
   howdah probe sweep --pid 4711 --interval 10 --format csv > sweep.csv";
 
 pub(super) const COLUMNS: &[&str] = &[

@@ -42,7 +42,7 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  howdah probe waits postgresql://localhost/shop --duration 10
+  howdah probe waits postgresql://localhost/shop --duration 10s
   howdah probe waits --data-dir /var/lib/postgresql/16/main --rate 1000 --queries
   howdah probe waits --pid 4711 --all --format ndjson > waits.ndjson";
 

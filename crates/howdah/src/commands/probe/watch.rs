@@ -99,8 +99,8 @@ impl WatchArgs {
 pub(super) struct TraceArgs {
     #[command(flatten)]
     pub(super) watch: WatchArgs,
-    /// Tell of each event that took at least so many milliseconds
-    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    /// Report each event that took at least this long, such as 100ms
+    #[arg(long, value_name = "TIME", value_parser = crate::values::short_time)]
     pub(super) threshold: Option<Duration>,
     /// Where in the server's code each of these was
     #[arg(long, requires = "threshold")]
@@ -108,13 +108,6 @@ pub(super) struct TraceArgs {
     /// Detach when it costs the machine more than so many percent of its processors
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     budget: f64,
-}
-
-fn milliseconds(text: &str) -> Result<Duration, String> {
-    text.parse::<f64>()
-        .ok()
-        .and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok())
-        .ok_or_else(|| "write a number of milliseconds, such as 100 or 0.5".to_owned())
 }
 
 impl TraceArgs {

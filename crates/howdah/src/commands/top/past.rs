@@ -22,7 +22,7 @@ use crate::context::Context;
 #[command(next_help_heading = "The past")]
 pub(super) struct PastArgs {
     /// How far back the screen can be scrolled
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = super::span)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::values::time)]
     history: Duration,
     /// The most memory for that
     #[arg(long, value_name = "SIZE", default_value = "64MB", value_parser = size)]
@@ -31,7 +31,7 @@ pub(super) struct PastArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     record: Option<PathBuf>,
     /// What is older is dropped from the file
-    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = super::span)]
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = crate::values::time)]
     record_age: Duration,
     /// The most bytes of the file; the oldest are dropped
     #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = size)]

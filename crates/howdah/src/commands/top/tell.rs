@@ -18,7 +18,7 @@ use crate::{context::Context, errors};
 #[command(next_help_heading = "Telling")]
 pub(super) struct TellArgs {
     /// From how long on a statement is slow: it is marked, and told where something is told
-    #[arg(long, alias = "slow_threshold", value_name = "TIME", default_value = "60s", value_parser = super::span)]
+    #[arg(long, alias = "slow_threshold", value_name = "TIME", default_value = "60s", value_parser = crate::values::time)]
     pub(super) slow_threshold: Duration,
     /// A file that slow statements are appended to; pgtop.log with the keys of pgtop
     #[arg(long, value_name = "FILE")]

@@ -14,7 +14,8 @@ use crate::{context::Context, outcome::Outcome};
 
 /// Make an image from autoprewarm.blocks, which contrib's pg_prewarm writes into the data directory.
 ///
-/// That file has no names and no usage counts: all pages count as used once.
+/// That file has no names and no usage counts: all pages count as used once, and belong to relations of
+/// the cluster that wrote it. Which one that is, is read from the data directory around the file.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImportArgs {
     /// The file autoprewarm.blocks
@@ -50,9 +51,20 @@ pub(super) fn import(args: &ImportArgs, ctx: &Context) -> anyhow::Result<Outcome
     let changed = file.metadata().and_then(|metadata| metadata.modified());
     let changed = changed.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let taken_at_us = changed.and_then(|since| i64::try_from(since.as_micros()).ok()).unwrap_or(0);
-    let image = autoprewarm::read(BufReader::new(file), args.page_bytes, taken_at_us)
+    let mut image = autoprewarm::read(BufReader::new(file), args.page_bytes, taken_at_us)
         .with_context(|| format!("cannot read {shown}"))?;
+    let folder = std::path::absolute(&args.blocks)?;
+    let folder = folder.parent().unwrap_or(&folder);
+    let identifier = autoprewarm::system_identifier(folder)
+        .with_context(|| format!("cannot read global/pg_control in {}", folder.display()))?;
+    image.origin.system_identifier = identifier.unwrap_or(0);
     super::save(ctx, &image, &args.output, 0)?;
+    if identifier.is_none() {
+        ctx.say(format_args!(
+            "{shown} does not lie in a data directory, so the image cannot tell which cluster it is \
+             from: load it only there"
+        ));
+    }
     Ok(Outcome::Done)
 }
 

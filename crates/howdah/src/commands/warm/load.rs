@@ -1,6 +1,7 @@
 //! `howdah warm load`: an image into a server's buffer cache.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write},
     path::PathBuf,
     sync::{
@@ -22,7 +23,7 @@ use serde::Serialize;
 use crate::{
     connection::ConnectionArgs,
     context::{Context, Talk},
-    errors,
+    errors::{self, Advise as _},
     format::{self, Format},
     metrics::MetricsArgs,
     outcome::Outcome,
@@ -31,12 +32,13 @@ use crate::{
 
 /// Load an image into a server's buffer cache, the hottest pages first.
 ///
-/// Relations are found by name, so the server may be the one the image is from, a standby, or a copy.
-/// What is in the cache stays there: loading ends where no buffer is free, unless --evict is given. What
+/// On the cluster of the image, relations are found by their files, so they may have been renamed; elsewhere,
+/// and where they were rewritten, by name, so the server may be a copy. What is in the cache stays there: loading ends where no buffer is free, unless --evict is given. What
 /// is there already is not loaded again, so a load that was stopped goes on where it ended.
 ///
-/// Exits with 0 if enough of the plan is in the cache afterwards, with 3 if less than --min-resident is,
-/// with 1 if the server or the image cannot be read.
+/// Exits with 0 if enough of the image is in the cache afterwards, with 3 if less than --min-resident is,
+/// with 1 if the server or the image cannot be read. Pages that had no room and relations that were not
+/// found count as missing. For a cache smaller than the image, a full cache of its pages is all of it.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -59,9 +61,12 @@ pub(super) struct Args {
     /// Push out what is in the cache, if there is no room left
     #[arg(long)]
     evict: bool,
-    /// At most so many pages, the hottest
+    /// Only so many pages of the image, the hottest
     #[arg(long, value_name = "PAGES")]
     limit: Option<u64>,
+    /// Load what the image has of database FROM into database TO; repeat for more
+    #[arg(long, value_name = "FROM=TO", value_parser = database_names)]
+    map_database: Vec<(String, String)>,
     /// Seconds to wait for a server that starts, stops or cannot be reached
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     wait: u64,
@@ -69,7 +74,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MS", default_value_t = 1000,
         value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     lock_timeout: u64,
-    /// Percentage of the plan that has to be in the cache afterwards
+    /// Percentage of the image that has to be in the cache afterwards
     #[arg(long, value_name = "PERCENT", default_value_t = 90,
         value_parser = clap::value_parser!(u64).range(0..=100))]
     min_resident: u64,
@@ -93,6 +98,13 @@ Examples:
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let image = super::open(&args.image)?;
+    for (from, _) in &args.map_database {
+        if !image.databases.values().any(|name| name == from) {
+            let names: Vec<_> = image.databases.values().map(String::as_str).collect();
+            return Err(errors::wrong_usage(format_args!("the image has no database {from:?}")))
+                .hint(format_args!("it has {}", names.join(", ")));
+        }
+    }
     let target = args.connection.target(args.server.as_deref())?;
     let options = Options {
         jobs: usize::try_from(args.jobs).unwrap_or(MAX_JOBS),
@@ -100,6 +112,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         max_latency: args.max_latency.map(Duration::from_millis),
         evict: args.evict,
         limit: args.limit,
+        database_names: args.map_database.iter().cloned().collect(),
         lock_timeout: Duration::from_millis(args.lock_timeout),
         patience: Duration::from_secs(args.wait),
         only_look: args.check,
@@ -134,10 +147,25 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         ));
     }
     let is_enough = loaded.share() * 100.0 >= args.min_resident as f64;
+    if loaded.is_origin_unknown {
+        ctx.say(
+            "the image does not say which cluster it is from: file numbers were taken for this one's",
+        );
+    }
     if let Err(unseen) = loaded.residency {
         ctx.say(format_args!("{:#}", anyhow::Error::from(unseen)));
     }
     Ok(if is_enough { Outcome::Done } else { Outcome::No })
+}
+
+/// `FROM=TO`, neither of them empty.
+fn database_names(word: &str) -> Result<(String, String), &'static str> {
+    match word.split_once('=') {
+        Some((from, to)) if !from.is_empty() && !to.is_empty() => {
+            Ok((from.to_owned(), to.to_owned()))
+        }
+        _ => Err("give two names of databases, as in shop=shop_copy"),
+    }
 }
 
 /// Shows the person at the terminal what happens.
@@ -185,7 +213,18 @@ struct Document {
     page_bytes: u32,
     seconds: f64,
     interrupted: bool,
+    /// Of the image, 0 to 1: what the exit code goes by.
     share: f64,
+    /// Of what was found and had room.
+    plan_share: f64,
+    /// Pages in the cache of an image that is there as a whole.
+    expected: u64,
+    /// Pages of the image in the cache now.
+    in_cache: u64,
+    /// Pages that `--limit` left out.
+    limited: u64,
+    /// Whether the image does not say which cluster it is from.
+    origin_unknown: bool,
     /// Who looked at the cache afterwards; nothing if nobody could.
     seen_by: Option<&'static str>,
     #[serde(flatten)]
@@ -197,6 +236,7 @@ struct Document {
 struct Counts {
     in_image: u64,
     beyond_end: u64,
+    not_found: u64,
     wanted: u64,
     resident: u64,
     loaded: u64,
@@ -211,6 +251,8 @@ struct Row {
     #[serde(flatten)]
     pages: Counts,
     rewritten: bool,
+    /// Its database and name now, if it was found by its file and was renamed.
+    renamed_to: Option<String>,
     ways: Vec<&'static str>,
     problem: Option<String>,
 }
@@ -222,6 +264,11 @@ fn document(loaded: &Loaded) -> Document {
         seconds: loaded.elapsed.as_secs_f64(),
         interrupted: loaded.is_cut_short,
         share: loaded.share(),
+        plan_share: loaded.plan_share(),
+        expected: loaded.expected(),
+        in_cache: loaded.resident(),
+        limited: loaded.limited,
+        origin_unknown: loaded.is_origin_unknown,
         seen_by: loaded.residency.as_ref().ok().map(|seen| seen.source.name()),
         pages: counts(loaded.pages()),
         relations: loaded.outcomes.iter().map(row).collect(),
@@ -229,8 +276,9 @@ fn document(loaded: &Loaded) -> Document {
 }
 
 fn counts(pages: load::Pages) -> Counts {
-    let load::Pages { in_image, beyond_end, wanted, resident, loaded, no_room, failed } = pages;
-    Counts { in_image, beyond_end, wanted, resident, loaded, no_room, failed }
+    let load::Pages { in_image, beyond_end, not_found, wanted, resident, loaded, no_room, failed } =
+        pages;
+    Counts { in_image, beyond_end, not_found, wanted, resident, loaded, no_room, failed }
 }
 
 fn row(relation: &Relation) -> Row {
@@ -244,6 +292,7 @@ fn row(relation: &Relation) -> Row {
         },
         pages: counts(relation.pages),
         rewritten: relation.is_rewritten,
+        renamed_to: relation.renamed.as_ref().map(|now| format!("{} {}", now.database, now.name)),
         ways: relation.ways.iter().map(|way| way.name()).collect(),
         problem: relation.problem.as_ref().map(ToString::to_string),
     }
@@ -264,6 +313,8 @@ fn table(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
         ("no room   ", pages.no_room),
         ("failed    ", pages.failed),
         ("beyond end", pages.beyond_end),
+        ("not found ", pages.not_found),
+        ("limited   ", loaded.limited),
     ] {
         if count > 0 {
             writeln!(out, "{what} {}", bytes(count))?;
@@ -282,11 +333,46 @@ fn table(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
     if !troubled.is_empty() {
         writeln!(out)?;
     }
+    renamed(out, loaded)?;
+    let (resident, expected) = (loaded.resident(), loaded.expected());
     let how = match &loaded.residency {
-        Ok(seen) => {
-            format!("{} of {} pages, seen by {}", seen.resident, seen.planned, seen.source.name())
-        }
-        Err(_) => "as counted while loading; nobody could look".to_owned(),
+        Ok(seen) => format!("seen by {}", seen.source.name()),
+        Err(_) => "as counted while loading; the cache could not be read".to_owned(),
     };
-    writeln!(out, "{:.1} % of the plan is resident ({how})", loaded.share() * 100.0)
+    writeln!(
+        out,
+        "{:.1} % of the image is resident ({resident} of {expected} pages, {how})",
+        loaded.share() * 100.0
+    )?;
+    let (planned, of_plan) = match &loaded.residency {
+        Ok(seen) => (seen.planned, seen.resident),
+        Err(_) => (pages.wanted - pages.no_room, pages.resident + pages.loaded),
+    };
+    writeln!(
+        out,
+        "{:.1} % of what was found and had room ({of_plan} of {planned} pages)",
+        loaded.plan_share() * 100.0
+    )
+}
+
+/// What was found under another name: a renamed database once, with all that is in it.
+fn renamed(out: &mut impl Write, loaded: &Loaded) -> io::Result<()> {
+    let mut databases = BTreeSet::new();
+    for outcome in &loaded.outcomes {
+        let Some(load::Renamed { database, name, is_name_taken }) = &outcome.renamed else {
+            continue;
+        };
+        if let Some(before) = outcome.database.as_deref().filter(|before| before != database)
+            && databases.insert((before, database))
+        {
+            writeln!(out, "renamed   database {before} is now {database}")?;
+        }
+        if let Known::Named(before) = &outcome.relation
+            && before.to_string() != name.to_string()
+        {
+            let taken = if *is_name_taken { "; another relation has the old name" } else { "" };
+            writeln!(out, "renamed   {database} {before} is now {name}{taken}")?;
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,6 @@
 //! `howdah warm prove`: what warming brings, measured on a server that is restarted.
 
 use std::{
-    fs,
     io::{self, Write},
     path::{Path, PathBuf},
     time::Duration,
@@ -131,7 +130,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let place = place(args)?;
     if let Some(folder) = &args.output {
         // Before minutes are spent on what could not be kept.
-        fs::create_dir_all(folder)
+        howdah_files::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
     let proof = Proof {
@@ -218,7 +217,8 @@ fn keep(ctx: &Context, folder: &Path, findings: &Findings) -> anyhow::Result<()>
     ];
     for (name, text) in files {
         let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        howdah_files::write(&path, text)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     ctx.say(format_args!("chart: {}", folder.join("proof.html").display()));
     Ok(())

@@ -20,6 +20,7 @@ pub(super) struct Probe {
     pub(super) first: Option<Timestamp>,
     pub(super) is_log: bool,
     pub(super) is_empty: bool,
+    pub(super) is_packed: bool,
 }
 
 /// Unpacked bytes that are looked at.
@@ -41,7 +42,8 @@ impl Probe {
             }
         }
         sample.truncate(SAMPLE_BYTES);
-        Ok(Self::of_text(&sample, options))
+        let is_packed = input.compression().is_some();
+        Ok(Self { is_packed, ..Self::of_text(&sample, options) })
     }
 
     fn of_text(sample: &[u8], options: &Options) -> Self {

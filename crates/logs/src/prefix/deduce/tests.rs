@@ -159,3 +159,84 @@ fn a_guess_is_the_same_each_time() {
     let first = source();
     assert!((0..40).all(|_| source() == first));
 }
+
+/// What a guess reads as user, database, process and session of each line, beside what `prefix` reads.
+fn assert_reads_as(prefix: &str, log: &[String]) {
+    let guessed = guess(log.iter().map(String::as_bytes)).expect(prefix);
+    let right = Prefix::compile(prefix).expect("a prefix");
+    for line in log {
+        let line = line.as_bytes();
+        let read = |prefix: &Prefix| {
+            let found = prefix.matches(line, Names::default()).expect("a record");
+            [Field::User, Field::Database, Field::Pid, Field::SessionId, Field::QueryId]
+                .map(|field| String::from_utf8_lossy(found.field(line, field)).into_owned())
+        };
+        assert_eq!(read(&guessed), read(&right), "{prefix} as {}", guessed.source());
+    }
+    assert!(guessed.fits_all(), "{prefix} as {}", guessed.source());
+}
+
+#[test]
+fn query_ids_are_not_taken_for_addresses() {
+    let ids = [1_147_616_880_456_321_454_i64, -7_330_112_645_012_345_678, 0, 42];
+    let time = "2026-11-23 07:00:00.000 UTC";
+    for (prefix, before, after) in [
+        ("%m [%p] [queryid=%Q] %q%u@%d ", "[queryid=", "] "),
+        ("%m [%p] %q[queryid=%Q] %u@%d ", "[queryid=", "] "),
+        ("%m [%p] qid=%Q %q%u@%d ", "qid=", " "),
+        ("%m [%p] {query_id:%Q} %q%u@%d ", "{query_id:", "} "),
+    ] {
+        let line = |number: usize| {
+            let (id, pid) = (ids[number % 4], 700 + number % 2);
+            let id = format!("{before}{id}{after}");
+            match number % 10 {
+                9 if prefix.contains("%q[") => format!("{time} [70] LOG:  checkpoint\n"),
+                9 => format!("{time} [70] {before}0{after}LOG:  checkpoint\n"),
+                _ => format!(
+                    "{time} [{pid}] {id}postgres@shop LOG:  duration: 0.114 ms  statement: select 0;\n"
+                ),
+            }
+        };
+        let log: Vec<String> = (0..40).map(line).collect();
+        assert_reads_as(prefix, &log);
+    }
+}
+
+#[test]
+fn padding_is_read_right_or_leaves_records_that_do_not_fit() {
+    // The spaces between two fields belong to either.
+    let time = "2026-11-23 07:00:00.000 UTC";
+    let names = [
+        ("[unknown]", "[unknown]"),
+        ("al", "shop"),
+        ("an_uncommonly_long_name", "crm"),
+        ("bo", "warehouse_of_all"),
+    ];
+    for with_background in [false, true] {
+        let line = |number: usize| match number % 10 {
+            9 if with_background => {
+                format!("{time} [    70] {:<10} {:>12} LOG:  checkpoint\n", "", "")
+            }
+            _ => {
+                let ((user, database), pid) = (names[number % 4], [700, 71, 12345][number % 3]);
+                format!("{time} [{pid:>6}] {user:<10} {database:>12} LOG:  statement: select 1\n")
+            }
+        };
+        let log: Vec<String> = (0..40).map(line).collect();
+        let guessed = guess(log.iter().map(String::as_bytes)).expect("a prefix");
+        if guessed.fits_all() {
+            assert_reads_as("%m [%6p] %-10u %12d ", &log);
+        }
+    }
+}
+
+#[test]
+fn shapes_of_addresses_and_numbers_are_checked() {
+    // Nothing of this is what `%r` or `%h` prints.
+    for text in ["[queryid=7]", "[7]", "a(b)", "(5432)", "17"] {
+        let line = format!("2026-11-23 07:00:00.000 UTC [7] {text} al@shop LOG:  x\n");
+        let guessed = guess([line.as_bytes()].into_iter());
+        let source = guessed.as_ref().map_or("", Prefix::source);
+        assert!(!source.contains("%r") && !source.contains("%h"), "{text}: {source}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The events that a log must give: what was done, less what the format cannot show.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use howdah_traffic::{Action, Event, Outcome, Source, SqlState, Timestamp};
 
@@ -37,6 +37,11 @@ impl<'a> Shows<'a> {
         Timestamp::from_micros(millis * 1000)
     }
 
+    /// Whether a bare duration tells of which step it is.
+    fn tells_steps(self) -> bool {
+        self.has(Escape::Tag) || self.is_verbose
+    }
+
     fn sqlstate(self, rec: &Rec) -> Option<SqlState> {
         let is_shown = self.has(Escape::SqlState) || self.is_verbose;
         SqlState::new(rec.sqlstate.as_bytes()).filter(|_| is_shown)
@@ -59,10 +64,22 @@ pub(super) struct Expected<'a> {
     is_open: bool,
     /// Nothing began before this.
     floor: Timestamp,
-    /// Bare durations: whether of a parse, start, length, transaction.
-    steps: Vec<(bool, Timestamp, u64, u32)>,
+    /// Bare durations that no action accounts for yet.
+    steps: Vec<Step>,
+    /// Statements whose text is known.
+    prepared: HashSet<Vec<u8>>,
     pipelines: Pipelines,
     pub(super) events: Vec<Event>,
+}
+
+/// A bare duration.
+#[derive(Clone, Copy)]
+struct Step {
+    /// Whether it is that of a parse, where the log tells.
+    is_parse: Option<bool>,
+    start: Timestamp,
+    micros: u64,
+    transaction: u32,
 }
 
 #[derive(Default)]
@@ -70,7 +87,9 @@ struct Pipelines {
     number: u32,
     last: u32,
     block: u32,
-    is_whole: bool,
+    has_all_statements: bool,
+    has_all_texts: bool,
+    has_all_durations: bool,
     /// The session's first transaction may be a block.
     is_doubtful: bool,
 }
@@ -88,12 +107,14 @@ impl<'a> Expected<'a> {
             is_open: false,
             floor: Timestamp::from_micros(i64::MIN),
             steps: Vec::new(),
+            prepared: HashSet::new(),
             pipelines: Pipelines { is_doubtful: !session.is_connected, ..Pipelines::default() },
             events: Vec::new(),
         }
     }
 
-    pub(super) fn take(&mut self, rec: &Rec, tell: &Tell) {
+    /// Takes a record. `every_statement` is what the sessions together show of `log_statement = all`.
+    pub(super) fn take(&mut self, rec: &Rec, tell: &Tell, every_statement: &mut bool) {
         let time = self.shows.time(rec);
         let ago = |micros: u64| time - Duration::from_micros(micros);
         match tell {
@@ -107,20 +128,22 @@ impl<'a> Expected<'a> {
                 if !self.session.application.is_empty() {
                     self.application = text(&self.session.application);
                 }
-                self.is_connected = true;
+                (self.is_connected, self.floor) = (true, time);
                 self.event(time, Action::Connect, Source::Session, 0);
             }
             Tell::Opens(action, kind) => {
                 self.join(rec, time);
+                self.pipelines.has_all_statements |= *every_statement;
                 self.name_steps(rec, action);
                 self.tell_block(rec, *kind, true);
+                *every_statement |= self.pipelines.has_all_statements;
                 self.event(time, action.clone(), Source::Statement, rec.transaction);
                 self.last().query_id = self.shows.query_id(rec);
                 (self.is_open, self.floor) = (true, time);
             }
             Tell::Whole(action, kind, micros) => {
                 self.join(rec, ago(*micros));
-                self.pipelines.is_whole |= *micros < 1000;
+                self.pipelines.has_all_texts |= *micros < 1000;
                 self.tell_block(rec, *kind, false);
                 let start = ago(*micros).max(self.floor).min(time);
                 self.event(start, action.clone(), Source::Duration, rec.transaction);
@@ -129,12 +152,20 @@ impl<'a> Expected<'a> {
                 (self.is_open, self.floor) = (false, time);
             }
             // Before anything is known of a session, these tell nothing.
-            Tell::Step(..) if self.id.is_none() => {}
-            Tell::Step(is_parse, micros) => {
-                let start = ago(*micros).max(self.floor).min(time);
-                self.steps.push((*is_parse, start, *micros, rec.transaction));
+            Tell::Step(..) | Tell::Unlogged(_) if self.id.is_none() => {}
+            Tell::Step(is_parse, micros) => self.step(Some(*is_parse), *micros, rec),
+            Tell::Unlogged(_) if self.shows.tells_steps() => {
+                let is_bound = self.steps.last().is_some_and(|step| step.is_parse == Some(false));
+                let tag = if self.shows.has(Escape::Tag) { rec.tag } else { "" };
+                let may_begin = !is_bound || ["", "BEGIN", "COMMIT"].contains(&tag);
+                if may_begin && rec.transaction > 0 {
+                    self.pipelines.block = rec.transaction;
+                }
+                self.pipelines.has_all_durations = true;
+                self.steps.clear();
                 self.floor = time;
             }
+            Tell::Unlogged(micros) => self.step(None, *micros, rec),
             Tell::Ends(micros) => {
                 let query_id = self.shows.query_id(rec);
                 let event = self.last();
@@ -163,7 +194,8 @@ impl<'a> Expected<'a> {
 
     /// Takes over the names that a record shows, if its session is known or known by it.
     pub(super) fn learn(&mut self, rec: &Rec, tell: &Tell) {
-        let acts = !matches!(tell, Tell::Nothing | Tell::Step(..) | Tell::Ends(_));
+        let acts =
+            !matches!(tell, Tell::Nothing | Tell::Step(..) | Tell::Unlogged(_) | Tell::Ends(_));
         if self.id.is_none() && !acts || !rec.is_authorized {
             return;
         }
@@ -200,7 +232,7 @@ impl<'a> Expected<'a> {
             return;
         }
         self.doubt(rec.transaction);
-        self.pipelines.is_whole |= is_start && kind != Trait::Other;
+        self.pipelines.has_all_statements |= is_start && kind != Trait::Other;
         if kind == Trait::Begins {
             self.pipelines.block = rec.transaction;
         }
@@ -212,18 +244,48 @@ impl<'a> Expected<'a> {
         }
     }
 
+    /// A bare duration while no action is open.
+    fn step(&mut self, is_parse: Option<bool>, micros: u64, rec: &Rec) {
+        let time = self.shows.time(rec);
+        let start = (time - Duration::from_micros(micros)).max(self.floor).min(time);
+        let is_parse = is_parse.filter(|_| self.shows.tells_steps());
+        self.steps.push(Step { is_parse, start, micros, transaction: rec.transaction });
+        self.pipelines.has_all_durations = true;
+        self.floor = time;
+    }
+
     /// The parse and the bind of an action that is known now.
     fn name_steps(&mut self, rec: &Rec, action: &Action) {
-        let Action::Execute(bound) = action else { return };
-        for (is_parse, start, micros, transaction) in std::mem::take(&mut self.steps) {
+        let steps = std::mem::take(&mut self.steps);
+        let bound = match action {
+            Action::Execute(bound) => Some(bound),
+            _ => None,
+        };
+        let is_new = match action {
+            Action::Execute(bound) | Action::Fetch(bound) => {
+                self.prepared.insert(bound.statement.as_bytes().to_vec())
+            }
+            _ => false,
+        };
+        let may_parse = bound.is_some_and(|bound| bound.statement.is_empty()) || is_new;
+        if !self.shows.tells_steps() {
+            let own = if bound.is_some() { 1 + usize::from(may_parse) } else { 0 };
+            let same = |step: &&Step| step.transaction == rec.transaction;
+            let is_beyond = steps.iter().rev().take_while(same).count() > own;
+            if is_beyond && self.shows.has(Escape::Vxid) && rec.transaction > 0 {
+                self.pipelines.block = rec.transaction;
+            }
+        }
+        let Some(bound) = bound else { return };
+        for (is_parse, step) in own_steps(&steps, may_parse) {
             let (statement, sql) = (bound.statement.clone(), bound.sql.clone());
             let action = match is_parse {
                 true => Action::Parse { statement, sql },
                 false => Action::Bind(bound.clone()),
             };
-            self.event(start, action, Source::Duration, transaction);
+            self.event(step.start, action, Source::Duration, step.transaction);
             self.last().query_id = self.shows.query_id(rec);
-            self.last().outcome.duration_us = Some(micros);
+            self.last().outcome.duration_us = Some(step.micros);
         }
     }
 
@@ -257,7 +319,9 @@ impl<'a> Expected<'a> {
             Action::Parse { .. } | Action::Bind(_) | Action::Execute(_) | Action::Fetch(_)
         );
         let pipelines = &mut self.pipelines;
-        if !is_extended || !pipelines.is_whole || pipelines.block == transaction {
+        let has_begin =
+            pipelines.has_all_statements || pipelines.has_all_texts || pipelines.has_all_durations;
+        if !is_extended || !has_begin || pipelines.block == transaction {
             return None;
         }
         if pipelines.last != transaction {
@@ -269,5 +333,19 @@ impl<'a> Expected<'a> {
 
     fn last(&mut self) -> &mut Event {
         self.events.last_mut().expect("an action was told of")
+    }
+}
+
+/// Which bare durations are those of the parse and the bind before an execution. Where the log does not say,
+/// more than two are not told apart.
+fn own_steps(steps: &[Step], may_parse: bool) -> Vec<(bool, Step)> {
+    match steps {
+        [.., Step { is_parse: Some(true), .. }, Step { is_parse: Some(false), .. }] => {
+            vec![(true, steps[steps.len() - 2]), (false, steps[steps.len() - 1])]
+        }
+        [.., last @ Step { is_parse: Some(is_parse), .. }] => vec![(*is_parse, *last)],
+        [first, last] if may_parse => vec![(true, *first), (false, *last)],
+        [last] | [_, last] => vec![(false, *last)],
+        _ => Vec::new(),
     }
 }

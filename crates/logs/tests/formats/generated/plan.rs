@@ -58,6 +58,8 @@ pub(super) enum Style {
     Ends,
     /// Both.
     StartsAndEnds,
+    /// `log_statement = mod` with `log_duration = on`.
+    ChangesAndDurations,
 }
 
 impl Style {
@@ -66,7 +68,17 @@ impl Style {
     }
 
     pub(super) fn has_durations(self) -> bool {
-        matches!(self, Self::StartsAndDurations | Self::StartsAndEnds)
+        self != Self::Starts && self != Self::Ends
+    }
+
+    /// Each step that is not logged with its text leaves a bare duration.
+    pub(super) fn has_steps(self) -> bool {
+        matches!(self, Self::StartsAndDurations | Self::ChangesAndDurations)
+    }
+
+    /// Whether the beginning of a statement is logged that changes data, or of one that does not.
+    pub(super) fn logs_start(self, is_change: bool) -> bool {
+        self.has_starts() && (is_change || self != Self::ChangesAndDurations)
     }
 
     pub(super) fn has_ends(self) -> bool {
@@ -265,7 +277,13 @@ pub(super) fn any_plan() -> impl Strategy<Value = Plan> {
 }
 
 fn any_style() -> impl Strategy<Value = Style> {
-    select(vec![Style::Starts, Style::StartsAndDurations, Style::Ends, Style::StartsAndEnds])
+    select(vec![
+        Style::Starts,
+        Style::StartsAndDurations,
+        Style::Ends,
+        Style::StartsAndEnds,
+        Style::ChangesAndDurations,
+    ])
 }
 
 /// The separator of a prefix: every field is followed by a literal that begins with it.

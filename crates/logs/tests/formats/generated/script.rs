@@ -22,6 +22,8 @@ pub(super) enum Tell {
     Whole(Action, Trait, u64),
     /// A parse or a bind of the action to come ended.
     Step(bool, u64),
+    /// An action ended of which the log has nothing else.
+    Unlogged(u64),
     /// The open action ended.
     Ends(u64),
     /// The open action failed; or this one, if the log does not tell of beginnings.
@@ -117,7 +119,7 @@ impl<'a> Script<'a> {
                     [&b"fastpath function call: \""[..], function, b"\" (OID 1598)"].concat();
                 let action = Action::Call { function: function.as_slice().into() };
                 let well = Act { failure: None, ..act.clone() };
-                self.run(&text, None, action, Trait::Other, &well, self.transaction);
+                self.run(&text, None, action, Trait::Plain, &well, self.transaction);
             }
             What::Rename(application) => {
                 let well = Act { failure: None, ..act.clone() };
@@ -147,7 +149,8 @@ impl<'a> Script<'a> {
     ) {
         let is_simple = matches!(action, Action::Simple { .. });
         let micros = u64::from(act.micros);
-        if self.style().has_starts() {
+        let is_logged = self.is_logged(&action);
+        if self.style().has_starts() && is_logged {
             let query_id = if is_simple { 0 } else { act.query_id };
             let tag = if is_simple { "idle" } else { "INSERT" };
             let transaction = self.transaction;
@@ -159,17 +162,33 @@ impl<'a> Script<'a> {
             let rec = Rec { severity: "WARNING", hint: detail.clone(), ..Rec::log(text) };
             self.push(rec, Tell::Nothing);
         }
-        if let Some(failure) = &act.failure {
+        if let Some(failure) = act.failure.as_ref().filter(|_| is_logged) {
             return self.fail(action, failure, act.query_id);
         }
-        let rec = Rec { tag: "INSERT", transaction: after, query_id: act.query_id, ..Rec::log("") };
+        let sql = action.sql().map_or(&b""[..], |sql| sql.as_bytes());
+        let tag = match sql {
+            b"begin" => "BEGIN",
+            b"COMMIT" => "COMMIT",
+            _ => "INSERT",
+        };
+        let rec = Rec { tag, transaction: after, query_id: act.query_id, ..Rec::log("") };
         let duration = format!("duration: {}.{:03} ms", micros / 1000, micros % 1000);
         if self.style().has_durations() {
-            self.push(Rec { message: duration.into(), ..rec }, Tell::Ends(micros));
+            let tell = if is_logged { Tell::Ends(micros) } else { Tell::Unlogged(micros) };
+            self.push(Rec { message: duration.into(), ..rec }, tell);
         } else if self.style() == Style::Ends {
             let message = [duration.as_bytes(), b"  ", text].concat();
             self.push(Rec { message, detail, ..rec }, Tell::Whole(action, kind, micros));
         }
+    }
+
+    /// Whether the text of an action is in the log.
+    fn is_logged(&self, action: &Action) -> bool {
+        let sql = action.sql().map_or(&b""[..], |sql| sql.as_bytes());
+        let is_change = ["insert into ", "UPDATE ", "delete from "]
+            .iter()
+            .any(|verb| sql.starts_with(verb.as_bytes()));
+        self.style() == Style::Ends || self.style().logs_start(is_change)
     }
 
     fn fail(&mut self, action: Action, failure: &Failure, query_id: i64) {
@@ -224,8 +243,8 @@ impl<'a> Script<'a> {
         let mut act = Act { failure: failure.cloned(), ..act.clone() };
         let (execute, fetch) = (Action::Execute(bound.clone()), Action::Fetch(bound));
         let now = self.transaction;
-        self.run(&text(b"execute"), detail.clone(), execute, Trait::Other, &act, now);
-        if act.failure.take().is_none() {
+        self.run(&text(b"execute"), detail.clone(), execute.clone(), Trait::Other, &act, now);
+        if act.failure.take().is_none() || !self.is_logged(&execute) {
             for _ in 0..*fetches {
                 let (text, fetch) = (text(b"execute fetch from"), fetch.clone());
                 self.run(&text, detail.clone(), fetch, Trait::Other, &act, now);
@@ -252,7 +271,7 @@ impl<'a> Script<'a> {
             let message = [rec.message.clone(), text].concat();
             let rec = Rec { message, detail, query_id: act.query_id, ..rec };
             self.push(rec, Tell::Whole(action, Trait::Other, micros));
-        } else if self.style() == Style::StartsAndDurations {
+        } else if self.style().has_steps() {
             self.push(rec, Tell::Step(is_parse, micros));
         }
     }

@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 
 use super::{ClientRules, Entropy, Known, needs::Needs};
 use crate::{
-    auth::{Rejection, Work, startup::Wish},
+    auth::{MESSAGE_BYTES_MAX, PASSWORD_BYTES_MAX, Rejection, Work, startup::Wish},
     config::StoredSecret,
 };
 
@@ -106,6 +106,14 @@ impl Question {
             Some(StoredSecret::Scram(_)) | None => None,
         };
         Self::Md5 { salt, stored }
+    }
+
+    /// Longest body of the answer.
+    pub(super) fn answer_bytes_max(&self) -> u32 {
+        match self {
+            Self::Plain(_) => PASSWORD_BYTES_MAX,
+            Self::Md5 { .. } | Self::Sasl { .. } | Self::Proof(_) => MESSAGE_BYTES_MAX,
+        }
     }
 
     /// Judges the answer, the body of a message.

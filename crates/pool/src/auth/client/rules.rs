@@ -58,10 +58,11 @@ impl ClientRules {
         Self { owner: Some(uid), ..self }
     }
 
-    /// What is known of a user without asking anybody.
+    /// What is known of a user without a look-up. An entry of `[pool.users]` that has settings and
+    /// no secret does not make its user known; an empty secret does, as in PgBouncer's user list.
     pub(super) fn listed(&self, user: &str) -> Option<Known> {
-        let user = self.config.users.get(user)?;
-        Some(Known { secret: user.secret.clone().filter(|secret| !secret.is_empty()) })
+        let secret = self.config.users.get(user)?.secret.as_ref()?;
+        Some(Known { secret: Some(secret.clone()).filter(|secret| !secret.is_empty()) })
     }
 
     /// How to find out more, where that may change anything.

@@ -27,7 +27,8 @@ fn rules(method: &str, more: &str) -> Arc<ClientRules> {
     let text = format!(
         "[pool]\n{more}\n[pool.auth]\ntype = '{method}'\nscram-iterations = 2\n\
          [pool.databases.shop]\nuser = 'app'\n[pool.users]\nalice = {{ secret = 'sesame' }}\n\
-         stored = {{ secret = '{}' }}\nhashed = {{ secret = '{stored}' }}\nempty = {{ secret = '' }}\n",
+         stored = {{ secret = '{}' }}\nhashed = {{ secret = '{stored}' }}\nempty = {{ secret = '' }}\n\
+         settings = {{ pool-size = 1 }}\n",
         verifier.to_text(),
     );
     let read = Config::read_str(&text, Path::new("test.toml")).unwrap();
@@ -135,6 +136,14 @@ fn whoever_is_known_is_trusted() {
     rejected(&trusting.receive(&hello("nobody")));
     assert_eq!(said(&mut trusting), ["FATAL: role \"nobody\" does not exist (SQLSTATE 28000)"]);
     admitted(client("any").receive(&hello("nobody")));
+}
+
+#[test]
+fn users_entry_without_a_secret_is_unknown_to_trust() {
+    admitted(client("trust").receive(&hello("empty")));
+    let mut trusting = client("trust");
+    rejected(&trusting.receive(&hello("settings")));
+    assert_eq!(said(&mut trusting), ["FATAL: role \"settings\" does not exist (SQLSTATE 28000)"]);
 }
 
 #[test]
@@ -405,6 +414,59 @@ fn replication_is_a_boolean_or_a_word() {
         let refused = format!("invalid value for parameter \"replication\": \"{value}\"");
         assert_eq!(rejected(&login(value)), refused);
     }
+}
+
+#[test]
+fn replication_connection_keeps_every_startup_parameter() {
+    let options = "-c extra_float_digits=3 -c datestyle=ISO";
+    // Also where `replication` comes last.
+    let parameters = [
+        ("user", "alice"),
+        ("database", "shop"),
+        ("options", options),
+        ("geqo", "off"),
+        ("application_name", "sub"),
+        ("replication", "database"),
+    ];
+    let it = admitted(client("trust").receive(&packet(ProtocolVersion::V3_0, &parameters)));
+    let settings: Vec<_> = it.settings.iter().map(|setting| format!("{setting:?}")).collect();
+    let whole = format!("options={options}");
+    assert_eq!(settings, [whole.as_str(), "geqo=off", "application_name=sub"]);
+    // What the settings pass over is not sent, and any other connection is refused.
+    let passing =
+        ClientHandshake::new(rules("trust", "ignored-startup-parameters = ['geqo']"), TCP, ENTROPY);
+    let mut passing = passing;
+    let it = admitted(passing.receive(&packet(ProtocolVersion::V3_0, &parameters)));
+    assert_eq!(it.settings.len(), 2);
+    let plain = packet(ProtocolVersion::V3_0, &parameters[..3]);
+    let refused = rejected(&client("trust").receive(&plain));
+    assert!(refused.contains("extra_float_digits"), "{refused}");
+}
+
+/// Rules of settings that have a user list.
+fn listed(method: &str, list: &str) -> Arc<ClientRules> {
+    let text = format!("[pool.auth]\ntype = '{method}'\nfile = '{list}'\n[pool.databases.shop]\n");
+    let read = Config::read_str(&text, Path::new("test.toml")).unwrap();
+    Arc::new(ClientRules::new(Arc::new(read.config), [9; 32], ClientKeys::default()))
+}
+
+#[test]
+fn cleartext_password_of_65530_bytes_is_taken_and_a_longer_one_refused() {
+    let token = "t".repeat(crate::config::SECRET_BYTES_MAX);
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(list.path(), format!("\"long\" \"{token}\"\n")).unwrap();
+    let more = list.path().display().to_string();
+    let answer = |bytes: &[u8]| {
+        let mut client = ClientHandshake::new(listed("plain", &more), TCP, ENTROPY);
+        assert!(matches!(client.receive(&hello("long")), ClientStep::Read));
+        client.receive(&password(bytes))
+    };
+    admitted(answer(token.as_bytes()));
+    assert_eq!(rejected(&answer(&[b't'; 65_531])), Rejection::TooLong.to_string());
+    // Where a hash is asked for, the limit stays small.
+    let mut client = ClientHandshake::new(listed("md5", &more), TCP, ENTROPY);
+    client.receive(&hello("long"));
+    assert_eq!(rejected(&client.receive(&password(&[b't'; 9000]))), Rejection::TooLong.to_string());
 }
 
 #[test]

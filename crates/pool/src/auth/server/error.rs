@@ -32,7 +32,10 @@ pub enum ServerLoginError {
         method: &'static str,
     },
     /// It wants the password in the clear on a connection without protection.
-    #[error("the server asks for the password in the clear, and there is no TLS to hide it")]
+    #[error(
+        "the server asks for the password in the clear, and the connection to it is neither encrypted nor \
+         local: set tls.server.mode to require, or allow-cleartext-password to true"
+    )]
     PlainWithoutTls,
     /// It wants what we do not have: GSSAPI, SSPI, another SASL mechanism.
     #[error("the server asks for {method}, which is not there")]

@@ -238,7 +238,7 @@ fn a_password_goes_in_the_clear_only_where_nobody_listens() {
     assert_eq!(bare.receive(&asks).unwrap_err(), ServerLoginError::PlainWithoutTls);
     assert!(bare.take_output().is_empty());
     let tls = ServerProtection::Tls { end_point_hash: None };
-    for protection in [tls, ServerProtection::UnixSocket] {
+    for protection in [tls, ServerProtection::Local, ServerProtection::CleartextAllowed] {
         let mut client = with(protection);
         client.receive(&asks).unwrap();
         assert_eq!(client.take_output(), b"p\0\0\0\x0bsesame\0");

@@ -1,7 +1,9 @@
 //! The entries of `[databases]` and `[users]`: a name, and a list of pairs.
 
 use super::{
-    super::{ANY_DATABASE, Config, Database, HostOrder, StoredSecret, User, pairs},
+    super::{
+        ANY_DATABASE, Config, Database, HostOrder, SECRET_BYTES_MAX, StoredSecret, User, pairs,
+    },
     Outcome,
     keys::{given, number, pool_mode, port, seconds, timeout, unknown},
 };
@@ -59,6 +61,9 @@ fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
         "port" => database.port = port(value)?,
         "dbname" => database.dbname = Some(own()),
         "user" => database.user = Some(own()),
+        "password" if value.len() > SECRET_BYTES_MAX => {
+            return Err("the secret is longer than 65,530 bytes".to_owned());
+        }
         "password" => database.secret = Some(StoredSecret::parse(value)),
         "pool_mode" => database.mode = Some(pool_mode(value)?),
         "pool_size" => database.pool_size = inherited(value)?,
@@ -138,7 +143,7 @@ fn inherited(value: &str) -> Result<Option<u32>, String> {
 }
 
 /// A name without the double quotes of an SQL identifier, if it has them.
-fn unquoted(name: &str) -> String {
+pub(super) fn unquoted(name: &str) -> String {
     let inner = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.map_or_else(|| name.to_owned(), |inner| inner.replace("\"\"", "\""))
 }

@@ -112,6 +112,8 @@ mod tests {
 #   default_pool_size: exact over all workers (sizes.pool)
 
 [pool]
+allow-cleartext-password = true
+shutdown-mode = \"wait-for-clients\"
 
 [pool.auth]
 type = \"md5\"
@@ -122,7 +124,7 @@ type = \"md5\"
 addresses = [\"*\"]
 
 [pool.timeouts]
-# server_login_retry: the longest pause: the first is short, and each doubles
+# server_login_retry: the longest pause: the first is short, and each doubles. New clients fail fast meanwhile; those that are in wait
 server-login-retry = 3
 ";
         assert_eq!(text, expected);

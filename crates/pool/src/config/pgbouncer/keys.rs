@@ -40,11 +40,20 @@ pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::Outc
 
 /// What to say about a key that nobody knows.
 pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> String {
-    let nearest = known.map(|key| (strsim::damerau_levenshtein(name, key), key)).min();
-    match nearest.filter(|(distance, key)| *distance * 2 < key.len()) {
-        Some((_, key)) => format!("no such key (did you mean `{key}`?)"),
+    match nearest(name, known) {
+        Some(key) => format!("no such key (did you mean `{key}`?)"),
         None => "no such key".to_owned(),
     }
+}
+
+/// The known key that is this one, or was probably meant by it.
+pub(super) fn nearest(
+    name: &str,
+    known: impl Iterator<Item = &'static str>,
+) -> Option<&'static str> {
+    let nearest = known.map(|key| (strsim::damerau_levenshtein(name, key), key)).min();
+    let (_, key) = nearest.filter(|(distance, key)| *distance * 2 < key.len())?;
+    Some(key)
 }
 
 const fn sets(
@@ -60,7 +69,7 @@ const fn nothing(name: &'static str, why: &'static str) -> Key {
 }
 
 const LOGGING: &str = "logging is set by --log-level and --log-format; the log goes to stderr";
-const DNS: &str = "names are looked up by the operating system for each new connection";
+const DNS: &str = "names are looked up by the operating system for each new connection, and once in `dns_max_ttl`";
 const CIPHERS: &str = "rustls' own selection is used, which has no weak ones";
 
 /// Every key of the section, in the order of its name.
@@ -147,7 +156,10 @@ pub const KEYS: &[Key] = &[
         config.simple_queries = !disables;
         Ok(())
     }),
-    nothing("dns_max_ttl", DNS),
+    sets("dns_max_ttl", "timeouts.dns-max-ttl", |config, value| {
+        config.timeouts.dns_max_ttl = seconds(value)?;
+        Ok(())
+    }),
     nothing("dns_nxdomain_ttl", DNS),
     nothing("dns_zone_check_period", DNS),
     sets("idle_transaction_timeout", "timeouts.idle-transaction", |config, value| {
@@ -355,7 +367,7 @@ pub const KEYS: &[Key] = &[
         "user",
         "the process does not change its user: its supervisor starts it as the right one",
     ),
-    nothing("verbose", LOGGING),
+    nothing("verbose", "--log-level says it; SET verbose changes it while the pooler runs"),
 ];
 
 /// A text, or nothing if it is empty.

@@ -14,10 +14,18 @@ pub(crate) const NOTES: &[(&str, &str)] = &[
     ("auth_query", "an answer about another user than the one asked for lets nobody in"),
     ("auth_type", "pam and ldap are errors"),
     ("autodb_idle_timeout", "by pool; what all databases did together stays counted"),
+    (
+        "client_login_timeout",
+        "the startup packet has 15 s of it (`timeouts.client-startup`), as silent connections keep others out",
+    ),
     ("client_tls_protocols", "TLS 1.2 and 1.3; older versions are never spoken"),
-    ("client_tls_sslmode", "the files are read at start: one that is missing is an error"),
+    (
+        "client_tls_sslmode",
+        "the files are read at start and by `--check`: one that is missing is an error",
+    ),
     ("default_pool_size", "exact over all workers"),
     ("disable_pqexec", "the error has SQLSTATE 08P01"),
+    ("dns_max_ttl", "connections to an address that is gone are replaced as they become free"),
     ("log_connections", "clients only; a line with fields"),
     ("log_disconnections", "clients only; a line with fields"),
     ("log_stats", "averages of all pools together"),
@@ -27,13 +35,21 @@ pub(crate) const NOTES: &[(&str, &str)] = &[
         "statements without a name are kept, too, where drivers use them again",
     ),
     ("max_user_client_connections", "clients of all databases together"),
-    ("min_pool_size", "for each worker that has clients of the pool"),
+    (
+        "min_pool_size",
+        "of the pool, by all workers together; from the start where the database has a `user`, else from \
+         the first client; closed where another pool needs the place",
+    ),
     ("pool_idle_timeout", "what its database did stays counted; one with `min_pool_size` stays"),
     (
         "server_check_query",
         "asked by the simple query protocol; an empty query unless told otherwise",
     ),
-    ("server_login_retry", "the longest pause: the first is short, and each doubles"),
+    (
+        "server_login_retry",
+        "the longest pause: the first is short, and each doubles. New clients fail fast meanwhile; \
+         those that are in wait",
+    ),
     (
         "server_reset_query",
         "in modes other than session, what a client left behind is reset, and nothing else",

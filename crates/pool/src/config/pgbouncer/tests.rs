@@ -34,7 +34,7 @@ fn what_people_have_reads() {
     assert_eq!(read.form, Form::PgBouncer);
     assert_eq!(config.listen.addresses, ["*"]);
     assert_eq!((config.listen.port, config.listen.unix_mode), (6000, 0o770));
-    assert_eq!(config.listen.unix_directories, [""; 0].map(std::path::PathBuf::from));
+    assert_eq!(config.listen.unix_directories, [""; 0].map(PathBuf::from));
     assert_eq!((config.mode, config.sizes.pool), (PoolMode::Transaction, None));
     assert_eq!(config.limits.clients, 1000);
     assert_eq!(config.ignored_startup_parameters, ["extra_float_digits", "options"]);
@@ -102,6 +102,22 @@ fn keys_that_nobody_knows_are_errors_with_file_and_line() {
     ];
     assert_eq!(lines[..expected.len()], expected);
     assert!(lines[expected.len()].starts_with("p.ini:17: %include: cannot read missing.ini"));
+}
+
+#[test]
+fn broken_rules_are_told_beside_mistakes_unless_they_may_follow_from_them() {
+    let lines = wrong(concat!(
+        "[databases]\na = host=x pool_mode=fast\nb = host=x password=p\n[pgbouncer]\n",
+        "max_client_conn = 0\nauth_type = cert\nclient_tls_cert_fil = x\nclient_tls_key_file = y\n",
+    ));
+    let expected = [
+        "p.ini:2: a: pool_mode: \"fast\" is none of session, transaction, statement",
+        "p.ini:7: client_tls_cert_fil: no such key (did you mean `client_tls_cert_file`?)",
+        "p.ini:5: limits.clients: must be at least 1",
+        "p.ini:6: auth.type: cert needs tls.client.mode to be verify-ca or verify-full",
+        "p.ini:3: databases.b: a secret without a user: whose is it?",
+    ];
+    assert_eq!(lines, expected);
 }
 
 #[test]

@@ -365,15 +365,31 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
         |it, value| {
             const FORM: &str = "must be a list of [\"host\", port, \"primary\" or \"replica\"]";
             let roles = [("primary", EntryRole::Primary), ("replica", EntryRole::Replica)];
+            let mut twice = None;
             for server in value.as_array().ok_or(FORM)? {
                 let parts = server.get_ref().as_array().ok_or(FORM)?;
                 let part = |at: usize| parts.get(at).map(::toml::Spanned::get_ref).ok_or(FORM);
                 let (host, port) = (text(part(0)?)?, number(part(1)?)?);
                 let role = word(part(2)?, &roles)?;
                 let weight = NonZeroU32::MIN;
-                it.servers.push(ServerEntry { host, port: Some(port), role, weight });
+                // A stage of one server is both there. Here any server serves reads that a replica could.
+                let is_same = |it: &&mut ServerEntry| it.host == host && it.port == Some(port);
+                match it.servers.iter_mut().find(is_same) {
+                    None => it.servers.push(ServerEntry { host, port: Some(port), role, weight }),
+                    Some(known) => {
+                        if role == EntryRole::Primary {
+                            known.role = role;
+                        }
+                        twice.get_or_insert_with(|| {
+                            format!(
+                                "{host}:{port} is there more than once: it is kept once, as {}",
+                                known.role.as_str()
+                            )
+                        });
+                    }
+                }
             }
-            Ok(None)
+            Ok(twice)
         },
     ),
 ];

@@ -263,3 +263,18 @@ fn every_key_may_be_there() {
     assert!(error.contains("tls.server.authorities"), "{error}\n{written}");
     assert_eq!(error.lines().count(), 1, "{error}\n{written}");
 }
+
+#[test]
+fn server_that_is_primary_and_replica_is_imported_once() {
+    let text = "[general]\n[pools.a]\n[pools.a.users.0]\nusername = 'u'\n[pools.a.shards.0]\n\
+                servers = [['db', 5432, 'replica'], ['db', 5432, 'primary'], ['db', 5433, 'replica']]\n\
+                database = 'a'\n";
+    let toml = Config::import_pgcat(text, Path::new("/p/pgcat.toml")).unwrap();
+    let remark = "/p/pgcat.toml:6: pools.a.shards.0.servers: db:5432 is there more than once: it is kept \
+                  once, as primary";
+    assert!(toml.contains(remark), "{toml}");
+    let servers =
+        &Config::read_str(&toml, Path::new("h.toml")).unwrap().config.databases["a"].servers;
+    let kept: Vec<_> = servers.iter().map(|it| (it.port, it.role)).collect();
+    assert_eq!(kept, [(Some(5432), EntryRole::Primary), (Some(5433), EntryRole::Replica)]);
+}

@@ -6,7 +6,7 @@ use super::{
     Kind::{self, Text},
     Value,
 };
-use crate::config::Config;
+use crate::{config::Config, worker::verbosity};
 
 pub(super) const COLUMNS: &[(&str, Kind)] =
     &[("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
@@ -57,6 +57,7 @@ const SETTINGS: &[Setting] = &[
     ("client_tls_key_file", |it| path(it.tls.client.key.as_ref()), true),
     ("default_pool_size", |it| limit(it.sizes.pool), true),
     ("disable_pqexec", |it| flag(!it.simple_queries), true),
+    ("dns_max_ttl", |it| seconds(it.timeouts.dns_max_ttl), true),
     ("idle_transaction_timeout", |it| timeout(it.timeouts.idle_transaction), true),
     ("ignore_startup_parameters", |it| it.ignored_startup_parameters.join(","), true),
     ("listen_addr", |it| it.listen.addresses.join(","), false),
@@ -117,7 +118,11 @@ pub(super) fn rows(config: &Config) -> Vec<Vec<Value>> {
         let changeable = if *changes { "yes" } else { "no" };
         vec![(*name).into(), value(config).into(), value(&default).into(), changeable.into()]
     };
-    SETTINGS.iter().map(row).collect()
+    // It is the process's, and stands in no file.
+    let (verbosity, changes) = verbosity();
+    let changeable = if changes { "yes" } else { "no" };
+    let verbose = vec!["verbose".into(), verbosity.into(), "0".into(), changeable.into()];
+    SETTINGS.iter().map(row).chain([verbose]).collect()
 }
 
 #[test]

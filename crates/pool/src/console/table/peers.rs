@@ -99,7 +99,7 @@ fn of_client<'a>(view: &'a View, client: &'a ClientView) -> Peer<'a> {
     let waits = client.phase == ClientPhase::Waiting;
     Peer {
         kind: "C",
-        user: &pool.user,
+        user: view.client_user(client),
         database: &pool.database,
         is_replication: client.is_replication,
         state: match client.phase {

@@ -202,7 +202,8 @@ pub(super) fn port(endpoint: &Endpoint) -> u16 {
 pub(super) fn users(view: &View) -> Vec<Vec<Value>> {
     let known = view.config.users.keys().map(String::as_str);
     let seen = view.pools.iter().map(|pool| pool.user.as_str());
-    let names: BTreeSet<_> = known.chain(seen).collect();
+    let clients = view.clients.iter().map(|client| view.client_user(client));
+    let names: BTreeSet<_> = known.chain(seen).chain(clients).collect();
     let row = |name: &str| {
         let none = crate::config::User::default();
         let own = view.config.users.get(name).unwrap_or(&none);
@@ -218,8 +219,7 @@ pub(super) fn users(view: &View) -> Vec<Vec<Value>> {
                 pool.settings.login.user == name && !pool.is_mirror
             })
             .count();
-        let clients =
-            view.clients.iter().filter(|client| view.pools[client.pool].user == name).count();
+        let clients = view.clients.iter().filter(|client| view.client_user(client) == name).count();
         vec![
             name.into(),
             own.pool_size.into(),

@@ -159,6 +159,7 @@ impl Core {
 fn shadow_client(pool: PoolId, unit: &Unit, stream: StreamId) -> Client {
     // It is given no key, and speaks no protocol with anybody.
     let login = ClientLogin {
+        user: None,
         pool,
         version: howdah_wire::startup::ProtocolVersion::V3_0,
         secret: CancelSecret([0; 32]),
@@ -181,9 +182,9 @@ fn register(known: &mut ClientStatements, bytes: &[u8], statements: &Statements)
             Some(Frontend::Parse) => {
                 let (name, text) = (sql_of(body), behind_zero(body));
                 if name.is_empty() {
-                    known.set_unnamed(text, false);
+                    known.set_unnamed(text, false, None);
                 } else {
-                    known.named.insert(name.into(), statements.intern(text));
+                    known.named.insert(name.into(), statements.intern(text, None));
                 }
             }
             Some(Frontend::Close) => {

@@ -172,3 +172,171 @@ fn nobody_goes_on_at_a_primary_that_was_replaced() {
     let told = stage.client_gets(client);
     assert!(memchr::memmem::find(&told, b"not the primary any more").is_some());
 }
+
+/// Three members of which the second has failed a check, its connection being as it was.
+fn silent_second(stage: &mut Stage, state: &Arc<ClusterState>) {
+    state.members[1].check_failed(stage.now, "it does not answer in time", None);
+    stage.core.clusters_turned(stage.now, &mut stage.io);
+}
+
+/// A stage of a primary and two replicas, with a client that has its request at the second member.
+fn at_the_second(request: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerId) {
+    let (mut stage, state) = stage(&[EntryRole::Primary, EntryRole::Replica, EntryRole::Replica]);
+    let home = {
+        let routing = Some(Arc::new(howdah_route::Settings::default()));
+        let clusters = stage.core.pool(HOME).spec.clusters.clone();
+        PoolSpec { routing, clusters, ..PoolSpec::new(1) }
+    };
+    stage.core.set_pool(HOME, Arc::new(home));
+    let client = stage.client_in(HOME, Vec::new());
+    let mut servers = Vec::new();
+    servers.push(stage.logs_in());
+    assert!(stage.core.set_role(client, ServerRole::Replica));
+    for _ in 0..4 {
+        stage.client_gets(client);
+        stage.client_says(client, request);
+        if !stage.io.opened.is_empty() {
+            servers.push(stage.logs_in());
+        }
+        let at = servers.iter().find(|(id, _)| stage.io.sent.contains_key(&Peer::Server(*id)));
+        let (server, pool) = *at.expect("one of them was asked");
+        if pool == PoolId(3) {
+            return (stage, state, client, server);
+        }
+        stage.answers(server);
+    }
+    panic!("it is never the second's turn");
+}
+
+#[test]
+fn read_without_an_answer_is_asked_of_another_member() {
+    let read = message(b'Q', b"select 1\0");
+    let (mut stage, state, client, hung) = at_the_second(&read);
+    stage.server_gets(hung);
+    silent_second(&mut stage, &state);
+    assert_eq!(stage.io.cancels.len(), 1, "what runs there is cancelled");
+    if !stage.io.opened.is_empty() {
+        stage.logs_in();
+    }
+    let (other, _) = {
+        let report = stage.core.report(true, stage.now);
+        let asked =
+            report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
+        asked.map(|it| (it.id, it.pool)).expect("another is asked")
+    };
+    assert_ne!(other, hung);
+    assert_eq!(stage.server_gets(other), read);
+    // What the first says in the end is for nobody, and it is not used again.
+    let late = [message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat();
+    stage.client_gets(client);
+    stage.server_says(hung, &late);
+    stage.core.cancel_finished(hung, stage.now, &mut stage.io);
+    assert_eq!(stage.client_gets(client), b"");
+    assert!(stage.io.closed.contains(&Peer::Server(hung)), "{:?}", stage.io.closed);
+    stage.server_says(other, &late);
+    assert_eq!(stage.client_gets(client), late);
+}
+
+#[test]
+fn prepared_read_without_an_answer_is_prepared_and_asked_again() {
+    let batch = [
+        message(b'P', b"a\0select $1\0\0\0"),
+        message(b'B', b"\0a\0\0\0\0\x01\0\0\0\x011\0\0"),
+        message(b'E', b"\0\0\0\0\0"),
+        message(b'S', b""),
+    ]
+    .concat();
+    let (stage_of, state, client, hung) = {
+        let (mut stage, state, client, hung) = at_the_second_after(&batch);
+        stage.server_gets(hung);
+        (stage, state, client, hung)
+    };
+    let mut stage = stage_of;
+    silent_second(&mut stage, &state);
+    if !stage.io.opened.is_empty() {
+        stage.logs_in();
+    }
+    let report = stage.core.report(true, stage.now);
+    let other = report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
+    let other = other.map(|it| it.id).expect("another is asked");
+    assert_ne!(other, hung);
+    let got = stage.server_gets(other);
+    assert!(got.starts_with(b"P") && got.ends_with(&message(b'S', b"")), "{}", got.escape_ascii());
+    stage.client_gets(client);
+    let answer =
+        [message(b'1', b""), message(b'2', b""), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")]
+            .concat();
+    stage.server_says(other, &answer);
+    assert_eq!(stage.client_gets(client), answer);
+}
+
+/// The same, but the batch is sent once only: before it the client has asked something else.
+fn at_the_second_after(batch: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerId) {
+    let (mut stage, state, client, server) = at_the_second(&message(b'Q', b"select 1\0"));
+    stage.answers(server);
+    for _ in 0..2 {
+        // The third's turn, and the second's again.
+        stage.client_says(client, &message(b'Q', b"select 1\0"));
+        if !stage.io.opened.is_empty() {
+            stage.logs_in();
+        }
+        if stage.io.sent.contains_key(&Peer::Server(server)) {
+            stage.answers(server);
+            continue;
+        }
+        let report = stage.core.report(true, stage.now);
+        let asked =
+            report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
+        let asked = asked.map(|it| it.id).unwrap();
+        stage.answers(asked);
+        stage.client_gets(client);
+        stage.client_says(client, batch);
+        if stage.io.sent.contains_key(&Peer::Server(server)) {
+            return (stage, state, client, server);
+        }
+        panic!("it was the second's turn");
+    }
+    panic!("it was the third's turn");
+}
+
+#[test]
+fn what_may_write_or_was_answered_in_part_is_not_asked_of_another() {
+    let query = |sql: &str| message(b'Q', format!("{sql}\0").as_bytes());
+    let cases = [
+        query("insert into t values (1)"),
+        query("select nextval('s')"),
+        query("select 1; delete from t"),
+        query("begin read only"),
+        query("set work_mem = '1MB'"),
+        query("this is not SQL"),
+        // Two requests.
+        [query("select 1"), query("select 2")].concat(),
+        // A batch that is open.
+        message(b'P', b"\0select 1\0\0\0"),
+    ];
+    for request in cases {
+        let (mut stage, state, client, hung) = at_the_second(&query("select 1"));
+        stage.answers(hung);
+        // Its turn comes again.
+        stage.client_says(client, &query("select 1"));
+        if !stage.io.opened.is_empty() {
+            stage.logs_in();
+        }
+        let report = stage.core.report(true, stage.now);
+        let third =
+            report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
+        let third = third.map(|it| it.id).unwrap();
+        stage.answers(third);
+        stage.client_says(client, &request);
+        assert!(!stage.server_gets(hung).is_empty(), "{}", request.escape_ascii());
+        silent_second(&mut stage, &state);
+        assert!(!stage.io.sent.contains_key(&Peer::Server(third)), "{}", request.escape_ascii());
+        assert!(stage.io.cancels.is_empty() && !stage.io.closed.contains(&Peer::Server(hung)));
+    }
+    // The first byte of an answer has come.
+    let (mut stage, state, _, hung) = at_the_second(&query("select 1"));
+    stage.server_gets(hung);
+    stage.server_says(hung, b"C");
+    silent_second(&mut stage, &state);
+    assert!(stage.io.cancels.is_empty());
+}

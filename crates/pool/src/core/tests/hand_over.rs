@@ -150,7 +150,8 @@ fn work(
 ) {
     let secret = CancelSecret([0; 32]);
     let version = ProtocolVersion::V3_0;
-    let login = ClientLogin { pool: POOL, version, secret, settings: Vec::new(), role: None };
+    let login =
+        ClientLogin { pool: POOL, user: None, version, secret, settings: Vec::new(), role: None };
     let client = core.add_client(login).unwrap();
     core.greet_client(client, b"", Time(0), &mut worker);
     let (mut now, mut sent) = (Time(0), 0);

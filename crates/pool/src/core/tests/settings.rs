@@ -1,5 +1,7 @@
 //! Settings that go with a client, and what is left behind.
 
+use std::sync::Arc;
+
 use howdah_wire::{
     Frame,
     frontend::{Message, encode},
@@ -7,7 +9,7 @@ use howdah_wire::{
 use proptest::prelude::*;
 
 use super::{Stage, message};
-use crate::{ClientId, PoolSpec, ServerId, Setting};
+use crate::{ClientId, ConnectQuery, Peer, PoolSpec, ServerId, Setting};
 
 /// A name and a value.
 type Pair = (Vec<u8>, Vec<u8>);
@@ -222,4 +224,52 @@ fn discard_all_prepares_the_setter_again() {
     let done = [message(b'C', b"DISCARD ALL\0"), report("UTC"), message(b'Z', b"I")].concat();
     stage.server_says(server, &done);
     assert_eq!(stage.server_gets(server)[0], b'P');
+}
+
+fn with_connect_query(query: &str) -> (Stage, ClientId, ServerId) {
+    let connect_query = Some(Arc::new(ConnectQuery::new(query)));
+    let mut stage = Stage::new(PoolSpec { connect_query, ..PoolSpec::new(1) });
+    let client = stage.client();
+    let server = stage.server();
+    stage.client_gets(client);
+    (stage, client, server)
+}
+
+#[test]
+fn connect_query_follows_a_reset_in_the_same_write_before_the_next_client() {
+    let (mut stage, client, server) = with_connect_query("set role alice");
+    let next = stage.client();
+    let (set, select) = (message(b'Q', b"set work_mem = 1\0"), message(b'Q', b"select 1\0"));
+    stage.client_says(client, &set);
+    stage.client_says(next, &select);
+    stage.server_gets(server);
+    let sends = stage.io.sends;
+    stage.server_says(server, &[message(b'C', b"SET\0"), message(b'Z', b"I")].concat());
+    let reset = message(b'Q', b"SET SESSION AUTHORIZATION DEFAULT;RESET ALL;\0");
+    assert_eq!(stage.server_gets(server), [reset, message(b'Q', b"set role alice\0")].concat());
+    assert_eq!(stage.io.sends, sends + 2, "one to the client, one to the server");
+    stage.server_says(server, &[message(b'C', b"RESET\0"), message(b'Z', b"I")].concat());
+    assert_eq!(stage.server_gets(server), b"", "nobody comes between them");
+    stage.server_says(server, &[message(b'C', b"SET\0"), message(b'Z', b"I")].concat());
+    assert_eq!(stage.server_gets(server), select);
+}
+
+#[test]
+fn server_is_closed_instead_of_reset_if_its_connect_query_cannot_be_repeated() {
+    let (mut stage, client, server) = with_connect_query("create temp table t ()");
+    stage.client_says(client, &message(b'Q', b"set work_mem = 1\0"));
+    stage.server_says(server, &[message(b'C', b"SET\0"), message(b'Z', b"I")].concat());
+    assert!(stage.io.closed.contains(&Peer::Server(server)));
+}
+
+#[test]
+fn server_whose_connect_query_fails_after_a_reset_is_closed() {
+    let (mut stage, client, server) = with_connect_query("set role alice");
+    stage.client_says(client, &message(b'Q', b"reset role\0"));
+    stage.server_says(server, &[message(b'C', b"RESET\0"), message(b'Z', b"I")].concat());
+    stage.server_says(server, &[message(b'C', b"RESET\0"), message(b'Z', b"I")].concat());
+    assert!(stage.io.closed.is_empty());
+    let error = b"SERROR\0VERROR\0C22023\0Mrole \"alice\" does not exist\0\0";
+    stage.server_says(server, &message(b'E', error));
+    assert_eq!(stage.io.closed, [Peer::Server(server)]);
 }

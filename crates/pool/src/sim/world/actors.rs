@@ -16,7 +16,8 @@ impl World {
         let secret = CancelSecret(secret);
         let pool = self.clients[client].1.pool;
         let role = Some(self.clients[client].0.role);
-        let login = ClientLogin { pool, version: ProtocolVersion::V3_2, secret, settings, role };
+        let (user, version) = (None, ProtocolVersion::V3_2);
+        let login = ClientLogin { pool, user, version, secret, settings, role };
         let id = self.workers[worker].core.add_client(login).expect("the pool is known");
         self.attach(End::Client(client), worker, Peer::Client(id));
         self.call(worker, |core, now, io| core.greet_client(id, b"", now, io));
@@ -92,7 +93,8 @@ impl World {
             self.backends[backend].1.at = None;
             self.workers[worker].ends.remove(&Peer::Server(id));
             let is_there = self.is_there(backend);
-            let sqlstate = if is_there { *b"57P03" } else { *b"08006" };
+            let starts = is_there && self.random.percent(50);
+            let sqlstate = if starts { *b"57P03" } else { *b"08006" };
             let failure = ServerFailure { sqlstate, message: "starting up".to_owned() };
             self.call(worker, |core, now, io| core.server_failed(id, failure, now, io));
         }

@@ -62,7 +62,7 @@ pub(super) struct Host {
 impl Hosts {
     /// Hosts whose pools have the numbers behind that of their home.
     pub(super) fn new(home: PoolId, random: &mut Random) -> Self {
-        let count = 2 + random.below(2);
+        let count = 2 + random.below(3);
         let entry = |number: u64| ClusterServer {
             endpoint: howdah_connect::Endpoint::in_directory("/tmp", 5000 + number as u16),
             role: EntryRole::Auto,
@@ -154,9 +154,9 @@ impl World {
             let at = self.random.below(200 * MS);
             self.at(at, Event::Fail);
         }
-        if self.faults && self.random.percent(50) {
+        if self.faults && self.random.percent(70) {
             let (at, host) =
-                (self.random.below(400 * MS), self.random.below(count as u64) as usize);
+                (self.random.below(250 * MS), self.random.below(count as u64) as usize);
             self.at(at, Event::Hang(host));
         }
     }
@@ -171,7 +171,11 @@ impl World {
             lsn: self.now,
             inserted: None,
             started: host.starts.to_string(),
-            streams: host.streams,
+            streams: match host.is_in_recovery {
+                true => host.streams,
+                // Whose standbys they are, nobody tells: the worst that could be said.
+                false => hosts.hosts.iter().any(|other| other.is_in_recovery && other.streams),
+            },
             system: Some(1),
         });
         self.soon(Event::Heard(number, doubts, seen));
@@ -236,6 +240,12 @@ impl World {
     pub(super) fn hang_host(&mut self, number: usize) {
         let Some(hosts) = &mut self.hosts else { return };
         hosts.hosts[number].hangs_until = self.now + self.random.below(1_500 * MS);
+    }
+
+    /// Whether a host hangs now.
+    pub(super) fn hangs(&self) -> bool {
+        let hosts = self.hosts.iter().flat_map(|hosts| &hosts.hosts);
+        hosts.into_iter().any(|host| self.now <= host.hangs_until && host.hangs_until > 0)
     }
 
     /// Until when what a server is to hear or say has to wait for its host. All waits for the same moment, so

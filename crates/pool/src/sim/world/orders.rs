@@ -81,11 +81,10 @@ impl World {
             Order::Cancel(server) => {
                 self.trace(&format_args!("{worker} cancels {server:?}"), b".");
                 let Some(End::Backend(backend)) = end(self, Peer::Server(server)) else { return };
-                let client = match self.is_mirror(self.backends[backend].1.pool) {
-                    // By the pooler: the time of what it plays there is over, which may be on its way still.
-                    true => None,
-                    false => Some(self.acting.expect("somebody wants it")),
-                };
+                // Nobody, where the pooler has given up what it plays on a mirror, or what a server does not
+                // answer.
+                let is_mirror = self.is_mirror(self.backends[backend].1.pool);
+                let client = self.acting.filter(|_| !is_mirror);
                 let server = (worker, server);
                 let at = self.now + 1 + self.random.below(40 * MS);
                 self.at(at, Event::CancelArrives { backend, client, server });

@@ -61,7 +61,7 @@ impl Control {
             is_paused: gate.is_paused(),
             is_disabled: gate.is_disabled(),
         });
-        let logins = self.front.logins.first().map_or(0, |limit| limit.taken() as usize);
+        let logins = self.front.startups.count();
         let config = self.front.directory.config();
         let (databases, is_suspended) = (databases.collect(), self.front.is_suspended());
         let (past, now) = (self.front.directory.past(), self.front.now());
@@ -81,6 +81,7 @@ impl Control {
             listeners: self.front.hubs.reports(),
             now,
             logins,
+            refused: self.front.refusals.counts(),
             capture: self.capture(),
         }
     }
@@ -169,6 +170,7 @@ fn client_view(
     ClientView {
         id: client_name(worker, client.id),
         pool,
+        user: client.user.clone(),
         is_replication: false,
         phase: client.phase,
         connected: at - client.age,

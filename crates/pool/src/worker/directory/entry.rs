@@ -1,8 +1,11 @@
 //! [`PoolEntry`]: a pool as workers need it, as its settings were at one time.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use howdah_connect::{
@@ -18,7 +21,7 @@ use crate::{
     Limit, Permits, PoolId, PoolSpec,
     auth::{ServerIntent, ServerProtection},
     config::{Config, HostOrder, PoolSettings, StoredSecret},
-    worker::{StartError, watch::Watched},
+    worker::{StartError, names::Names, tls::key_of, watch::Watched},
 };
 
 /// How many clients there may be: of all databases, of one, of one user; and, without end, of the pool.
@@ -55,7 +58,6 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) key: Key,
     pub(in crate::worker) spec: Arc<PoolSpec>,
     pub(in crate::worker) settings: PoolSettings,
-    pub(in crate::worker) clients: ClientLimits,
     /// Clients and servers that there are, in all workers and between them. Without end.
     pub(in crate::worker) occupants: Arc<Limit>,
     /// What somebody takes a permit of who is in the pool and under no limit.
@@ -64,6 +66,7 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) is_retired: bool,
     /// What `settings.servers` says, for routes that outlive it.
     pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,
+    pub(in crate::worker) names: Names,
     pub(in crate::worker) tls: Arc<ServerTls>,
     /// What the kernel is told about its connections.
     pub(in crate::worker) tcp: TcpOptions,
@@ -90,7 +93,11 @@ impl ServerTls {
     pub(in crate::worker) fn new(config: &Config) -> Result<Self, StartError> {
         let settings = config.tls.server_settings();
         let wanted = settings.mode != SslMode::Disable;
-        let config = if wanted { Some(tls::client_config(&settings)?) } else { None };
+        let made = if wanted { tls::client_config(&settings).map(Some) } else { Ok(None) };
+        let config = made.map_err(|source| {
+            let key = format!("tls.server{}", key_of(&config.tls.server, &source));
+            StartError::ServerTls { key, source: Box::new(source) }
+        })?;
         Ok(Self { settings, config })
     }
 }
@@ -109,11 +116,13 @@ impl Route {
         self.encryption != Encryption::Plain
     }
 
-    /// Whether to know the address takes a look-up, which blocks.
-    pub(in crate::worker) fn needs_lookup(&self) -> bool {
+    /// The host and port whose address has to be looked up, which takes as long as the resolver does.
+    pub(in crate::worker) fn host(&self) -> Option<(String, u16)> {
         match &*self.endpoint {
-            Endpoint::Tcp { host, hostaddr: None, .. } => host.parse::<std::net::IpAddr>().is_err(),
-            _ => false,
+            Endpoint::Tcp { host, hostaddr: None, port } if host.parse::<IpAddr>().is_err() => {
+                Some((host.clone(), *port))
+            }
+            _ => None,
         }
     }
 
@@ -144,17 +153,24 @@ impl PoolEntry {
             .collect()
     }
 
-    /// Looks the address up.
+    /// What dials a route; `address` is that of its host, if that has a name.
     ///
     /// # Errors
     ///
     /// There is none, or it cannot be what a certificate is for.
-    pub(in crate::worker) fn dialer(&self, route: &Route) -> Result<Dialer, String> {
+    pub(in crate::worker) fn dialer(
+        &self,
+        route: &Route,
+        address: Option<SocketAddr>,
+    ) -> Result<Dialer, String> {
         let endpoint = &*route.endpoint;
         let dialer = match endpoint {
             Endpoint::Tcp { host, hostaddr, port } => {
-                let host = hostaddr.map_or_else(|| host.clone(), |address| address.to_string());
-                Dialer::tcp(&host, *port).map_err(|error| error.to_string())?
+                let literal = hostaddr.or_else(|| host.parse().ok());
+                let literal = literal.map(|address| SocketAddr::new(address, *port));
+                let unknown = || format!("no address found for host {host:?}");
+                let dialer = Dialer::tcp_at(address.or(literal).ok_or_else(unknown)?);
+                dialer.with_tcp_options(self.tcp)
             }
             Endpoint::Unix { path } => Dialer::unix(path),
         };
@@ -181,11 +197,11 @@ impl PoolEntry {
             key: self.key.clone(),
             spec: Arc::new(spec),
             settings: self.settings.clone(),
-            clients: self.clients.clone(),
             occupants: Arc::clone(&self.occupants),
             occupancy: Arc::clone(&self.occupancy),
             is_retired: true,
             endpoints: self.endpoints.clone(),
+            names: self.names.clone(),
             tls: Arc::clone(&self.tls),
             tcp: self.tcp,
             client_keys: Mutex::new(keys),
@@ -202,6 +218,11 @@ impl PoolEntry {
         members.chain(self.spec.mirrors.iter().map(|target| target.pool))
     }
 
+    /// The user of a client of it, where that is not its own.
+    pub(in crate::worker) fn other_user(&self, user: &str) -> Option<Arc<str>> {
+        (user != self.key.user).then(|| user.into())
+    }
+
     /// Keeps keys that a client's login has shown.
     pub(in crate::worker) fn learn(&self, keys: ScramKeys) {
         *self.client_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
@@ -212,22 +233,52 @@ impl PoolEntry {
         *self.found_secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret);
     }
 
+    /// What logins of its clients have shown: keys, and the secret as it was looked up.
+    pub(in crate::worker) fn learned(&self) -> (Option<ScramKeys>, Option<StoredSecret>) {
+        let keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (keys, found)
+    }
+
+    /// Keeps what logins in another process have shown, unless a login here has shown something newer.
+    pub(in crate::worker) fn inherit(
+        &self,
+        keys: Option<&ScramKeys>,
+        looked_up: Option<&StoredSecret>,
+    ) {
+        let mut own = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if own.is_none() {
+            *own = keys.cloned();
+        }
+        drop(own);
+        let mut own = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner);
+        if own.is_none() {
+            *own = looked_up.cloned();
+        }
+    }
+
     /// What we want at a server that this stream leads to.
     pub(in crate::worker) fn intent(
         &self,
         newest: ProtocolVersion,
         stream: &Stream,
     ) -> ServerIntent {
-        let protection = match (stream.is_unix(), stream.is_encrypted()) {
-            (true, _) => ServerProtection::UnixSocket,
-            (false, true) => ServerProtection::Tls {
-                end_point_hash: self.tls.settings.binding(stream.peer_certificate()),
-            },
-            (false, false) => ServerProtection::None,
+        let is_loopback =
+            || stream.peer_address().is_some_and(|it| it.ip().to_canonical().is_loopback());
+        let protection = if stream.is_encrypted() {
+            let end_point_hash = self.tls.settings.binding(stream.peer_certificate());
+            ServerProtection::Tls { end_point_hash }
+        } else if stream.is_unix() || is_loopback() {
+            ServerProtection::Local
+        } else if self.settings.allow_cleartext_password {
+            ServerProtection::CleartextAllowed
+        } else {
+            ServerProtection::None
         };
         let client_keys = self.client_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut identity = self.settings.login.clone();
-        if identity.secret.is_none() && !identity.is_forced {
+        let has_secret = identity.secret.as_ref().is_some_and(|secret| !secret.is_empty());
+        if !has_secret && !identity.is_forced {
             let found = self.found_secret.lock().unwrap_or_else(PoisonError::into_inner);
             identity.secret.clone_from(&found);
         }

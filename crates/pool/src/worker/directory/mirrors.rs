@@ -67,6 +67,7 @@ pub(super) fn spec(
         listen_bytes: None,
         statements_per_server: config.max_prepared_statements,
         reset: spec::reset(config),
+        connect_query: spec::connect_query(settings),
         check: spec::check(config, times),
         servers_once: times.server_lifetime.is_zero(),
         timeouts: Timeouts {

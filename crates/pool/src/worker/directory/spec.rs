@@ -4,8 +4,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{Inner, Key, LimitOf, Part, mirrors};
 use crate::{
-    Check, Cluster, ClusterMember, Limit, Member, MemberPlace, Mode, PoolSpec, Reserve, Reset,
-    Setting, Timeouts,
+    Check, Cluster, ClusterMember, ConnectQuery, Limit, Member, MemberPlace, Mode, PoolSpec,
+    Reserve, Reset, Setting, Timeouts,
     cluster::Seat,
     config::{self, ANY_DATABASE, ClusterPool, ClusterServer, Config, PoolMode, PoolSettings},
     worker::watch::Watched,
@@ -17,6 +17,13 @@ pub(super) const MEMBER_RETRY_MAX: Duration = Duration::from_secs(1);
 /// A limit's number where it has none.
 pub(super) fn max(limit: Option<NonZeroU32>) -> u32 {
     limit.map_or(u32::MAX, NonZeroU32::get)
+}
+
+/// The key of the pool that serves the clients of a key: of a database that forces its user, the forced
+/// user's.
+pub(super) fn shared_key(config: &Config, key: &Key) -> Key {
+    let forced = config.database(&key.database).and_then(|entry| entry.user.clone());
+    Key { user: forced.unwrap_or_else(|| key.user.clone()), ..key.clone() }
 }
 
 /// What holds for a pool; `None` if there is no such database.
@@ -46,7 +53,7 @@ pub(super) fn settings(config: &Config, key: &Key) -> Option<PoolSettings> {
 }
 
 /// The name under which the settings have a database.
-pub(super) fn entry_name<'a>(config: &Config, database: &'a str) -> &'a str {
+pub(in crate::worker) fn entry_name<'a>(config: &Config, database: &'a str) -> &'a str {
     if config.databases.contains_key(database) { database } else { ANY_DATABASE }
 }
 
@@ -146,8 +153,10 @@ pub(super) fn spec(
         inner.limit(LimitOf::HostServers(hosts.join(",")), max(of_hosts)),
         Arc::clone(occupants),
     ];
-    let own = inner.limit(LimitOf::PoolServers(key.clone()), max(settings.size));
-    let reserve = inner.limit(LimitOf::PoolReserve(key.clone()), settings.reserve_size);
+    // A pool that is replaced by that of a forced user has the limits in common with it.
+    let shared_key = shared_key(config, key);
+    let own = inner.limit(LimitOf::PoolServers(shared_key.clone()), max(settings.size));
+    let reserve = inner.limit(LimitOf::PoolReserve(shared_key), settings.reserve_size);
     let with = |limit| [limit].into_iter().chain(shared.iter().cloned()).collect();
     let times = &settings.timeouts;
     let after = times.reserve_wait.filter(|_| settings.reserve_size > 0);
@@ -167,6 +176,7 @@ pub(super) fn spec(
             .then_some(config.notifications.client_bytes as usize),
         simple_queries: config.simple_queries,
         reset: reset(config),
+        connect_query: connect_query(settings),
         check: check(config, times),
         weight: settings.weight.get(),
         servers_min: settings.min_size,
@@ -194,6 +204,12 @@ pub(super) fn spec(
 pub(super) fn reset(config: &Config) -> Option<Reset> {
     let query = config.reset_query.as_bytes().into();
     Some(Reset { query, always: config.reset_query_always })
+}
+
+/// What is run after each login and each reset of a server connection.
+pub(super) fn connect_query(settings: &PoolSettings) -> Option<Arc<ConnectQuery>> {
+    let query = settings.login.connect_query.as_deref()?;
+    Some(Arc::new(ConnectQuery::new(query)))
 }
 
 /// What is asked of a server that was idle for long.

@@ -7,13 +7,14 @@ use howdah_net::{Received, Stream};
 use super::{Arrival, Progress, READ_BYTES, origin};
 use crate::{
     ClientLogin, Permits, Setting,
-    auth::{Admitted, ClientHandshake, ClientStep, Known, Rejection, Replication, Work},
+    auth::{Admitted, ClientHandshake, ClientStep, Entropy, Known, Rejection, Replication, Work},
     config::{CONSOLE_DATABASES, Lookup},
     proxy,
     worker::{
         desk::Visitor,
         directory::Key,
         front::{Doors, Front},
+        refusals::{self, Refused},
     },
 };
 
@@ -40,10 +41,10 @@ enum Next {
 }
 
 impl ClientEntrance {
-    pub(super) fn new(front: &Front, stream: &Stream) -> Self {
+    pub(super) fn new(front: &Front, stream: &Stream, entropy: Entropy) -> Self {
         let doors = front.doors();
         let rules = Arc::clone(&doors.rules);
-        let handshake = ClientHandshake::new(rules, origin(stream), front.entropy());
+        let handshake = ClientHandshake::new(rules, origin(stream), entropy);
         let known = &doors.rules.config().listen.proxy_from;
         // Most have none: then nothing is asked of the kernel.
         let is_proxy = !known.is_empty() && {
@@ -52,6 +53,11 @@ impl ClientEntrance {
         };
         let header = is_proxy.then(Vec::new);
         Self { handshake: Box::new(handshake), doors, next: Next::Bytes, header }
+    }
+
+    /// Whether its startup packet has come.
+    pub(super) fn has_started(&self) -> bool {
+        self.handshake.names().is_some()
     }
 
     /// Goes on; `drained` tells whether the socket is known to be empty. One who hung up is read to the
@@ -89,7 +95,7 @@ impl ClientEntrance {
                         return Progress::Waiting;
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "TLS handshake with a client failed");
+                        front.refusals.handshake(&refusals::from(stream), &error);
                         return Progress::Close;
                     }
                 },
@@ -167,7 +173,7 @@ impl ClientEntrance {
             ClientStep::Cancel(key) => return Some(Progress::CancelRequest(key)),
             ClientStep::Admitted(_) => return None,
             ClientStep::Close(rejection) => {
-                tell(&rejection, stream, front);
+                refused(self.handshake.names(), &rejection, stream, front);
                 return Some(Progress::Close);
             }
         }
@@ -182,8 +188,10 @@ impl ClientEntrance {
         }
     }
 
-    pub(super) fn timed_out(&mut self, stream: &mut Stream) {
-        let _ = self.handshake.refuse(Rejection::Timeout);
+    /// Ends it for a reason of the worker's, of which the client is told.
+    pub(super) fn refuse(&mut self, why: Rejection, stream: &mut Stream, front: &Front) {
+        refused(self.handshake.names(), &why, stream, front);
+        let _ = self.handshake.refuse(why);
         let _ = stream.send(&self.handshake.take_output());
     }
 }
@@ -204,7 +212,7 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
         Replication::Logical => Some(("database", settings.clone())),
     };
     let refuse = |stream: &mut Stream, why: Rejection| {
-        tell(&why, stream, front);
+        refused(Some((&user, &database)), &why, stream, front);
         let mut bytes = Vec::new();
         why.write(&mut bytes);
         let _ = stream.send(&bytes);
@@ -216,41 +224,61 @@ fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) 
             Err(why) => refuse(stream, why),
         };
     }
-    let key = Key { database, user, replication, part: None };
-    let entered = front.directory.enter(&key, |pool| match pool.spec.gate.is_disabled() {
+    if front.is_shutting_down() {
+        return refuse(stream, Rejection::ShuttingDown);
+    }
+    let Some(secret) = front.cancel_secret() else {
+        return refuse(stream, Rejection::NoRandomness);
+    };
+    let key = Key { database: database.clone(), user: user.clone(), replication, part: None };
+    let entered = front.directory.enter(&key, |pool, limits| match pool.spec.gate.is_disabled() {
         true => Err(Rejection::Disabled(key.database.clone())),
-        false => pool.clients.try_take().map_err(Rejection::TooMany),
+        false => limits.try_take().map_err(Rejection::TooMany),
     });
     let (pool, permits) = match entered {
         Some(Ok(entered)) => entered,
         Some(Err(why)) => return refuse(stream, why),
         None => return refuse(stream, Rejection::UnknownDatabase(key.database)),
     };
-    if let Some(keys) = admitted.scram_keys {
+    // What a client has shown opens servers to its own user only.
+    let is_login = pool.settings.login.user == key.user;
+    if let Some(keys) = admitted.scram_keys.filter(|_| is_login) {
         // Who keeps the same secret takes the same keys.
         for part in pool.parts().filter_map(|part| front.directory.by_id(part)) {
             part.learn(keys.clone());
         }
         pool.learn(keys);
     }
-    if let Some(secret) = admitted.secret {
+    if let Some(secret) = admitted.secret.filter(|_| is_login) {
         for part in pool.parts().filter_map(|part| front.directory.by_id(part)) {
             part.learn_secret(secret.clone());
         }
         pool.learn_secret(secret);
     }
-    let Some(secret) = front.cancel_secret() else { return Progress::Close };
-    let login = ClientLogin { pool: pool.id, version, secret, settings, role: admitted.role };
+    let login = ClientLogin {
+        pool: pool.id,
+        user: pool.other_user(&key.user),
+        version,
+        secret,
+        settings,
+        role: admitted.role,
+    };
     Progress::Client(Box::new(Arrival { login, permits, owed, received, is_told: true }))
 }
 
-/// Tells the log of somebody who was not let in.
-fn tell(why: &Rejection, stream: &Stream, front: &Front) {
-    if !front.directory.config().log.pooler_errors || !why.is_told() {
-        return tracing::debug!(%why, "a client was not let in");
-    }
-    let from = stream.peer_address().map_or_else(|| "unix".to_owned(), |from| from.to_string());
-    tracing::info!(from, %why, "a client was not let in");
+/// Counts a login that was refused, and logs it.
+pub(super) fn refused(
+    names: Option<(&str, &str)>,
+    why: &Rejection,
+    stream: &Stream,
+    front: &Front,
+) {
+    let is_told = front.directory.config().log.pooler_errors;
+    let named = |name: &'_ str| !name.is_empty();
+    let (user, database) = names.unzip();
+    let (user, database) = (user.filter(|it| named(it)), database.filter(|it| named(it)));
+    let from = refusals::from(stream);
+    front.refusals.login(Refused { user, database, from: &from }, why, is_told);
 }
 
 /// Lets somebody to the console, who may.

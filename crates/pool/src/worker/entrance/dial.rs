@@ -1,6 +1,6 @@
 //! Dialling, and the CancelRequest, which needs little more than that.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use howdah_net::{Received, Stream};
 use howdah_wire::startup::{self, CancelKey};
@@ -11,21 +11,20 @@ use crate::{
     worker::directory::{PoolEntry, Route},
 };
 
-/// Looks up and dials. The connection is not open yet.
+/// Dials, at this address if the route's host has a name. The connection is not open yet.
 ///
 /// # Errors
 ///
 /// What stood in the way, in words.
-pub(super) fn dial(entry: &PoolEntry, route: &Route) -> Result<Stream, String> {
-    let stream = entry.dialer(route)?.dial().map_err(|error| {
+pub(super) fn dial(
+    entry: &PoolEntry,
+    route: &Route,
+    address: Option<SocketAddr>,
+) -> Result<Stream, String> {
+    entry.dialer(route, address)?.dial().map_err(|error| {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         format!("{error}: {}", source.unwrap_or_default())
-    })?;
-    if !stream.is_unix() {
-        let applied = entry.tcp.apply(&stream);
-        applied.map_err(|error| format!("cannot set what [pool.tcp] says: {error}"))?;
-    }
-    Ok(stream)
+    })
 }
 
 /// A CancelRequest to a server, on a connection of its own.
@@ -36,6 +35,8 @@ pub(in crate::worker) struct CancelEntrance {
     route: Route,
     key: CancelKey,
     sent: bool,
+    /// Where the route leads, if its host has a name.
+    address: Option<Result<SocketAddr, String>>,
 }
 
 impl CancelEntrance {
@@ -45,25 +46,35 @@ impl CancelEntrance {
         route: Route,
         key: CancelKey,
     ) -> Self {
-        Self { server, entry, route, key, sent: false }
+        Self { server, entry, route, key, sent: false, address: None }
+    }
+
+    pub(super) fn host(&self) -> Option<(String, u16)> {
+        self.route.host()
+    }
+
+    pub(super) fn resolved(&mut self, address: Result<SocketAddr, String>) {
+        self.address = Some(address);
     }
 
     pub(super) fn server(&self) -> ServerId {
         self.server
     }
 
-    pub(super) fn advance(&mut self, stream: &mut Option<Stream>, heavy: bool) -> Progress {
+    pub(super) fn advance(&mut self, stream: &mut Option<Stream>) -> Progress {
         let over = Progress::Cancelled(self.server);
         let stream = match stream {
             Some(stream) => stream,
-            none if self.route.needs_lookup() && !heavy => {
-                debug_assert!(none.is_none());
-                return Progress::Heavy;
+            None if self.route.host().is_some() && self.address.is_none() => {
+                return Progress::Resolve;
             }
-            none => match dial(&self.entry, &self.route) {
-                Ok(dialled) => none.insert(dialled),
-                Err(_) => return over,
-            },
+            none => {
+                let address = self.address.take().transpose();
+                match address.and_then(|address| dial(&self.entry, &self.route, address)) {
+                    Ok(dialled) => none.insert(dialled),
+                    Err(_) => return over,
+                }
+            }
         };
         match stream.open() {
             Ok(true) => {}

@@ -1,6 +1,6 @@
 //! Logging in at a server: the socket around [`ServerHandshake`].
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use howdah_net::{Received, Stream};
 use howdah_wire::startup::ProtocolVersion;
@@ -27,9 +27,13 @@ pub(in crate::worker) struct ServerEntrance {
     ways: Vec<Way>,
     way: Option<Way>,
     handshake: Option<Box<ServerHandshake>>,
+    /// What the socket had no room for: a password may be longer than its buffer.
+    unsent: Vec<u8>,
     keys: Option<Work>,
     failure: ServerFailure,
     redialled: bool,
+    /// Where the next way leads, if its host has a name.
+    address: Option<Result<SocketAddr, String>>,
 }
 
 #[derive(Clone, Debug)]
@@ -57,8 +61,17 @@ impl ServerEntrance {
         let way = |route| Way { route, newest: ProtocolVersion::V3_2 };
         let ways = entry.routes().into_iter().rev().map(way).collect();
         let failure = unreachable("no server is configured");
-        let (way, handshake, keys) = (None, None, None);
-        Self { id, entry, ways, way, handshake, keys, failure, redialled: false }
+        let (way, handshake, unsent, keys) = (None, None, Vec::new(), None);
+        let (redialled, address) = (false, None);
+        Self { id, entry, ways, way, handshake, unsent, keys, failure, redialled, address }
+    }
+
+    pub(super) fn host(&self) -> Option<(String, u16)> {
+        self.ways.last()?.route.host()
+    }
+
+    pub(super) fn resolved(&mut self, address: Result<SocketAddr, String>) {
+        self.address = Some(address);
     }
 
     /// Whether the stream is another than before.
@@ -90,12 +103,14 @@ impl ServerEntrance {
                 let Some(way) = self.ways.last() else {
                     return Progress::NoServer(self.id, self.failure.clone());
                 };
-                if way.route.needs_lookup() && !heavy {
-                    return Progress::Heavy;
+                if way.route.host().is_some() && self.address.is_none() {
+                    return Progress::Resolve;
                 }
-                let dialled = dial(&self.entry, &way.route);
+                let address = self.address.take().transpose();
+                let dialled = address.and_then(|address| dial(&self.entry, &way.route, address));
                 (self.way, self.redialled) = (self.ways.pop(), true);
                 (self.handshake, self.keys) = (None, None);
+                self.unsent.clear();
                 match dialled {
                     Ok(dialled) => *stream = Some(dialled),
                     Err(text) => self.failure = unreachable(&text),
@@ -154,15 +169,19 @@ impl ServerEntrance {
         }
         if self.handshake.is_none() {
             let intent = self.entry.intent(newest, stream);
-            let handshake =
-                ServerHandshake::new(intent, front.server_keys.clone(), front.entropy().nonce)?;
+            let entropy = front.entropy().ok_or_else(|| {
+                Blocked::Connection("the system has no random bytes for a login".to_owned())
+            })?;
+            let handshake = ServerHandshake::new(intent, front.server_keys.clone(), entropy.nonce)?;
             self.handshake = Some(Box::new(handshake));
         }
         loop {
             let Some(handshake) = &mut self.handshake else { return Ok(Talked::Waiting) };
-            let output = handshake.take_output();
-            if !output.is_empty() && stream.send(&output).map_err(lost)? != output.len() {
-                return Err(Blocked::Connection("the server does not read".to_owned()));
+            self.unsent.append(&mut handshake.take_output());
+            // Bytes that TLS has taken may still be on their way out: a send of nothing pushes them.
+            if !self.unsent.is_empty() || stream.holds_bytes() {
+                let sent = stream.send(&self.unsent).map_err(lost)?;
+                self.unsent.drain(..sent);
             }
             let step = match self.keys.take() {
                 Some(work) if heavy => handshake.work_done(work.run())?,

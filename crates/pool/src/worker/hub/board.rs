@@ -32,6 +32,10 @@ pub(super) struct Board {
     /// Channels that the server listens to, and nobody else.
     spare: HashSet<Channel>,
     asked: Vec<Channel>,
+    /// Channels that are listened to whether or not a client does.
+    pins: HashSet<Channel>,
+    /// Pools of clients that are to come.
+    pinned_homes: BTreeSet<PoolId>,
     /// The server refused what a client relies on.
     is_stuck: bool,
 }
@@ -74,7 +78,7 @@ impl Subscriber {
 
 impl Board {
     pub(super) fn is_empty(&self) -> bool {
-        self.clients.is_empty()
+        self.clients.is_empty() && self.pinned_homes.is_empty()
     }
 
     /// Channels, and clients.
@@ -84,8 +88,56 @@ impl Board {
 
     /// The pools of those who listen.
     pub(super) fn homes(&self) -> Vec<PoolId> {
-        let homes: BTreeSet<_> = self.clients.values().map(|client| client.home).collect();
+        let homes = self.clients.values().map(|client| client.home);
+        let homes: BTreeSet<_> = homes.chain(self.pinned_homes.iter().copied()).collect();
         homes.into_iter().collect()
+    }
+
+    /// Has a channel listened to until [`Board::unpin_all`], whether or not a client does.
+    pub(super) fn pin(&mut self, channel: &Channel) {
+        if !self.pins.insert(channel.clone()) {
+            return;
+        }
+        let listeners = self.channels.entry(channel.clone()).or_insert_with(|| {
+            let is_heard = self.spare.remove(channel);
+            Listeners { is_heard, ..Listeners::default() }
+        });
+        if !listeners.is_heard {
+            self.due.push_back((channel.clone(), false));
+        }
+    }
+
+    /// Has the connection made as if clients of these pools listened, until [`Board::unpin_all`].
+    pub(super) fn pin_homes(&mut self, homes: Vec<PoolId>) {
+        self.pinned_homes.extend(homes);
+    }
+
+    /// Ends all pins.
+    pub(super) fn unpin_all(&mut self) {
+        self.pinned_homes.clear();
+        for channel in std::mem::take(&mut self.pins) {
+            self.remove_if_unused(&channel);
+        }
+    }
+
+    /// Whether the server listens to a channel.
+    pub(super) fn hears(&self, channel: &Channel) -> bool {
+        self.channels.get(channel).is_some_and(|listeners| listeners.is_heard)
+    }
+
+    /// Channels that the server listens to.
+    pub(super) fn heard_channels(&self) -> impl Iterator<Item = &Channel> {
+        self.channels.iter().filter(|(_, listeners)| listeners.is_heard).map(|(channel, _)| channel)
+    }
+
+    fn remove_if_unused(&mut self, channel: &Channel) {
+        let Some(listeners) = self.channels.get(channel) else { return };
+        if listeners.ears.is_empty() && !self.pins.contains(channel) {
+            if listeners.is_heard {
+                self.spare.insert(channel.clone());
+            }
+            self.channels.remove(channel);
+        }
     }
 
     /// Those who listen to a channel, by worker.
@@ -100,13 +152,29 @@ impl Board {
         &listeners.lists
     }
 
-    /// A client wants to hear of channels.
+    /// A client wants to hear of channels; `again` if it did before, and may have missed something.
     pub(super) fn listen(
         &mut self,
         ear: Ear,
         home: PoolId,
         channels: Vec<Channel>,
         again: bool,
+    ) -> Option<Outcome> {
+        self.join(ear, home, channels, !again, again)
+    }
+
+    /// A client that has missed nothing goes on hearing of channels.
+    pub(super) fn resume(&mut self, ear: Ear, home: PoolId, channels: Vec<Channel>) {
+        self.join(ear, home, channels, false, false);
+    }
+
+    fn join(
+        &mut self,
+        ear: Ear,
+        home: PoolId,
+        channels: Vec<Channel>,
+        waits: bool,
+        has_gap: bool,
     ) -> Option<Outcome> {
         let client = self.clients.entry(ear).or_insert_with(|| Subscriber {
             home,
@@ -115,8 +183,8 @@ impl Board {
             waits: false,
             has_gap: false,
         });
-        client.waits |= !again;
-        client.has_gap |= again;
+        client.waits |= waits;
+        client.has_gap |= has_gap;
         for channel in channels {
             let listeners = self.channels.entry(channel.clone()).or_insert_with(|| {
                 let is_heard = self.spare.remove(&channel);
@@ -150,7 +218,8 @@ impl Board {
                     listeners.ears.remove(&ear.0);
                 }
             }
-            if listeners.ears.is_empty() {
+            let is_unused = listeners.ears.is_empty() && !self.pins.contains(&channel);
+            if is_unused {
                 if listeners.is_heard {
                     self.spare.insert(channel.clone());
                 }

@@ -16,6 +16,7 @@ use crate::{
         directory::PoolEntry,
         entrance::{Entrance, Progress, ServerEntrance},
         front::Front,
+        resolve,
     },
 };
 
@@ -110,6 +111,10 @@ impl Line {
                 }
                 Progress::NoServer(_, failure) => return Err(LineError::Login(failure.message)),
                 Progress::Waiting => {}
+                Progress::Resolve => {
+                    resolve::now(&mut entrance, front);
+                    continue;
+                }
                 _ => return Err(LineError::Malformed),
             }
             if let Some(stream) = entrance.stream.as_ref().filter(|_| entrance.watched.is_none()) {
@@ -190,7 +195,8 @@ impl Line {
             match Message::parse(frame).map_err(|_| LineError::Malformed)? {
                 Message::NotificationResponse(found) => {
                     let channel = found.channel.into();
-                    self.notifications.push(Notification { channel, message: message.into() });
+                    let message = message.into();
+                    self.notifications.push(Notification { channel, message, position: 0 });
                     self.quiet_since = Instant::now();
                 }
                 Message::ErrorResponse(error) => {

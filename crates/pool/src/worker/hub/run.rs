@@ -12,6 +12,7 @@ use howdah_net::Poller;
 use super::{
     Flight, Hub, Notification, Request,
     board::{Board, Outcome},
+    handover::{Departure, Inheritance, marker_channel},
     line::{Line, LineError},
 };
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
         directory::PoolEntry,
         front::Front,
         mail::{Mail, Mailbox},
+        takeover,
     },
 };
 
@@ -58,6 +60,11 @@ pub(super) struct Run<'a> {
     /// Logins that were tried since one succeeded.
     attempts: usize,
     empty_since: Option<Instant>,
+    database: Arc<str>,
+    /// Another process takes over from this one.
+    departure: Option<Departure>,
+    /// This process takes over from another one.
+    inheritance: Option<Inheritance>,
 }
 
 impl<'a> Run<'a> {
@@ -78,6 +85,9 @@ impl<'a> Run<'a> {
             pause: RETRY_MIN,
             attempts: 0,
             empty_since: None,
+            database: hub.database.as_str().into(),
+            departure: None,
+            inheritance: None,
         }
     }
 
@@ -93,6 +103,7 @@ impl<'a> Run<'a> {
                 self.lose("it is to be made anew");
             }
             self.dial();
+            self.hand_over();
             self.ask();
             self.tell();
             self.rest();
@@ -114,22 +125,114 @@ impl<'a> Run<'a> {
         if !desk.requests.is_empty() {
             return false;
         }
+        if self.departure.is_some() {
+            self.forget_marks();
+        }
         desk.waker = None;
         (desk.report.process_id, desk.report.channels, desk.report.clients) = (None, 0, 0);
         true
     }
 
     fn take(&mut self, request: Request) {
-        let outcomes = match request {
-            Request::Listen { ear, home, channels, again } => {
-                self.board.listen(ear, home, channels, again)
+        match request {
+            Request::Listen { ear, home, channels, again: None } => {
+                let outcome = self.board.listen(ear, home, channels, false);
+                self.deliver(outcome);
             }
-            Request::Unlisten { ear, channels } => {
-                self.board.unlisten(ear, channels);
-                None
+            Request::Listen { ear, home, channels, again: Some(positions) } => {
+                let resumed = self.inheritance.as_mut().and_then(|inheritance| {
+                    inheritance.resume(ear, &channels, &positions, &self.board)
+                });
+                match resumed {
+                    Some(notifications) => {
+                        self.board.resume(ear, home, channels);
+                        self.send_retained(ear, notifications);
+                    }
+                    None => {
+                        let outcome = self.board.listen(ear, home, channels, true);
+                        self.deliver(outcome);
+                    }
+                }
+                let (worker, client) = ear;
+                self.send(worker, Mail::Resumed(client));
             }
-        };
-        self.deliver(outcomes);
+            Request::Unlisten { ear, channels } => self.board.unlisten(ear, channels),
+            Request::Depart(exit) => match self.front.random_bytes() {
+                Some(random) => {
+                    let marker = marker_channel(random);
+                    self.departure = Some(Departure::new(exit, marker, &mut self.board));
+                }
+                None => drop(exit),
+            },
+            Request::Confirmed(round) => {
+                if let Some(departure) = &mut self.departure {
+                    departure.confirmed(round);
+                }
+            }
+            Request::Stay => {
+                if self.departure.take().is_some() && self.inheritance.is_none() {
+                    self.board.unpin_all();
+                }
+            }
+            Request::Hold { homes, round, marker, channels } => {
+                let board = &mut self.board;
+                let same = self.inheritance.take_if(|it| it.is_marked_by(&marker));
+                let mut inheritance = same.unwrap_or_else(|| Inheritance::new(marker, board));
+                inheritance.hold(round, homes, channels, board);
+                self.inheritance = Some(inheritance);
+            }
+            Request::Release => {
+                if let Some(inheritance) = &mut self.inheritance {
+                    inheritance.release_soon();
+                }
+            }
+        }
+    }
+
+    /// Has the other process of a takeover know what is listened to.
+    fn hand_over(&mut self) {
+        if let Some(departure) = &mut self.departure {
+            departure.offer(&self.hub.database, &mut self.board);
+        }
+        let Some(inheritance) = &mut self.inheritance else { return };
+        while let Some(round) = inheritance.take_confirmed(&self.board) {
+            takeover::confirm_channels(&self.hub.database, round, self.front);
+        }
+        if inheritance.is_released() {
+            self.inheritance = None;
+            if self.departure.is_none() {
+                self.board.unpin_all();
+            }
+        }
+    }
+
+    /// What has come since the marker and was not given to a client where it came from.
+    fn send_retained(
+        &self,
+        (worker, client): (WorkerId, ClientId),
+        retained: Vec<Arc<Notification>>,
+    ) {
+        if retained.is_empty() {
+            return;
+        }
+        let mut flight = Flight::new(self.hub, &self.database);
+        let clients: Arc<[ClientId]> = [client].into();
+        for notification in retained {
+            flight.load(notification, Arc::clone(&clients));
+        }
+        self.send(worker, Mail::Notified(flight));
+    }
+
+    /// Numbers of before say nothing any more.
+    fn forget_marks(&mut self) {
+        if let Some(departure) = &mut self.departure {
+            departure.lost();
+            self.tell_workers(Mail::ChannelsUnmarked);
+        }
+    }
+
+    fn tell_workers(&self, mail: impl Fn(Arc<str>) -> Mail) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail(Arc::clone(&self.database))));
     }
 
     fn deliver(&self, outcomes: impl IntoIterator<Item = Outcome>) {
@@ -243,6 +346,8 @@ impl<'a> Run<'a> {
         let Some(line) = self.line.as_mut().filter(|line| !line.is_busy()) else { return };
         let sent = if let Some(sql) = self.board.next_query() {
             line.query(&sql)
+        } else if let Some(sql) = self.departure.as_mut().and_then(Departure::next_marker) {
+            line.query(&sql)
         } else if line.quiet_since.elapsed() >= HEARTBEAT {
             line.query(b"")
         } else {
@@ -305,18 +410,54 @@ impl<'a> Run<'a> {
         }
         self.hub.desk().report.received += notifications.len() as u64;
         let mut flights: HashMap<WorkerId, Flight> = HashMap::new();
-        for notification in notifications {
+        for mut notification in notifications {
+            if let Some(departure) = &mut self.departure {
+                if let Some(channels) = departure.marked(&notification) {
+                    // What came before the marker has to be there before it.
+                    self.send_flights(&mut flights);
+                    let channels: Arc<[_]> = channels.into();
+                    self.tell_workers(|database| {
+                        Mail::ChannelsMarked(database, Arc::clone(&channels))
+                    });
+                    continue;
+                }
+                notification.position = departure.count(&notification.channel);
+            }
+            let is_marker = self.inheritance.as_mut().is_some_and(|it| it.is_marker(&notification));
+            if is_marker {
+                continue;
+            }
             let notification = Arc::new(notification);
-            for (worker, clients) in self.board.ears(&notification.channel) {
-                let flight = flights.entry(*worker).or_insert_with(|| Flight {
-                    notifications: Vec::new(),
-                    in_flight: Arc::clone(&self.hub.in_flight),
-                });
-                self.hub.in_flight.fetch_add(1, Ordering::Relaxed);
-                flight.notifications.push((Arc::clone(&notification), Arc::clone(clients)));
+            let have_it = match &mut self.inheritance {
+                Some(inheritance) => inheritance.receive(&notification),
+                None => Vec::new(),
+            };
+            let new_flight = || Flight::new(self.hub, &self.database);
+            let lists = self.board.ears(&notification.channel);
+            for (worker, clients) in lists {
+                let mut clients = Arc::clone(clients);
+                if !have_it.is_empty() {
+                    let is_new = |client: &&ClientId| !have_it.contains(&(*worker, **client));
+                    clients = clients.iter().filter(is_new).copied().collect();
+                }
+                let flight = flights.entry(*worker).or_insert_with(new_flight);
+                flight.load(Arc::clone(&notification), clients);
+            }
+            // Where nobody listens to it, its number is to be known all the same.
+            if notification.position > 0 {
+                for worker in (0_u8..).map(WorkerId).take(self.mailboxes.len()) {
+                    if lists.iter().all(|(listening, _)| *listening != worker) {
+                        let flight = flights.entry(worker).or_insert_with(new_flight);
+                        flight.load(Arc::clone(&notification), Arc::default());
+                    }
+                }
             }
         }
-        for (worker, flight) in flights {
+        self.send_flights(&mut flights);
+    }
+
+    fn send_flights(&self, flights: &mut HashMap<WorkerId, Flight>) {
+        for (worker, flight) in flights.drain() {
             self.send(worker, Mail::Notified(flight));
         }
     }
@@ -326,6 +467,10 @@ impl<'a> Run<'a> {
             return;
         }
         self.board.lost();
+        self.forget_marks();
+        if let Some(inheritance) = &mut self.inheritance {
+            inheritance.lost();
+        }
         self.retry_at = Instant::now();
         let database = &self.hub.database;
         tracing::warn!(database, why, "the connection that listens for clients was lost");

@@ -10,12 +10,15 @@ use howdah_net::{Listener, Stream};
 use super::{Stage, Worker};
 use crate::{
     Peer,
+    auth::Rejection,
     worker::{
         control::Control,
         desk,
-        entrance::{Arrival, Entrance, Progress},
+        entrance::{Arrival, Entrance, Progress, refuse_unread},
         helpers::{Errand, Job},
+        mail::Mail,
         seats::{Before, Seat},
+        startups::{Full, StartupPlace},
     },
 };
 
@@ -34,18 +37,7 @@ impl Worker {
         }
         for _ in 0..self.accepts {
             match self.listeners.get(number).map(Listener::accept) {
-                Some(Ok(Some(stream))) => {
-                    // What it begins with has mostly come with it.
-                    let has_spoken = !stream.is_unix();
-                    let Some(entrance) = Entrance::client(stream, &self.front) else { continue };
-                    let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
-                    self.limit(seat, self.front.directory.config().timeouts.client_login);
-                    if has_spoken {
-                        self.advance(seat);
-                    } else {
-                        self.register(seat);
-                    }
-                }
+                Some(Ok(Some(stream))) => self.admit(stream),
                 Some(Ok(None)) | None => {
                     self.accepts = 1;
                     return;
@@ -58,6 +50,70 @@ impl Worker {
         }
         self.accepts = ACCEPTS_MAX.min(self.accepts * 2);
         self.accepted_in = self.turn;
+    }
+
+    /// Lets a connection begin to log in, if need be in the place of another.
+    fn admit(&mut self, stream: Stream) {
+        // What it begins with has mostly come with it.
+        let has_spoken = !stream.is_unix();
+        let address = stream.peer_address().map(|address| address.ip());
+        let away = Seat::Away { ready: false, hung_up: false };
+        let seat = self.sockets.seats.insert(away);
+        let generation = self.sockets.seats.generation(seat);
+        let place = StartupPlace { worker: self.number, seat, generation };
+        let (startups, max) = (&self.front.startups, self.front.logins_max());
+        let entropy = self.front.entropy().ok_or(Rejection::NoRandomness);
+        let admitted = entropy.and_then(|entropy| {
+            let admitted = startups.admit(address, stream.is_unix(), max, place);
+            let (startup, victim) =
+                admitted.map_err(|Full| Rejection::TooMany("max_client_conn"))?;
+            Ok((startup, victim, entropy))
+        });
+        let entrance = match admitted {
+            Ok((startup, victim, entropy)) => {
+                if let Some(victim) = victim {
+                    self.make_room(victim);
+                }
+                Entrance::client(stream, startup, entropy, &self.front)
+            }
+            Err(why) => {
+                self.sockets.seats.remove(seat);
+                return refuse_unread(stream, &why, &self.front);
+            }
+        };
+        if let Some(place) = self.sockets.seats.at(seat) {
+            *place = Seat::Entrance(Box::new(entrance));
+        }
+        let timeouts = self.front.directory.config().timeouts;
+        let startup = timeouts.client_startup.into_iter().chain(timeouts.client_login).min();
+        self.limit(seat, startup);
+        if has_spoken {
+            self.advance(seat);
+        } else {
+            self.register(seat);
+        }
+    }
+
+    /// Has a connection closed that keeps the pooler waiting.
+    fn make_room(&mut self, victim: StartupPlace) {
+        match self.sockets.mailboxes.get(usize::from(victim.worker.0)) {
+            Some(mailbox) if victim.worker != self.number => {
+                mailbox.send(Mail::CloseStartup(victim));
+            }
+            _ => self.close_startup(victim),
+        }
+    }
+
+    /// Closes a connection that has to make room, if it has not logged in meanwhile.
+    pub(super) fn close_startup(&mut self, place: StartupPlace) {
+        let StartupPlace { seat, generation, .. } = place;
+        if self.sockets.seats.generation(seat) != generation {
+            return;
+        }
+        if let Some(Seat::Entrance(entrance)) = self.sockets.seats.at(seat) {
+            let over = entrance.refuse(Rejection::TooMany("max_client_conn"), &self.front);
+            self.arrived(seat, over);
+        }
     }
 
     /// A listener is reported for as long as somebody knocks, so it is not watched for a while.
@@ -89,10 +145,15 @@ impl Worker {
             Progress::Waiting => self.register(seat),
             Progress::Heavy => self.send_away(seat, Errand::Heavy),
             Progress::LookUp => self.send_away(seat, Errand::LookUp),
+            Progress::Resolve => self.send_away(seat, Errand::Resolve),
             Progress::Close => drop(self.sockets.seats.remove(seat)),
             Progress::CancelRequest(key) => {
-                self.sockets.seats.remove(seat);
-                self.cancel(key);
+                let from = match self.sockets.seats.remove(seat) {
+                    Some(Seat::Entrance(entrance)) => entrance.stream,
+                    _ => None,
+                };
+                let from = from.and_then(|stream| stream.peer_address());
+                self.cancel(key, from);
             }
             Progress::Client(arrival) => {
                 if let Some((stream, before)) = self.sockets.seats.leave_entrance(seat) {
@@ -153,18 +214,25 @@ impl Worker {
         before: Before,
     ) {
         let Arrival { login, permits, owed, received, is_told } = arrival;
-        let pool = login.pool;
+        let (pool, user) = (login.pool, login.user.clone());
         self.know(pool);
         let may_stay = matches!(self.stage, Stage::Open | Stage::Moving);
         let added = if may_stay { self.core.add_client(login) } else { None };
         let Some(id) = added else {
+            if !may_stay {
+                let mut farewell = Vec::new();
+                Rejection::ShuttingDown.write(&mut farewell);
+                let mut stream = stream;
+                // Best effort: it is not to be waited for.
+                let _ = stream.send(&farewell);
+            }
             return drop(self.sockets.seats.remove(seat));
         };
         let peer = Peer::Client(id);
         self.sockets.seat(peer, seat, None, Some(permits));
         self.sockets.sit(seat, stream, peer, before);
         if is_told && let Some(entry) = self.front.directory.by_id(pool) {
-            self.sockets.announce(peer, &entry);
+            self.sockets.announce(peer, &entry, user);
         }
         self.core.greet_client(id, &owed, self.now, &mut self.sockets);
         if !received.is_empty() {
@@ -176,7 +244,8 @@ impl Worker {
         let generation = self.sockets.seats.generation(seat);
         let Some(place) = self.sockets.seats.at(seat) else { return };
         let away = Seat::Away { ready: false, hung_up: false };
-        if let Seat::Entrance(entrance) = std::mem::replace(place, away) {
+        if let Seat::Entrance(mut entrance) = std::mem::replace(place, away) {
+            entrance.is_busy();
             let back = Arc::clone(&self.mailbox);
             self.helpers.submit(errand, Job { entrance, seat, generation, back });
         }
@@ -193,7 +262,16 @@ impl Worker {
         entrance.hung_up |= hung_up;
         // What became ready meanwhile is not told again.
         entrance.drained &= !ready;
+        // Its time may have ended while it was away.
+        let is_late = progress.is_unfinished() && entrance.is_late(Instant::now());
+        let has_more = is_late && entrance.extend();
+        let due = entrance.due;
         *place = Seat::Entrance(entrance);
+        if has_more {
+            self.watch_deadline(seat, due);
+        } else if is_late {
+            return self.give_up(seat);
+        }
         match progress {
             Progress::Waiting if ready => self.advance(seat),
             progress => self.arrived(seat, progress),

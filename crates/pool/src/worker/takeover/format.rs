@@ -11,18 +11,31 @@
 //! role: text (empty: none), said role: text (empty: none),
 //! said primary reads: u8 (0: nothing, 1: off, 2: on), said shard: u32 (0xffffffff: none),
 //! said read your writes: u8 (as primary reads), shards that it wrote on and minds: list of u32,
-//! channels that it listens to: list of texts
+//! channels that it listens to: list of texts,
+//! last notifications that it was given: list of (channel: text, number since the marker: u64)
+//! ```
+//!
+//! and what opens the servers of a pool is
+//!
+//! ```text
+//! database: text, user: text, salt: text (empty: no keys, and the next three are not there),
+//! iterations: u32, client key: 32 bytes, server key: 32 bytes,
+//! looked-up secret: text, as pg_authid has it (empty: none)
 //! ```
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
 use howdah_route::{RoleWish, Said};
-use howdah_wire::startup::{CancelKey, ProtocolVersion};
+use howdah_wire::{
+    auth::scram::ScramKeys,
+    startup::{CancelKey, ProtocolVersion},
+};
+use zeroize::Zeroizing;
 
-use crate::{Migrant, Setting};
+use crate::{Channel, Migrant, Setting, config::StoredSecret, worker::hub::Positions};
 
 /// Version of all this. Processes of different versions do not take over from one another.
-pub(super) const VERSION: u16 = 5;
+pub(super) const VERSION: u16 = 6;
 
 /// What a new process begins with; behind it comes the version.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
@@ -49,6 +62,128 @@ pub(super) const DONE: u8 = 8;
 const NO_SHARD: u32 = u32::MAX;
 /// Old to new: it does not hand over, for this reason.
 pub(super) const REFUSED: u8 = 9;
+/// Old to new: what opens the servers of a pool, see [`PoolSecrets`]. Comes before the pool's clients.
+pub(super) const SECRETS: u8 = 10;
+
+/// Old to new: channels that clients listen to, see [`Channels`].
+pub(super) const CHANNELS: u8 = 11;
+/// New to old: the channels of a round are listened to; its database and its number.
+pub(super) const LISTENING: u8 = 12;
+
+/// Channels that clients of a database listen to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Channels {
+    pub(super) database: String,
+    /// Whose clients they are: one of them logs in to listen.
+    pub(super) users: Vec<String>,
+    pub(super) round: u32,
+    /// The channel on which the old process marks from where on the new one is to hear.
+    pub(super) marker: Channel,
+    pub(super) channels: Vec<Channel>,
+}
+
+impl Channels {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        text(&mut out, self.database.as_bytes());
+        count(&mut out, self.users.len());
+        self.users.iter().for_each(|user| text(&mut out, user.as_bytes()));
+        out.extend_from_slice(&self.round.to_be_bytes());
+        text(&mut out, &self.marker);
+        count(&mut out, self.channels.len());
+        self.channels.iter().for_each(|channel| text(&mut out, channel));
+        out
+    }
+
+    /// `None` if the bytes are anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        let database = from.string()?;
+        let users = from.list(Reader::string)?;
+        let round = u32::from_be_bytes(from.array()?);
+        let marker = from.text()?.into();
+        let channels = from.list(|from| Some(from.text()?.into()))?;
+        let found = Self { database, users, round, marker, channels };
+        from.0.is_empty().then_some(found)
+    }
+}
+
+/// A round, and its database.
+pub(super) fn encode_round(database: &str, round: u32) -> Vec<u8> {
+    let mut out = round.to_be_bytes().to_vec();
+    text(&mut out, database.as_bytes());
+    out
+}
+
+/// `None` if the bytes are anything else.
+pub(super) fn decode_round(bytes: &[u8]) -> Option<(String, u32)> {
+    let mut from = Reader(bytes);
+    let round = u32::from_be_bytes(from.array()?);
+    let database = from.string()?;
+    from.0.is_empty().then_some((database, round))
+}
+
+/// What clients' logins have shown of a user, which opens servers for that user.
+#[derive(Clone, Debug)]
+pub(super) struct PoolSecrets {
+    pub(super) database: String,
+    pub(super) user: String,
+    /// The keys of a login by SCRAM.
+    pub(super) keys: Option<ScramKeys>,
+    /// The secret that was looked up at a server.
+    pub(super) looked_up: Option<StoredSecret>,
+}
+
+impl PoolSecrets {
+    /// The bytes are overwritten when they are dropped.
+    pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        let looked_up = self.looked_up.as_ref().map(stored_text);
+        let looked_up = looked_up.as_ref().map_or(&[][..], |text| text);
+        let salt = self.keys.as_ref().map_or(&[][..], ScramKeys::salt);
+        // All at once: a buffer that grows leaves copies behind.
+        let bytes = self.database.len() + self.user.len() + salt.len() + looked_up.len() + 128;
+        let mut out = Zeroizing::new(Vec::with_capacity(bytes));
+        text(&mut out, self.database.as_bytes());
+        text(&mut out, self.user.as_bytes());
+        text(&mut out, salt);
+        if let Some(keys) = &self.keys {
+            out.extend_from_slice(&keys.iterations().get().to_be_bytes());
+            out.extend_from_slice(keys.client_key());
+            out.extend_from_slice(keys.server_key());
+        }
+        text(&mut out, looked_up);
+        out
+    }
+
+    /// `None` if the bytes are anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        let (database, user) = (from.string()?, from.string()?);
+        let salt = from.text()?;
+        let keys = match salt {
+            [] => None,
+            salt => {
+                let iterations = NonZeroU32::new(u32::from_be_bytes(from.array()?))?;
+                let client_key = Zeroizing::new(from.array()?);
+                let server_key = Zeroizing::new(from.array()?);
+                Some(ScramKeys::from_parts(salt, iterations, *client_key, *server_key))
+            }
+        };
+        let looked_up = match from.text()? {
+            [] => None,
+            text => Some(StoredSecret::parse(std::str::from_utf8(text).ok()?)),
+        };
+        from.0.is_empty().then_some(Self { database, user, keys, looked_up })
+    }
+}
+
+/// A stored secret as text, the form that [`StoredSecret::parse`] reads.
+fn stored_text(secret: &StoredSecret) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(match secret {
+        StoredSecret::Plain(text) | StoredSecret::Md5(text) => text.expose().to_vec(),
+        StoredSecret::Scram(verifier) => verifier.to_text().into_bytes(),
+    })
+}
 
 /// A client on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,11 +193,13 @@ pub(super) struct Traveller {
     pub(super) user: String,
     pub(super) from: Option<SocketAddr>,
     pub(super) migrant: Migrant,
+    /// The last notifications that it was given, channel by channel, counted from the marker.
+    pub(super) positions: Positions,
 }
 
 impl Traveller {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { id, database, user, from, migrant } = self;
+        let Self { id, database, user, from, migrant, positions } = self;
         let mut out = Vec::new();
         out.extend_from_slice(&id.to_be_bytes());
         text(&mut out, database.as_bytes());
@@ -95,6 +232,11 @@ impl Traveller {
         migrant.wrote.iter().for_each(|shard| out.extend_from_slice(&shard.to_be_bytes()));
         count(&mut out, migrant.channels.len());
         migrant.channels.iter().for_each(|channel| text(&mut out, channel));
+        count(&mut out, positions.len());
+        for (channel, position) in positions {
+            text(&mut out, channel);
+            out.extend_from_slice(&position.to_be_bytes());
+        }
         out
     }
 
@@ -119,7 +261,11 @@ impl Traveller {
         let said = Said { role: said_role, primary_reads, read_your_writes, shard };
         let wrote = from.list(|from| Some(u32::from_be_bytes(from.array()?)))?;
         let channels = from.list(|from| Some(from.text()?.into()))?;
+        let position =
+            |from: &mut Reader<'_>| Some((from.text()?.into(), u64::from_be_bytes(from.array()?)));
+        let positions = from.list(position)?;
         let migrant = Migrant {
+            user: None,
             version,
             key,
             age,
@@ -132,7 +278,8 @@ impl Traveller {
             wrote,
             channels,
         };
-        from.0.is_empty().then_some(Self { id, database, user, from: address, migrant })
+        let found = Self { id, database, user, from: address, migrant, positions };
+        from.0.is_empty().then_some(found)
     }
 }
 
@@ -248,6 +395,7 @@ impl<'a> Reader<'a> {
 #[test]
 fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
     let migrant = Migrant {
+        user: None,
         version: ProtocolVersion::V3_2,
         key: CancelKey::new(77, &[7; 32]).unwrap(),
         age: Duration::from_millis(1234),
@@ -271,6 +419,7 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         user: "ann".to_owned(),
         from: Some(([10, 0, 0, 1], 4711).into()),
         migrant,
+        positions: vec![(b"news"[..].into(), 17)],
     };
     let bytes = traveller.encode();
     assert_eq!(Traveller::decode(&bytes), Some(traveller));
@@ -282,5 +431,51 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0xff;
         let _ = Traveller::decode(&damaged);
+    }
+}
+
+#[test]
+fn channels_are_the_same_on_both_sides_and_no_part_is_accepted() {
+    let channels = Channels {
+        database: "shop".to_owned(),
+        users: vec!["ann".to_owned(), "bob".to_owned()],
+        round: 3,
+        marker: b"marker"[..].into(),
+        channels: vec![b"news"[..].into(), b"a b"[..].into()],
+    };
+    let bytes = channels.encode();
+    assert_eq!(Channels::decode(&bytes), Some(channels));
+    (0..bytes.len()).for_each(|end| assert_eq!(Channels::decode(&bytes[..end]), None));
+    let bytes = encode_round("shop", 3);
+    assert_eq!(decode_round(&bytes), Some(("shop".to_owned(), 3)));
+    (0..bytes.len()).for_each(|end| assert_eq!(decode_round(&bytes[..end]), None));
+}
+
+#[test]
+fn secrets_of_a_pool_survive_the_way_and_no_part_is_accepted() {
+    let iterations = NonZeroU32::new(4096).unwrap();
+    let keys = ScramKeys::from_parts(b"salt", iterations, [1; 32], [2; 32]);
+    let md5 = "md5d41d8cd98f00b204e9800998ecf8427e";
+    for looked_up in [None, Some(md5), Some("sesame")] {
+        for keys in [None, Some(keys.clone())] {
+            let secrets = PoolSecrets {
+                database: "shop".to_owned(),
+                user: "ann".to_owned(),
+                keys: keys.clone(),
+                looked_up: looked_up.map(StoredSecret::parse),
+            };
+            let bytes = secrets.encode();
+            let found = PoolSecrets::decode(&bytes).unwrap();
+            assert_eq!((found.database.as_str(), found.user.as_str()), ("shop", "ann"));
+            assert_eq!(found.looked_up, secrets.looked_up);
+            let parts = |keys: &ScramKeys| {
+                (keys.salt().to_vec(), keys.iterations(), *keys.client_key(), *keys.server_key())
+            };
+            assert_eq!(found.keys.as_ref().map(parts), keys.as_ref().map(parts));
+            for end in 0..bytes.len() {
+                assert!(PoolSecrets::decode(&bytes[..end]).is_none());
+            }
+            assert!(!format!("{secrets:?}").contains("sesame"));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The old process's side.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     os::{
         fd::AsFd as _,
@@ -19,11 +19,15 @@ use std::{
 use howdah_net::{Listener, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use zeroize::Zeroizing;
+
 use super::{bind, format::*, is_one_of_us, line, unexpected};
 use crate::{
-    Migrant, Permits, PoolId, WorkerId,
+    Channel, Migrant, Permits, PoolId, WorkerId,
     worker::{
         control::Control,
+        directory::PoolEntry,
+        hub::Positions,
         mail::{Mail, Settler},
     },
 };
@@ -37,13 +41,29 @@ pub(in crate::worker) struct Leaver {
     pub(in crate::worker) stream: Stream,
     /// Its share of the limits on clients.
     pub(in crate::worker) permits: Permits,
+    /// The last notifications that it was given.
+    pub(in crate::worker) positions: Positions,
+}
+
+/// Something for the new process.
+#[derive(Debug)]
+pub(in crate::worker) enum Outgoing {
+    /// A client.
+    Client(Box<Leaver>),
+    /// Channels of a database to listen to, for clients of these pools.
+    Channels {
+        database: String,
+        homes: Vec<PoolId>,
+        round: u32,
+        marker: Channel,
+        channels: Vec<Channel>,
+    },
 }
 
 /// What the old process has to give.
 #[derive(Debug)]
 pub(in crate::worker) struct Giver {
     pub(in crate::worker) control: Control,
-    pub(in crate::worker) listeners: Vec<Listener>,
     /// Whether others opened them, so that settings do not name them.
     pub(in crate::worker) are_given: bool,
     pub(in crate::worker) path: PathBuf,
@@ -115,12 +135,25 @@ impl Giver {
         line.set_write_timeout(Some(PATIENCE))?;
         let hello = line::receive(line)?.ok_or_else(unexpected)?;
         let expected = [MAGIC, &VERSION.to_be_bytes()].concat();
-        if hello.kind != HELLO || hello.body != expected {
-            let why = format!("this process speaks version {VERSION} of the takeover");
+        if hello.kind != HELLO || *hello.body != expected {
+            let theirs = hello.body.strip_prefix(MAGIC).and_then(|rest| rest.try_into().ok());
+            let theirs = theirs.map(u16::from_be_bytes).filter(|_| hello.kind == HELLO);
+            let theirs = theirs.map_or_else(|| "another".to_owned(), |it| it.to_string());
+            let why = format!(
+                "the running process speaks version {VERSION} of the takeover protocol and the new \
+                 one version {theirs}: restart it instead"
+            );
             line::send(line, REFUSED, why.as_bytes(), None)?;
-            return Err(unexpected());
+            return Err(io::Error::other(why));
         }
-        for listener in &self.listeners {
+        if self.control.front.is_shutting_down() {
+            let why = "the running process is shutting down";
+            line::send(line, REFUSED, why.as_bytes(), None)?;
+            return Err(io::Error::other(why));
+        }
+        let listeners: io::Result<Vec<_>> =
+            self.control.front.listeners().iter().map(Listener::try_clone).collect();
+        for listener in listeners? {
             let kind: &[u8] = if self.are_given { GIVEN } else { b"" };
             line::send(line, LISTENER, kind, Some(listener.as_fd()))?;
         }
@@ -135,6 +168,8 @@ impl Giver {
         self.control.front.set_taken_over(true);
         let (to, leavers) = mpsc::channel();
         self.control.tell(|| Mail::Move(to.clone()));
+        // After the workers know: they count from what the hubs tell them.
+        self.control.front.hubs.depart(&to);
         drop(to);
         let waiting = Waiting::default();
         std::thread::scope(|scope| {
@@ -163,6 +198,11 @@ impl Giver {
                         waiting.clients().remove(&u64::from_be_bytes(id));
                     }
                 }
+                LISTENING => {
+                    if let Some((database, round)) = decode_round(&frame.body) {
+                        self.control.front.hubs.confirmed(&database, round);
+                    }
+                }
                 CANCEL => {
                     if let Some(key) = decode_key(&frame.body) {
                         self.control.mailboxes[0].send(Mail::CancelAnywhere(key));
@@ -177,10 +217,17 @@ impl Giver {
     fn send_clients(
         &self,
         line: &UnixStream,
-        leavers: &Receiver<Leaver>,
+        leavers: &Receiver<Outgoing>,
         waiting: &Waiting,
     ) -> io::Result<()> {
         let (mut last_id, mut asked_to_leave) = (0_u64, false);
+        let mut has_secrets_of = HashSet::new();
+        let mut entries = self.control.front.directory.pools();
+        // The first that comes is kept: that of the pool which new clients of the user come to.
+        entries.sort_by_key(|entry| entry.is_retired);
+        for entry in entries {
+            send_secrets(line, &entry, &mut has_secrets_of)?;
+        }
         let patience = self.control.front.directory.config().timeouts.shutdown;
         let began = Instant::now();
         let mut look_every = LOOK_EVERY;
@@ -188,35 +235,53 @@ impl Giver {
             if waiting.is_broken.load(Ordering::Acquire) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            match leavers.recv_timeout(look_every) {
-                Ok(leaver) => {
+            if self.control.front.is_over() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            let outgoing = match leavers.recv_timeout(look_every) {
+                // Who left in this moment told so before the worker said that nobody is left.
+                Err(RecvTimeoutError::Timeout)
+                    if self.is_empty() && waiting.clients().is_empty() =>
+                {
+                    match leavers.try_recv() {
+                        Ok(outgoing) => Ok(outgoing),
+                        Err(_) => return line::send(line, DONE, b"", None),
+                    }
+                }
+                outgoing => outgoing,
+            };
+            match outgoing {
+                Ok(Outgoing::Channels { database, homes, round, marker, channels }) => {
+                    let users = homes.into_iter();
+                    let users = users.filter_map(|home| self.control.front.directory.by_id(home));
+                    let users = users.map(|entry| entry.key.user.clone()).collect();
+                    let channels = Channels { database, users, round, marker, channels };
+                    line::send(line, CHANNELS, &channels.encode(), None)?;
+                }
+                Ok(Outgoing::Client(leaver)) => {
                     look_every = LOOK_EVERY;
                     let Some(entry) = self.control.front.directory.by_id(leaver.pool) else {
                         continue; // A pool that has a client is there.
                     };
+                    // A login that ended after the others were sent.
+                    send_secrets(line, &entry, &mut has_secrets_of)?;
                     let key = &entry.key;
                     last_id += 1;
                     let traveller = Traveller {
                         id: last_id,
                         database: key.database.clone(),
-                        user: key.user.clone(),
+                        user: leaver.migrant.user.as_deref().unwrap_or(&key.user).to_owned(),
                         from: leaver.stream.proxied_address(),
                         migrant: leaver.migrant.clone(),
+                        positions: leaver.positions.clone(),
                     };
-                    let body = traveller.encode();
+                    let body = Zeroizing::new(traveller.encode());
                     // Kept first: it may be taken before this thread goes on.
                     let socket = leaver.stream.as_fd().try_clone_to_owned();
-                    waiting.clients().insert(last_id, leaver);
+                    waiting.clients().insert(last_id, *leaver);
                     line::send(line, CLIENT, &body, Some(socket?.as_fd()))?;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    if self.is_empty() && waiting.clients().is_empty() {
-                        // Who left in this moment told so before the worker said that nobody is left.
-                        match leavers.try_recv() {
-                            Ok(leaver) => self.give_back(leaver),
-                            Err(_) => return line::send(line, DONE, b"", None),
-                        }
-                    }
                     look_every = LOOK_EVERY_MAX.min(look_every * 2);
                     let is_late = patience.is_some_and(|patience| began.elapsed() >= patience);
                     if is_late && !asked_to_leave {
@@ -235,27 +300,47 @@ impl Giver {
 
     /// Whether no worker has clients, or somebody who logs in.
     fn is_empty(&self) -> bool {
-        self.control.front.logins.iter().all(|limit| limit.taken() == 0)
-            && self.control.counts_clients() == Some(0)
+        self.control.front.startups.count() == 0 && self.control.counts_clients() == Some(0)
     }
 
     /// Serves on, with those that were not taken.
-    fn take_back(&self, leavers: &Receiver<Leaver>, waiting: &Waiting) {
+    fn take_back(&self, leavers: &Receiver<Outgoing>, waiting: &Waiting) {
         self.control.front.set_taken_over(false);
+        self.control.front.hubs.stay();
         self.control.tell(|| Mail::Stay);
         let untaken = std::mem::take(&mut *waiting.clients());
-        untaken.into_values().chain(leavers.try_iter()).for_each(|leaver| self.give_back(leaver));
+        untaken.into_values().for_each(|leaver| self.give_back(leaver));
         // Workers that had not read their letters yet may have let some go meanwhile.
-        while let Ok(leaver) = leavers.recv_timeout(PATIENCE) {
-            self.give_back(leaver);
+        while let Ok(outgoing) = leavers.recv_timeout(PATIENCE) {
+            if let Outgoing::Client(leaver) = outgoing {
+                self.give_back(*leaver);
+            }
         }
     }
 
+    /// Serves a client here again. What was notified meanwhile it may have missed, so it is told that.
     fn give_back(&self, leaver: Leaver) {
-        let Leaver { worker, pool, migrant, stream, permits } = leaver;
-        let settler = Settler { pool, migrant, stream, permits };
+        let Leaver { worker, pool, migrant, stream, permits, .. } = leaver;
+        let settler = Settler { pool, migrant, stream, permits, positions: Vec::new() };
         self.control.mailboxes[usize::from(worker.0)].send(Mail::Settle(Box::new(settler)));
     }
+}
+
+/// Sends what opens the servers of a pool, once for each pool that has learned something. Members of a
+/// cluster have what their home has.
+fn send_secrets(
+    line: &UnixStream,
+    entry: &PoolEntry,
+    sent: &mut HashSet<PoolId>,
+) -> io::Result<()> {
+    let (keys, looked_up) = entry.learned();
+    let is_needed = entry.key.part.is_none() && entry.key.replication.is_none();
+    if !is_needed || keys.is_none() && looked_up.is_none() || !sent.insert(entry.id) {
+        return Ok(());
+    }
+    let (database, user) = (entry.key.database.clone(), entry.key.user.clone());
+    let secrets = PoolSecrets { database, user, keys, looked_up };
+    line::send(line, SECRETS, &secrets.encode(), None)
 }
 
 /// Clients on their way, by their ids.

@@ -13,12 +13,13 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use zeroize::Zeroizing;
 
-/// What one process tells the other.
-#[derive(Debug)]
+/// What one process tells the other. It has no `Debug`: bodies hold keys for cancels and secrets.
 pub(super) struct Frame {
     pub(super) kind: u8,
-    pub(super) body: Vec<u8>,
+    /// Overwritten when it is dropped.
+    pub(super) body: Zeroizing<Vec<u8>>,
     pub(super) socket: Option<OwnedFd>,
 }
 
@@ -27,6 +28,10 @@ pub(super) const BODY_BYTES_MAX: u32 = 64 << 20;
 
 /// Kind and length.
 const HEADER_BYTES: usize = 5;
+
+/// Memory reserved for a body before its bytes have come. A body with secrets is shorter, so it is never
+/// moved to a larger buffer, which would leave a copy behind.
+const RESERVED_BYTES_MAX: u32 = 64 << 10;
 
 /// Sends a frame. The descriptor goes with the header, of which the kernel never sends a part only.
 pub(super) fn send(
@@ -79,7 +84,7 @@ pub(super) fn receive(line: &UnixStream) -> io::Result<Option<Frame>> {
     if bytes > BODY_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
     }
-    let mut body = Vec::new();
+    let mut body = Zeroizing::new(Vec::with_capacity(bytes.min(RESERVED_BYTES_MAX) as usize));
     // What was promised is made room for as it comes.
     let read = line.take(u64::from(bytes)).read_to_end(&mut body)?;
     match u32::try_from(read) == Ok(bytes) {

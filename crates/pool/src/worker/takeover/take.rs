@@ -12,12 +12,14 @@ use howdah_net::{Listener, Stream};
 
 use super::{format::*, is_one_of_us, line, place, unexpected};
 use crate::{
+    Permits,
     auth::Rejection,
     config::Config,
     worker::{
         StartError,
         control::Control,
-        directory::Key,
+        directory::{Key, PoolEntry},
+        hub::Request,
         mail::{Mail, Settler},
     },
 };
@@ -57,23 +59,29 @@ impl Heir {
         }
         line.set_read_timeout(Some(PATIENCE))?;
         let hello = [MAGIC, &VERSION.to_be_bytes()].concat();
-        line::send(&line, HELLO, &hello, None)?;
+        let sent = line::send(&line, HELLO, &hello, None);
+        if sent.is_err() {
+            // It has hung up, and may have said why: that says more than "broken pipe".
+            if let Ok(Some(frame)) = line::receive(&line)
+                && frame.kind == REFUSED
+            {
+                return Err(refused(&frame));
+            }
+        }
+        sent?;
         let (mut listeners, mut are_given) = (Vec::new(), false);
         loop {
-            let frame = line::receive(&line)?.ok_or_else(unexpected)?;
-            match (frame.kind, frame.socket) {
+            let mut frame = line::receive(&line)?.ok_or_else(unexpected)?;
+            match (frame.kind, frame.socket.take()) {
                 (LISTENER, Some(socket)) => {
-                    are_given |= frame.body == GIVEN;
+                    are_given |= *frame.body == GIVEN;
                     listeners.push(Listener::inherited(socket)?);
                 }
                 (LISTENERS_END, _) => {
                     let gates = decode_gates(&frame.body).ok_or_else(unexpected)?;
                     return Ok(Self { line, listeners, are_given, gates });
                 }
-                (REFUSED, _) => {
-                    let why = String::from_utf8_lossy(&frame.body).into_owned();
-                    return Err(io::Error::other(why));
-                }
+                (REFUSED, _) => return Err(refused(&frame)),
                 _ => return Err(unexpected()),
             }
         }
@@ -98,6 +106,11 @@ impl Heir {
         line::send(&self.line, READY, b"", None)?;
         Ok(Taker { line: self.line, control })
     }
+}
+
+/// Why the old process does not hand over, in its words.
+fn refused(frame: &line::Frame) -> io::Error {
+    io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
 
 /// Takes clients in as they come.
@@ -127,6 +140,18 @@ impl Taker {
                         break Err(error);
                     }
                 }
+                Ok(Some(line::Frame { kind: SECRETS, body, .. })) => {
+                    match PoolSecrets::decode(&body) {
+                        Some(secrets) => self.inherit(secrets),
+                        None => break Err(unexpected()),
+                    }
+                }
+                Ok(Some(line::Frame { kind: CHANNELS, body, .. })) => {
+                    match Channels::decode(&body) {
+                        Some(channels) => self.listen(channels),
+                        None => break Err(unexpected()),
+                    }
+                }
                 Ok(Some(line::Frame { kind: DONE, .. })) => break Ok(()),
                 Ok(Some(_)) => break Err(unexpected()),
                 Ok(None) => break Err(io::ErrorKind::UnexpectedEof.into()),
@@ -134,6 +159,7 @@ impl Taker {
             }
         };
         *front.old.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        front.hubs.release();
         match end {
             Ok(()) => tracing::info!(clients = taken, "taken over"),
             Err(error) => tracing::warn!(%error, clients = taken, "the old process has gone early"),
@@ -146,24 +172,66 @@ impl Taker {
         line::send(&self.line, kind, body, None)
     }
 
+    /// Keeps what opens the servers of a pool, so that its clients get some here.
+    fn inherit(&self, secrets: PoolSecrets) {
+        let PoolSecrets { database, user, keys, looked_up } = secrets;
+        let key = Key { database, user, replication: None, part: None };
+        let directory = &self.control.front.directory;
+        let count = |entry: &PoolEntry, _: &_| Ok::<_, Infallible>(Permits::take(&entry.occupancy));
+        // A database that these settings do not have: its clients are told so when they come.
+        let Some(Ok((entry, _used))) = directory.enter(&key, count) else { return };
+        for part in entry.parts().filter_map(|part| directory.by_id(part)) {
+            part.inherit(keys.as_ref(), looked_up.as_ref());
+        }
+        entry.inherit(keys.as_ref(), looked_up.as_ref());
+    }
+
+    /// Listens to what clients that are to come listen to.
+    fn listen(&self, channels: Channels) {
+        let Channels { database, users, round, marker, channels } = channels;
+        let front = &self.control.front;
+        let count = |entry: &PoolEntry, _: &_| Ok::<_, Infallible>(Permits::take(&entry.occupancy));
+        let pool = |user| {
+            let key = Key { database: database.clone(), user, replication: None, part: None };
+            let (entry, _used) = front.directory.enter(&key, count)?.ok()?;
+            Some(entry.id)
+        };
+        let homes: Vec<_> = users.into_iter().filter_map(pool).collect();
+        if !homes.is_empty() {
+            let request = Request::Hold { homes, round, marker, channels };
+            front.hubs.ask(&database, request, front, &self.control.mailboxes);
+        }
+    }
+
     /// Gives a client to a worker, one after the other.
     fn settle(&self, traveller: Traveller, mut stream: Stream, number: usize) {
-        let Traveller { database, user, from, migrant, .. } = traveller;
+        let Traveller { database, user, from, mut migrant, positions, .. } = traveller;
         if let Some(from) = from {
             stream.set_peer_address(from);
         }
         let key = Key { database, user, replication: None, part: None };
         let directory = &self.control.front.directory;
         let Some(Ok((entry, permits))) =
-            directory.enter(&key, |entry| Ok::<_, Infallible>(entry.clients.take()))
+            directory.enter(&key, |_, limits| Ok::<_, Infallible>(limits.take()))
         else {
             let mut farewell = Vec::new();
             Rejection::UnknownDatabase(key.database).write(&mut farewell);
             let _ = stream.send(&farewell);
             return;
         };
-        let settler = Settler { pool: entry.id, migrant, stream, permits };
+        migrant.user = entry.other_user(&key.user);
+        let settler = Settler { pool: entry.id, migrant, stream, permits, positions };
         let mailboxes = &self.control.mailboxes;
         mailboxes[number % mailboxes.len()].send(Mail::Settle(Box::new(settler)));
     }
+}
+
+#[test]
+fn refusal_of_a_process_that_has_hung_up_already_is_read() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    line::send(&theirs, REFUSED, b"only the same user may take over", None).unwrap();
+    // So our hello meets a broken pipe.
+    drop(theirs);
+    let error = Heir::ask(ours).unwrap_err();
+    assert_eq!(error.to_string(), "only the same user may take over");
 }

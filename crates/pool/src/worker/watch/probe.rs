@@ -17,7 +17,7 @@ use crate::{
 
 /// What is asked. The timeline is that of the file which is written now: the control file's is the last
 /// checkpoint's, which comes some time after a promotion. Who may not see statistics of others sees of a
-/// WAL receiver that it is there, which is enough.
+/// WAL receiver that it is there, which is enough; the same of those who stream from a primary.
 macro_rules! question {
     () => {
         "SELECT pg_catalog.pg_is_in_recovery(), \
@@ -26,7 +26,9 @@ macro_rules! question {
          pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() \
          THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END, '0/0'), \
          pg_catalog.pg_postmaster_start_time(), \
-         (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_wal_receiver WHERE pid IS NOT NULL)"
+         CASE WHEN pg_catalog.pg_is_in_recovery() \
+         THEN (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_wal_receiver WHERE pid IS NOT NULL) \
+         ELSE (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication) END"
     };
 }
 

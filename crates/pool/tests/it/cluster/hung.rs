@@ -122,3 +122,64 @@ fn a_server_that_hangs_is_waited_for_where_that_is_wished_for() {
     let row = raw.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').unwrap().1;
     assert!(row.ends_with(b"late"));
 }
+
+/// A client that says nothing of which servers would do.
+fn client(stage: &Stage) -> Raw {
+    let mut raw = Raw::connect(stage.address());
+    raw.start_in("app", "");
+    raw.until(b'Z');
+    raw
+}
+
+/// Long before the server is given up, reads are answered by others; a write waits for its own server.
+#[test]
+fn reads_at_a_server_that_hangs_are_answered_by_others() {
+    let more = format!("cluster = {{ {SOON}, cut-after = \"1h\", role = \"auto\" }}");
+    let Some(stage) = Stage::set("hung reads", &AUTO, &more) else { return };
+    let mut writer = client(&stage);
+    asked(&mut writer, "create table kept (number int)");
+    // Functions that a standby refuses are not sent there, whosever turn it is.
+    for call in ["pg_current_wal_lsn()", "pg_walfile_name(pg_current_wal_insert_lsn())"] {
+        for _ in 0..6 {
+            let told = asked(&mut writer, &format!("select {call} is not null"));
+            assert!(told.ends_with("SELECT 1, I"), "{told}");
+        }
+    }
+    let mut readers: Vec<_> = (0..12).map(|_| client(&stage)).collect();
+    let ports: Vec<_> = stage.servers.iter().map(|server| server.port().to_string()).collect();
+    until("each server is read from", || {
+        let read: std::collections::BTreeSet<_> =
+            readers.iter_mut().map(|raw| value(raw, PORT)).collect();
+        read.len() == 3
+    });
+    let frozen = Frozen::new(&stage, 1);
+    for raw in &mut readers[..6] {
+        raw.query(PORT);
+    }
+    for raw in &mut readers[6..] {
+        raw.send(b'P', format!("\0{PORT}\0\0\0").as_bytes());
+        raw.send(b'B', b"\0\0\0\0\0\0\0\0");
+        raw.send(b'E', b"\0\0\0\0\0");
+        raw.send(b'S', b"");
+    }
+    for raw in &mut readers {
+        let answers = raw.until(b'Z');
+        let row = answers.iter().find(|(tag, _)| *tag == b'D').expect("a row").1.clone();
+        let port = String::from_utf8_lossy(&row[6..]).into_owned();
+        assert!(port == ports[0] || port == ports[2], "{port}");
+    }
+    drop(frozen);
+    // The primary hangs: a read goes to a standby, a write is neither repeated nor given up.
+    let frozen = Frozen::new(&stage, 0);
+    writer.query("insert into kept values (1)");
+    for raw in &mut readers {
+        raw.query(PORT);
+    }
+    for raw in &mut readers {
+        let row = raw.until(b'Z').into_iter().find(|(tag, _)| *tag == b'D').expect("a row").1;
+        assert_ne!(String::from_utf8_lossy(&row[6..]), ports[0].as_str());
+    }
+    drop(frozen);
+    assert_eq!(crate::route::said(&mut writer), "INSERT 0 1, I");
+    assert_eq!(stage.direct(0, "select count(*) from kept"), "1");
+}

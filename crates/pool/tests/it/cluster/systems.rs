@@ -141,7 +141,7 @@ fn the_primary_of_another_system_is_never_written_to() {
 /// It may be that nobody is let to know. Then all is as if there were no such thing.
 #[test]
 fn a_system_that_is_not_told_is_no_reason() {
-    let more = "cluster = { check-user = \"plain\" }\n[pool.users.plain]";
+    let more = "cluster = { check-user = \"plain\" }\n[pool.users.plain]\nsecret = ''";
     let Some(stage) = Stage::set("no system", &NAMED, more) else { return };
     // Who is asked before does not take part.
     for primary in [&stage.servers[0], &stage.elsewhere] {

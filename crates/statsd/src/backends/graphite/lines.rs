@@ -4,7 +4,6 @@
 //! graphite backend of etsy's statsd 0.10.
 
 use std::{
-    borrow::Cow,
     fmt::Write as _,
     time::{Duration, Instant},
 };
@@ -13,9 +12,9 @@ use super::pickle::Pickle;
 use crate::{
     Name,
     backends::outbox::{Batch, Sink},
-    flush::Snapshot,
+    flush::{Snapshot, names::sanitised},
     js::Number,
-    settings::{self, GraphiteProtocol},
+    settings::{self, Dialect, GraphiteProtocol},
 };
 
 /// What stands before and after keys. Each prefix ends in a point or is empty.
@@ -75,6 +74,9 @@ pub(super) struct Lines<'s> {
     /// The name being put together; kept for its memory.
     name: String,
     values: u64,
+    dialect: Dialect,
+    /// Values of metrics whose name has nothing that Graphite can have.
+    pub(super) nameless: u64,
     sink: Sink<'s>,
     /// Time spent in the sink: it is not part of the calculation.
     pub(super) sending: Duration,
@@ -86,12 +88,13 @@ enum Body {
 }
 
 impl<'s> Lines<'s> {
-    pub(super) fn new(protocol: GraphiteProtocol, sink: Sink<'s>) -> Self {
+    pub(super) fn new(protocol: GraphiteProtocol, dialect: Dialect, sink: Sink<'s>) -> Self {
         let body = match protocol {
             GraphiteProtocol::Text => Body::Text(String::new()),
             GraphiteProtocol::Pickle => Body::Pickle(Pickle::default()),
         };
-        Self { body, name: String::new(), values: 0, sink, sending: Duration::ZERO }
+        let sending = Duration::ZERO;
+        Self { body, name: String::new(), values: 0, dialect, nameless: 0, sink, sending }
     }
 
     /// Gives the batch away that was begun.
@@ -184,10 +187,16 @@ impl<'s> Lines<'s> {
     ) {
         let mut line = std::mem::take(&mut self.name);
         line.clear();
-        for part in [prefix, &sanitised(name.base()), statistic, suffix, name.tag_text()] {
-            line.push_str(part);
+        let base = sanitised(name.base(), self.dialect);
+        if base.is_empty() {
+            self.nameless += 1;
+        } else {
+            for part in [prefix, &*base, statistic, suffix] {
+                line.push_str(part);
+            }
+            push_tags(&mut line, name, self.dialect);
+            self.add(&line, value, time);
         }
-        self.add(&line, value, time);
         self.name = line;
     }
 
@@ -213,31 +222,59 @@ impl<'s> Lines<'s> {
     }
 }
 
-/// The key as Graphite can have it, for servers told to leave keys alone: runs of space become `_`,
-/// `/` becomes `-`, and what is not a letter, a digit or one of `_-.;=` goes.
-fn sanitised(key: &str) -> Cow<'_, str> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ';' | '=');
-    if key.chars().all(fits) {
-        return Cow::Borrowed(key);
-    }
-    let mut clean = String::with_capacity(key.len());
-    let mut space = false;
-    for char in key.chars() {
-        let was_space = std::mem::replace(&mut space, char.is_whitespace());
-        match char {
-            _ if space && was_space => {}
-            _ if space => clean.push('_'),
-            '/' => clean.push('-'),
-            char if fits(char) => clean.push(char),
-            _ => {}
+/// Appends tags as Carbon takes them: `;key=value`, neither of them empty. A tag without a value gets
+/// `true`, and a value of which nothing is left `_`; a tag without a key is left out.
+///
+/// Source: `TaggedSeries` in Carbon's `util.py`.
+fn push_tags(line: &mut String, name: &Name, dialect: Dialect) {
+    for tag in name.tag_text().split(';') {
+        let (key, value) = match tag.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (tag, None),
+        };
+        let key = sanitised(key, dialect);
+        if key.is_empty() {
+            continue;
+        }
+        let value = value.map_or("true".into(), |value| sanitised(value, dialect));
+        let value = if value.is_empty() { "_" } else { &*value };
+        for part in [";", &key, "=", value] {
+            line.push_str(part);
         }
     }
-    Cow::Owned(clean)
 }
 
-#[test]
-fn keys_become_fit_for_graphite() {
-    assert_eq!(sanitised("a.b-c_d"), "a.b-c_d");
-    assert_eq!(sanitised("a  b\t/c/é{d}"), "a_b_-c-d");
-    assert_eq!(sanitised("x y"), "x_y");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(key: &str, dialect: Dialect) -> String {
+        let mut all = Vec::new();
+        let mut sink = |batch: Batch| all.extend(batch.bytes);
+        let mut lines = Lines::new(GraphiteProtocol::Text, dialect, &mut sink);
+        lines.metric("p.", &Name::new(key), ".count", ".s", 1.0, 9);
+        lines.end_batch();
+        String::from_utf8(all).unwrap()
+    }
+
+    #[test]
+    fn keys_become_fit_for_graphite() {
+        assert_eq!(line("a.b-c_d", Dialect::Etsy), "p.a.b-c_d.count.s 1 9\n");
+        assert_eq!(line("a  b\t/c/\u{e9}{d}", Dialect::Etsy), "p.a_b_-c-d.count.s 1 9\n");
+        assert_eq!(line("\u{65e5}", Dialect::Etsy), "", "nothing is left of it");
+    }
+
+    #[test]
+    fn perl_dialect_keeps_commas() {
+        let key = "a_test_value,category=web,severity=high";
+        assert_eq!(line(key, Dialect::Perl), format!("p.{key}.count.s 1 9\n"));
+    }
+
+    #[test]
+    fn tags_that_carbon_refuses_are_written_as_it_takes_them() {
+        let tags = |key: &str| line(key, Dialect::Etsy).replace("p.a.count.s", "a");
+        assert_eq!(tags("a;canary"), "a;canary=true 1 9\n");
+        assert_eq!(tags("a;f;;"), "a;f=true 1 9\n");
+        assert_eq!(tags("a;k=;=v;x=77 88"), "a;k=_;x=77_88 1 9\n");
+    }
 }

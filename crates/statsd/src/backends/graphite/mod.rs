@@ -23,18 +23,27 @@ use super::{
 };
 use crate::{
     flush::Snapshot,
-    settings::{self, GraphiteProtocol},
+    settings::{self, Dialect, GraphiteProtocol},
 };
 
+/// Values that were left out, because nothing of their names is fit for Graphite.
+const NAMELESS_VALUES: &str = "nameless_values";
 /// Longest that one flush may take, however long the interval is.
 const BUDGET_MAX: Duration = Duration::from_secs(10);
-/// How long Carbon may take to hang up after the last byte.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// How long Carbon may take to hang up after the last byte, at most.
+const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long it may take within a flush. Receivers that leave closing to us are waited for in every
+/// flush, and the next interval is not far.
+fn hang_up_timeout(interval: Duration) -> Duration {
+    (interval / 4).min(HANG_UP_TIMEOUT)
+}
 
 /// Sends snapshots to Carbon.
 #[derive(Debug)]
 pub struct Graphite {
     settings: settings::Graphite,
+    dialect: Dialect,
     namespaces: Namespaces,
     outbox: Outbox,
     link: Link,
@@ -51,9 +60,10 @@ struct Link {
 }
 
 impl Graphite {
-    /// A backend for these settings. Nothing is connected yet.
+    /// A backend for these settings, with the characters in names of the dialect's server. Nothing is
+    /// connected yet.
     #[must_use]
-    pub fn new(settings: settings::Graphite) -> Self {
+    pub fn new(settings: settings::Graphite, dialect: Dialect) -> Self {
         let port = match settings.protocol {
             GraphiteProtocol::Text => settings.port,
             GraphiteProtocol::Pickle => settings.pickle_port,
@@ -73,6 +83,7 @@ impl Graphite {
                 connection: None,
             },
             settings,
+            dialect,
             status,
         }
     }
@@ -93,12 +104,12 @@ impl Graphite {
 
     /// After the last batch of a flush: a connection that is not to stay is ended, by which Carbon
     /// says that it has read everything.
-    fn close(&mut self, deadline: Instant) -> Delivery<SendFailure> {
+    fn close(&mut self, deadline: Instant, timeout: Duration) -> Delivery<SendFailure> {
         let mut closed = Delivery::default();
         if !self.link.persistent
             && let Some(connection) = self.link.connection.take()
         {
-            match goodbye(connection, deadline) {
+            match hang_up(connection, deadline.min(Instant::now() + timeout)) {
                 Ok(()) => self.outbox.confirm(),
                 Err(error) => {
                     self.outbox.take_back();
@@ -125,12 +136,13 @@ impl Graphite {
 fn render(
     snapshot: &Snapshot,
     settings: &settings::Graphite,
+    dialect: Dialect,
     namespaces: &Namespaces,
     status: &Status,
     sink: Sink<'_>,
 ) {
     let start = Instant::now();
-    let mut lines = Lines::new(settings.protocol, sink);
+    let mut lines = Lines::new(settings.protocol, dialect, sink);
     lines.metrics(snapshot, namespaces, settings.flush_counts);
     let calculation = start.elapsed().saturating_sub(lines.sending);
     lines.own(snapshot, namespaces, calculation.as_millis() as f64);
@@ -141,16 +153,24 @@ fn render(
         lines.about_graphite(snapshot, namespaces, name, value, now);
     }
     lines.end_batch();
+    if lines.nameless > 0 {
+        status.add(NAMELESS_VALUES, lines.nameless as f64);
+    }
 }
 
-fn goodbye(mut connection: Connection, deadline: Instant) -> io::Result<()> {
-    connection.set_deadline(deadline.min(Instant::now() + GOODBYE));
+fn hang_up(mut connection: Connection, deadline: Instant) -> io::Result<()> {
+    connection.set_deadline(deadline);
     connection.finish()
 }
 
 impl Backend for Graphite {
     fn name(&self) -> &'static str {
         "graphite"
+    }
+
+    /// Each interval is a point in time of every graph.
+    fn joins_intervals(&self) -> bool {
+        false
     }
 
     fn status(&self) -> Status {
@@ -165,14 +185,15 @@ impl Backend for Graphite {
         self.settle();
         let start = Instant::now();
         let deadline = start + snapshot.interval.clamp(Duration::from_secs(1), BUDGET_MAX);
-        let Self { settings, namespaces, outbox, link, status } = self;
+        let Self { settings, dialect, namespaces, outbox, link, status } = self;
+        let dialect = *dialect;
         let mut bytes = 0;
         let mut delivery = outbox.flush(
             start,
-            |sink| render(snapshot, settings, namespaces, status, sink),
+            |sink| render(snapshot, settings, dialect, namespaces, status, sink),
             |batch| link.send(batch, deadline, &mut bytes),
         );
-        delivery.add(self.close(deadline));
+        delivery.add(self.close(deadline, hang_up_timeout(snapshot.interval)));
         self.account(start, bytes);
         delivery.tell(&self.receiver(), &self.status)
     }
@@ -185,7 +206,7 @@ impl Backend for Graphite {
         let mut delivery =
             self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
         self.link.persistent = false;
-        delivery.add(self.close(deadline));
+        delivery.add(self.close(deadline, HANG_UP_TIMEOUT));
         let delivered = delivery.tell(&self.receiver(), &self.status);
         let abandoned = self.outbox.abandon(&self.receiver());
         self.account(start, bytes);

@@ -46,7 +46,7 @@ fn lines(text: &str) -> Vec<&str> {
 fn a_flush_is_one_connection_with_etsys_lines() {
     let (listener, port) = listen();
     let reader = one_connection(listener);
-    let mut graphite = Graphite::new(settings(port));
+    let mut graphite = Graphite::new(settings(port), Dialect::Etsy);
     let status = graphite.status();
     graphite.flush(&snapshot()).unwrap();
     let text = reader.join().unwrap();
@@ -102,7 +102,7 @@ fn the_new_namespace_has_prefixes_and_a_suffix_before_the_tags() {
         flush_counts: false,
         ..settings(port)
     };
-    Graphite::new(settings).flush(&snapshot()).unwrap();
+    Graphite::new(settings, Dialect::Etsy).flush(&snapshot()).unwrap();
     let text = reader.join().unwrap();
     let lines = lines(&text);
     for line in [
@@ -124,7 +124,7 @@ fn while_carbon_is_away_values_wait_within_the_bound_and_then_arrive_in_order() 
     let (listener, port) = listen();
     drop(listener);
     let settings = settings::Graphite { spool_bytes: 3 << 10, ..settings(port) };
-    let mut graphite = Graphite::new(settings);
+    let mut graphite = Graphite::new(settings, Dialect::Etsy);
     let status = graphite.status();
     // About 1.4 kB each: two fit.
     let mut results = Vec::new();
@@ -151,7 +151,7 @@ fn while_carbon_is_away_values_wait_within_the_bound_and_then_arrive_in_order() 
 fn a_persistent_connection_is_used_again_and_made_anew_when_it_broke() {
     let (listener, port) = listen();
     let settings = settings::Graphite { persistent: true, ..settings(port) };
-    let mut graphite = Graphite::new(settings);
+    let mut graphite = Graphite::new(settings, Dialect::Etsy);
     let (heard, told) = std::sync::mpsc::channel::<String>();
     let (hang_up, wait) = std::sync::mpsc::channel::<()>();
     let reader = thread::spawn(move || {
@@ -210,7 +210,7 @@ fn a_flush_larger_than_the_bound_arrives_whole_over_one_connection() {
             bytes
         });
         let settings = settings::Graphite { protocol, spool_bytes: 64 << 10, ..settings(port) };
-        let mut graphite = Graphite::new(settings);
+        let mut graphite = Graphite::new(settings, Dialect::Etsy);
         let status = graphite.status();
         graphite.flush(&many_gauges(100_000)).unwrap();
         let bytes = reader.join().unwrap();
@@ -227,7 +227,7 @@ fn of_a_flush_larger_than_the_bound_that_cannot_be_sent_the_rest_is_counted() {
     let (listener, port) = listen();
     drop(listener);
     let settings = settings::Graphite { spool_bytes: 3 << 20, ..settings(port) };
-    let mut graphite = Graphite::new(settings);
+    let mut graphite = Graphite::new(settings, Dialect::Etsy);
     let status = graphite.status();
     graphite.flush(&many_gauges(100_000)).unwrap_err();
     let lost = status.get("lost_values").unwrap();
@@ -244,6 +244,7 @@ fn many_gauges(count: u32) -> Arc<Snapshot> {
     let mut snapshot = Snapshot::clone(&snapshot());
     let gauge = |n: u32| crate::flush::Gauge {
         name: crate::Name::new(&format!("many.{n}.with.a.name.of.usual.length")),
+        merged: false,
         value: f64::from(n),
     };
     snapshot.gauges = (0..count).map(gauge).collect();
@@ -252,7 +253,40 @@ fn many_gauges(count: u32) -> Arc<Snapshot> {
 
 #[test]
 fn without_a_host_nothing_is_sent() {
-    let mut graphite = Graphite::new(settings::Graphite::default());
+    let mut graphite = Graphite::new(settings::Graphite::default(), Dialect::Etsy);
     graphite.flush(&snapshot()).unwrap();
     assert!(graphite.outbox.is_empty());
+}
+
+#[test]
+fn receiver_that_never_hangs_up_gets_every_flush() {
+    let (listener, port) = listen();
+    let (taken, connections) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        // Each is read to its end, and kept open until the test is over.
+        while let Ok((mut peer, _)) = listener.accept() {
+            let mut text = String::new();
+            peer.read_to_string(&mut text).unwrap();
+            if taken.send((peer, text)).is_err() {
+                return;
+            }
+        }
+    });
+    let mut graphite = Graphite::new(settings(port), Dialect::Etsy);
+    let mut open = Vec::new();
+    for time in 0..5 {
+        let interval = Duration::from_millis(40);
+        graphite.flush(&Arc::new(Snapshot { interval, ..made_at(1000 + time) })).unwrap();
+        let (peer, text) = connections.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(text.contains(&format!("stats.api.hits 3 {}\n", 1000 + time)), "{text}");
+        assert!(!text.contains(&format!("stats.api.hits 3 {}\n", 999 + time)), "sent again");
+        open.push(peer);
+    }
+    assert_eq!(graphite.status().get("lost_values"), Some(0.0));
+}
+
+#[test]
+fn hanging_up_takes_a_quarter_of_the_interval_at_most() {
+    assert_eq!(hang_up_timeout(Duration::from_millis(500)), Duration::from_millis(125));
+    assert_eq!(hang_up_timeout(Duration::from_secs(60)), HANG_UP_TIMEOUT);
 }

@@ -25,7 +25,7 @@ use howdah_connect::{Client, ConnectError, Environment, QueryError, ResolveError
 
 use self::table::Table;
 use super::{
-    Backend, BackendError, Status,
+    Backend, BackendError, Needs, Status,
     outbox::{Batch, Delivery, Outbox, SendError},
 };
 use crate::{flush::Snapshot, settings};
@@ -122,6 +122,10 @@ impl fmt::Debug for Postgres {
 impl Backend for Postgres {
     fn name(&self) -> &'static str {
         "postgres"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { names_as_sent: true, ..Needs::default() }
     }
 
     fn status(&self) -> Status {

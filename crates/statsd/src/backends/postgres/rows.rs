@@ -21,20 +21,20 @@ const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// All rows, as the bodies of COPYs of about [`BATCH_BYTES`].
 pub(super) fn encode(snapshot: &Snapshot, format: CopyFormat, sink: Sink<'_>) {
     let mut rows = Rows::new(snapshot.timestamp, format, sink);
-    for counter in &snapshot.counters {
+    for counter in snapshot.counters_as_sent() {
         rows.metric("counter", &counter.name);
         rows.add("count", counter.value);
         rows.add("rate", counter.rate);
     }
-    for timer in &snapshot.timers {
+    for timer in snapshot.timers_as_sent() {
         rows.metric("timer", &timer.name);
         timer.fields.iter().for_each(|(field, value)| rows.add(field, *value));
     }
-    for gauge in &snapshot.gauges {
+    for gauge in snapshot.gauges_as_sent() {
         rows.metric("gauge", &gauge.name);
         rows.add("value", gauge.value);
     }
-    for set in &snapshot.sets {
+    for set in snapshot.sets_as_sent() {
         rows.metric("set", &set.name);
         rows.add("count", set.count as f64);
     }
@@ -82,7 +82,7 @@ impl<'s> Rows<'s> {
         let mut tags: Vec<(Box<str>, js::Value)> = Vec::new();
         for (key, value) in name.tags() {
             let clean = |text: &str| Box::<str>::from(text.replace('\0', "\u{fffd}"));
-            tags.push((clean(key), js::Value::Text(clean(value))));
+            tags.push((clean(&key), js::Value::Text(clean(&value))));
         }
         self.tags = js::json(&js::Value::Object(tags), js::Spacing::Spaced);
     }

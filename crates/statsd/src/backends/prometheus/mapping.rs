@@ -92,6 +92,14 @@ pub enum MappingProblem {
         /// The key.
         key: &'static str,
     },
+    /// A name of a metric or a label that Prometheus cannot have.
+    #[error(
+        "{name:?} is no name for Prometheus: letters, digits, _ and $1 are, and no digit first"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
     /// A regular expression that is none.
     #[error("{pattern:?} is no regular expression: {reason}")]
     Regex {
@@ -310,6 +318,12 @@ impl Mapping {
         if rule.name.is_empty() && !rule.drop {
             return Err((node.line, MappingProblem::Missing { key: "name" }));
         }
+        if !rule.drop && !is_name(&rule.name) {
+            return Err((node.line, MappingProblem::Name { name: rule.name }));
+        }
+        if let Some((label, _)) = rule.labels.iter().find(|(label, _)| !is_name(label)) {
+            return Err((node.line, MappingProblem::Name { name: label.clone() }));
+        }
         if observing != *self.defaults {
             rule.observing = Arc::new(observing);
         }
@@ -334,6 +348,15 @@ impl Mapping {
 struct Defaults {
     regex: bool,
     ttl: Option<Duration>,
+}
+
+/// Whether a name, with `$1` or `${1}` in it, is one for Prometheus, as statsd_exporter tests it.
+fn is_name(name: &str) -> bool {
+    // Any letter may come of a capture; what it becomes is made legal later.
+    let name = expand(name, &|_| Some("x"));
+    !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':'))
 }
 
 fn fits(pattern: &[Field], parts: &[&str]) -> bool {

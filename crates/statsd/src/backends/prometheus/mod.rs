@@ -27,7 +27,7 @@ use self::{
     mapping::{Lookup, Mapping},
     server::Server,
 };
-use super::{Backend, BackendError, Status};
+use super::{Backend, BackendError, Needs, Status};
 use crate::{flush::Snapshot, settings};
 
 /// Keeps what Prometheus asks for.
@@ -129,6 +129,10 @@ fn check(settings: &settings::Prometheus) -> Result<(), PrometheusError> {
 impl Backend for Prometheus {
     fn name(&self) -> &'static str {
         "prometheus"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { names_as_sent: true, ..Needs::default() }
     }
 
     fn status(&self) -> Status {

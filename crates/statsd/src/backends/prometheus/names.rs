@@ -2,10 +2,19 @@
 //!
 //! Source: the Prometheus data model, "Metric names and labels".
 
-use std::sync::Arc;
+/// Labels, ascending by name, each name once. One text, because there may be a million of them:
+/// `name=value` after `name=value`, a zero byte between.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Labels(Box<str>);
 
-/// Labels, ascending by name, each name once.
-pub(super) type Labels = Arc<[(Box<str>, Box<str>)]>;
+impl Labels {
+    /// Name and value of each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let pairs = self.0.split('\0').filter(|pair| !pair.is_empty());
+        // Names have no `=`.
+        pairs.filter_map(|pair| pair.split_once('='))
+    }
+}
 
 /// A metric's name: what is not a letter, a digit, `_` or `:` becomes `_`, and none begins with a
 /// digit or is empty.
@@ -35,13 +44,19 @@ fn legal(name: &str, is_legal: impl Fn(char) -> bool) -> String {
 
 /// Sorts labels; of one name the first stays.
 pub(super) fn labels(labels: impl IntoIterator<Item = (String, String)>) -> Labels {
-    let mut labels: Vec<(Box<str>, Box<str>)> = labels
-        .into_iter()
-        .map(|(name, value)| (name.into_boxed_str(), value.into_boxed_str()))
-        .collect();
+    let mut labels: Vec<(String, String)> = labels.into_iter().collect();
     labels.sort_by(|one, other| one.0.cmp(&other.0));
     labels.dedup_by(|next, first| next.0 == first.0);
-    labels.into()
+    let mut text = String::new();
+    for (name, value) in labels {
+        if !text.is_empty() {
+            text.push('\0');
+        }
+        text.push_str(&name);
+        text.push('=');
+        text.extend(value.chars().map(|char| if char == '\0' { '\u{fffd}' } else { char }));
+    }
+    Labels(text.into())
 }
 
 /// The name with a suffix that it may have already.
@@ -60,6 +75,5 @@ fn names_become_legal() {
     assert_eq!(label("a:b"), "a_b");
     assert_eq!(with_suffix("x_total".to_owned(), "_total"), "x_total");
     let pairs = [("b", "1"), ("a", "2"), ("b", "3")].map(|(k, v)| (k.to_owned(), v.to_owned()));
-    let expected = [("a", "2"), ("b", "1")].map(|(k, v)| (Box::from(k), Box::from(v)));
-    assert_eq!(*labels(pairs), expected);
+    assert_eq!(labels(pairs).iter().collect::<Vec<_>>(), [("a", "2"), ("b", "1")]);
 }

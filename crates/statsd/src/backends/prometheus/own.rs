@@ -5,7 +5,7 @@
 
 use super::families::{Families, Shape};
 use crate::{
-    backends::{FLUSHES_DROPPED, LOST_VALUES, SPOOL_BYTES},
+    backends::{DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BYTES},
     flush::BackendAccount,
     ledger::SocketAccount,
 };
@@ -58,6 +58,18 @@ pub(super) fn rows(families: &Families) -> Vec<Row> {
             shape: Shape::Counter,
             samples: by_backend(backends, FLUSHES_DROPPED),
         },
+        Row {
+            name: "backend_dropped_metrics_total".to_owned(),
+            help: "Metrics in those intervals.",
+            shape: Shape::Counter,
+            samples: by_backend(backends, DROPPED_METRICS),
+        },
+        Row {
+            name: "backend_flushes_joined_total".to_owned(),
+            help: "Intervals that were added to another because a backend was busy.",
+            shape: Shape::Counter,
+            samples: by_backend(backends, FLUSHES_JOINED),
+        },
     ];
     let plain = [
         (
@@ -65,6 +77,24 @@ pub(super) fn rows(families: &Families) -> Vec<Row> {
             "Packets that the host dropped before any socket.",
             Shape::Counter,
             account.backlog_drops_total as f64,
+        ),
+        (
+            "events_total",
+            "DogStatsD events, counted and dropped.",
+            Shape::Counter,
+            own.events_total as f64,
+        ),
+        (
+            "service_checks_total",
+            "DogStatsD service checks, counted and dropped.",
+            Shape::Counter,
+            own.checks_total as f64,
+        ),
+        (
+            "timestamps_ignored_total",
+            "DogStatsD timestamps, which are not used.",
+            Shape::Counter,
+            own.timestamps_total as f64,
         ),
         (
             "prometheus_series",
@@ -92,8 +122,8 @@ pub(super) fn rows(families: &Families) -> Vec<Row> {
             own.processing_ms / 1000.0,
         ),
     ];
-    // Drops are told above, by socket.
-    let told = ["kernel_drops", "backlog_drops"];
+    // These are told above, as counters.
+    let told = ["kernel_drops", "backlog_drops", "events", "service_checks"];
     let extra = own.extra.iter().filter(|(name, _)| !told.contains(name));
     let extra =
         extra.map(|(name, value)| (*name, "The server about itself.", Shape::Gauge, *value));

@@ -16,7 +16,7 @@ const SCHEMA_MIN: i32 = -4;
 /// All families, delimited.
 pub(super) fn render(families: &Families) -> Vec<u8> {
     let mut out = Vec::new();
-    for (name, family) in &families.families {
+    for (family, all) in families.iter() {
         let mut message = Message::default();
         let code = match family.shape {
             Shape::Counter => 0,
@@ -24,10 +24,10 @@ pub(super) fn render(families: &Families) -> Vec<u8> {
             Shape::Summary => 2,
             Shape::Histogram => 4,
         };
-        message.string(1, name).string(2, &family.help).uint(3, code);
-        for (labels, series) in &family.series {
+        message.string(1, &family.name).string(2, &family.help()).uint(3, code);
+        for series in all {
             message.message(4, |metric| {
-                write_labels(metric, labels);
+                write_labels(metric, &series.labels);
                 match (&series.observed, family.shape) {
                     (Some(observed), Shape::Summary) => summary(metric, observed),
                     (Some(observed), _) => histogram(metric, observed),

@@ -111,7 +111,7 @@ fn a_histogram_has_classic_buckets_in_text_and_native_ones_in_protobuf() {
 fn a_name_that_another_kind_has_gets_its_kind() {
     let mut prometheus = Prometheus::new(&settings()).unwrap();
     let mut snapshot = Snapshot::clone(&snapshot());
-    let gauge = |name: &str, value| Gauge { name: Name::new(name), value };
+    let gauge = |name: &str, value| Gauge { name: Name::new(name), merged: false, value };
     snapshot.gauges = vec![
         gauge("api.hits_total", 1.0),
         gauge("api.latency_seconds_sum", 2.0),
@@ -132,6 +132,79 @@ fn a_name_that_another_kind_has_gets_its_kind() {
             "odd{a_b=\"\\\"\\\\\",tag___x=\"2\",tag_le=\"1\"} 6",
             "statsd_prometheus_renamed_keys_total 2",
         ],
+    );
+}
+
+#[test]
+fn bucket_bounds_in_milliseconds_are_exact() {
+    let buckets = vec![0.009, 0.018, 0.07];
+    let settings = settings::Prometheus { timers: Observer::Histogram, buckets, ..settings() };
+    let mut prometheus = Prometheus::new(&settings).unwrap();
+    let mut snapshot = Snapshot::clone(&snapshot());
+    snapshot.timers.truncate(1);
+    snapshot.timers[0].samples = Samples::Exact([9.0, 18.0, 70.0].into());
+    prometheus.flush(&Arc::new(snapshot)).unwrap();
+    assert_lines(
+        &scrape(&prometheus),
+        &[
+            "api_latency_seconds_bucket{le=\"0.009\"} 1",
+            "api_latency_seconds_bucket{le=\"0.018\"} 2",
+            "api_latency_seconds_bucket{le=\"0.07\"} 3",
+        ],
+    );
+}
+
+#[test]
+fn tag_values_are_labels_as_they_were_sent() {
+    let mut prometheus = Prometheus::new(&settings()).unwrap();
+    let mut snapshot = Snapshot::clone(&snapshot());
+    let counter = |name: &str| Counter { name: Name::new(name), ..snapshot.counters[0].clone() };
+    snapshot.counters = vec![
+        counter("req;lang=\u{65e5}\u{672c}"),
+        counter("req;path=/api/v1/users"),
+        counter("req;p=50%;q=a\"b"),
+        counter("req;canary"),
+        counter("req"),
+    ];
+    prometheus.flush(&Arc::new(snapshot)).unwrap();
+    assert_lines(
+        &scrape(&prometheus),
+        &[
+            "req_total 30",
+            "req_total{canary=\"true\"} 30",
+            "req_total{lang=\"\u{65e5}\u{672c}\"} 30",
+            "req_total{p=\"50%\",q=\"a\\\"b\"} 30",
+            "req_total{path=\"/api/v1/users\"} 30",
+        ],
+    );
+}
+
+#[test]
+fn families_and_series_are_in_order_after_some_were_forgotten() {
+    let settings = settings::Prometheus { ttl: std::time::Duration::from_secs(15), ..settings() };
+    let mut prometheus = Prometheus::new(&settings).unwrap();
+    let only = |time: i64, names: &[&str]| {
+        let snapshot = made_at(time);
+        let counter = snapshot.counters[0].clone();
+        let counter = |name: &&str| Counter { name: Name::new(name), ..counter.clone() };
+        let counters = names.iter().map(counter).collect();
+        let (timers, gauges, sets) = (Vec::new(), Vec::new(), Vec::new());
+        Arc::new(Snapshot { counters, timers, gauges, sets, ..snapshot })
+    };
+    prometheus.flush(&only(1000, &["c", "b;x=2", "b;x=1", "a", "gone", "b;x=9"])).unwrap();
+    prometheus.flush(&only(1010, &["c", "b;x=2", "b;x=1", "a"])).unwrap();
+    prometheus.flush(&only(1020, &["c", "b;x=2", "b;x=1", "a", "b;x=0"])).unwrap();
+    let text = scrape(&prometheus);
+    let ours = text.lines().filter(|line| !line.starts_with(['#', 's']));
+    assert_eq!(
+        ours.collect::<Vec<_>>(),
+        [
+            "a_total 90",
+            "b_total{x=\"0\"} 30",
+            "b_total{x=\"1\"} 90",
+            "b_total{x=\"2\"} 90",
+            "c_total 90",
+        ]
     );
 }
 
@@ -164,6 +237,13 @@ fn a_mapping_file_names_and_drops() {
         ],
     );
     assert!(!text.contains("users"), "{text}");
+
+    for wrong in ["name: 'no labels here!'", "name: a, labels: { 'a-b': x }"] {
+        std::fs::write(&path, format!("mappings:\n- {{ match: a, {wrong} }}\n")).unwrap();
+        let settings = settings::Prometheus { mapping: Some(path.clone()), ..settings() };
+        let error = Prometheus::new(&settings).unwrap_err().to_string();
+        assert!(error.contains("mapping.yml:2: ") && error.contains("is no name"), "{error}");
+    }
 
     std::fs::write(&path, "mappings:\n- match: a\n").unwrap();
     let error =

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    families::{Families, Family, Observed, Shape},
+    families::{Families, Family, Observed, Series, Shape},
     names::Labels,
     own,
 };
@@ -11,17 +11,23 @@ use super::{
 /// All families, and the server about itself.
 pub(super) fn render(families: &Families) -> String {
     let mut out = String::new();
-    for (name, family) in &families.families {
+    for (family, series) in families.iter() {
         // Writing into a String cannot fail.
-        let _ = write_family(&mut out, name, family);
+        let _ = write_family(&mut out, family, series);
     }
     let _ = write_own(&mut out, families);
     out
 }
 
-fn write_family(out: &mut String, name: &str, family: &Family) -> fmt::Result {
-    head(out, name, &family.help, family.shape.word())?;
-    for (labels, series) in &family.series {
+fn write_family<'s>(
+    out: &mut String,
+    family: &Family,
+    all: impl Iterator<Item = &'s Series>,
+) -> fmt::Result {
+    let name = &*family.name;
+    head(out, name, &family.help(), family.shape.word())?;
+    for series in all {
+        let labels = &series.labels;
         match (&series.observed, family.shape) {
             (Some(observed), Shape::Summary) => summary(out, name, labels, observed)?,
             (Some(observed), _) => histogram(out, name, labels, observed)?,
@@ -78,7 +84,7 @@ struct Shown<'a>(&'a Labels, Option<(&'a str, &'a str)>);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let labels = self.0.iter().map(|(name, value)| (&**name, &**value));
+        let labels = self.0.iter();
         let mut separator = '{';
         for (name, value) in labels.chain(self.1) {
             write!(f, "{separator}{name}=\"{}\"", escaped(value))?;

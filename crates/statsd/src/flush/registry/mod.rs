@@ -8,26 +8,26 @@ mod calculate;
 mod delete;
 mod ranking;
 mod states;
+mod variants;
 
 use std::{
     collections::VecDeque,
     mem,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use self::variants::{Destination, Variants};
 pub(crate) use self::{
     delete::Deleted,
     states::{CounterState, GaugeState, SetState, TimerState},
 };
-use super::{
-    OwnMetrics, Snapshot,
-    statistics::{PrefixSums, Rules},
-    table::Table,
-};
+use super::{Calculation, OwnMetrics, Snapshot, statistics::PrefixSums, table::Table};
 use crate::{
     Name,
     aggregate::{Interval, KINDS, Recent, Rejects, SharedShard, Stamps},
     backends::Needs,
+    flush,
     ledger::Account,
     settings::{Aggregation, Dialect, Settings},
 };
@@ -39,7 +39,7 @@ const RECENT_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Registry {
     settings: Settings,
-    rules: Rules,
+    calculation: Arc<Calculation>,
     needs: Needs,
     stamps: Stamps,
     shards: Vec<Source>,
@@ -47,6 +47,7 @@ pub struct Registry {
     pub(crate) timers: Table<TimerState>,
     pub(crate) gauges: Table<GaugeState>,
     pub(crate) sets: Table<SetState>,
+    variants: Variants,
     own: Own,
     totals: Totals,
     recent: VecDeque<(SystemTime, Recent)>,
@@ -64,7 +65,7 @@ struct Source {
     shard: SharedShard,
     spare: Interval,
     /// By kind and cell.
-    places: [Vec<u32>; KINDS],
+    places: [Vec<Destination>; KINDS],
 }
 
 /// Etsy's counters about the server itself.
@@ -91,6 +92,8 @@ pub struct Totals {
     pub events: u64,
     /// DogStatsD service checks.
     pub checks: u64,
+    /// Fields with a DogStatsD timestamp, which is not used.
+    pub timestamps: u64,
     /// Samples that went to overflow keys.
     pub overflow_samples: u64,
     /// What could not be used, by reason.
@@ -113,7 +116,7 @@ impl Registry {
     #[must_use]
     pub fn new(settings: &Settings, needs: Needs, now: SystemTime) -> Self {
         let mut registry = Self {
-            rules: Rules::new(&settings.aggregation),
+            calculation: Calculation::new(settings),
             own: Own::new(settings),
             settings: settings.clone(),
             needs,
@@ -123,6 +126,7 @@ impl Registry {
             timers: Table::default(),
             gauges: Table::default(),
             sets: Table::default(),
+            variants: Variants::default(),
             totals: Totals::default(),
             recent: VecDeque::new(),
             flushes: 0,
@@ -150,11 +154,12 @@ impl Registry {
     /// Takes other rules from now on: what is calculated, named and deleted. Kept values stay.
     pub fn reload(&mut self, aggregation: &Aggregation, now: SystemTime) {
         self.settings.aggregation = aggregation.clone();
-        self.rules = Rules::new(aggregation);
+        self.calculation = Calculation::new(&self.settings);
         self.own = Own::new(&self.settings);
         self.count_own(0, 0, 0, now);
         if !aggregation.delete_idle_gauges {
-            self.gauges.iter_mut().for_each(|gauge| gauge.state.ttl = None);
+            let variants = self.variants.gauges.iter_mut();
+            self.gauges.iter_mut().chain(variants).for_each(|gauge| gauge.state.ttl = None);
         }
     }
 
@@ -173,10 +178,7 @@ impl Registry {
         }
         self.shards = shards;
         if forget {
-            self.counters.compact();
-            self.timers.compact();
-            self.gauges.compact();
-            self.sets.compact();
+            self.compact();
         }
     }
 
@@ -187,16 +189,27 @@ impl Registry {
         self.flushes += 1;
         let timestamp = rounded_seconds(time.now);
         self.note_lag(timestamp);
+        let (counters, variant_counters) = self.counters();
+        let (timers, variant_timers) = self.timers();
+        let (gauges, variant_gauges) = self.gauges();
+        let (sets, variant_sets) = self.sets();
         let mut snapshot = Snapshot {
             timestamp,
             time: time.now,
             interval: self.settings.flush_interval,
-            counters: self.counters(),
-            timers: self.timers(),
-            gauges: self.gauges(),
-            sets: self.sets(),
+            counters,
+            timers,
+            gauges,
+            sets,
+            variants: flush::Variants {
+                counters: variant_counters,
+                timers: variant_timers,
+                gauges: variant_gauges,
+                sets: variant_sets,
+            },
             own: OwnMetrics::default(),
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
+            calculation: Arc::clone(&self.calculation),
         };
         let num_stats = snapshot.counters.len()
             + snapshot.timers.len()
@@ -207,6 +220,10 @@ impl Registry {
             processing_ms: started.elapsed().as_millis() as f64,
             num_stats: num_stats as u64,
             extra: self.extra(num_stats, time.lag, &account),
+            events_total: self.totals.events,
+            checks_total: self.totals.checks,
+            timestamps_total: self.totals.timestamps,
+            capped_set: self.capped_sets().next().cloned(),
             account,
             backends: Vec::new(),
         };
@@ -238,10 +255,17 @@ impl Registry {
         let place = self.gauges.place(name);
         let seconds = self.settings.flush_interval.as_secs_f64();
         let (entry, _) = self.gauges.wake(place);
-        entry.state = GaugeState {
-            before: Some((timestamp - last) as f64 - seconds),
-            ..GaugeState::default()
-        };
+        let lag = (timestamp - last) as f64 - seconds;
+        entry.state = GaugeState { before: Some(lag), ..GaugeState::default() };
+        if let Some(variant) = entry.other {
+            let (variant, _) = self.variants.gauges.wake(variant);
+            variant.state = GaugeState { before: Some(lag), ..GaugeState::default() };
+        }
+    }
+
+    /// Sets with more members in this interval than the limit allows.
+    fn capped_sets(&self) -> impl Iterator<Item = &Name> {
+        self.sets.iter().filter(|entry| entry.state.refused > 0).map(|entry| &entry.name)
     }
 
     fn extra(
@@ -260,6 +284,9 @@ impl Registry {
             ("keys", num_stats as f64),
             ("overflow_keys", self.overflow_keys as f64),
             ("sketched_timers", sketched as f64),
+            ("capped_sets", self.capped_sets().count() as f64),
+            ("events", self.totals.events as f64),
+            ("service_checks", self.totals.checks as f64),
             ("flush_lag_ms", (lag.as_secs_f64() * 1000.0).round()),
         ]
     }
@@ -268,29 +295,41 @@ impl Registry {
     fn clear(&mut self) {
         let rules = &self.settings.aggregation;
         self.overflow_keys = 0;
-        self.counters.retain(|entry| {
-            entry.state.value = 0.0;
-            entry.hits = 0;
-            !rules.delete_idle_counters || is_own(entry.name.key())
-        });
-        self.timers.retain(|entry| {
-            entry.state.clear();
-            entry.hits = 0;
-            !rules.delete_idle_timers
-        });
-        self.sets.retain(|entry| {
-            entry.state.members = hashbrown::HashSet::default();
-            entry.hits = 0;
-            !rules.delete_idle_sets
-        });
-        self.gauges.retain(|entry| {
-            entry.hits = 0;
-            let ttl = entry.state.ttl.map(|ttl| ttl.saturating_sub(1));
-            entry.state.ttl = ttl;
-            !rules.delete_idle_gauges || ttl != Some(0)
-        });
-        let dead =
-            self.counters.dead() + self.timers.dead() + self.gauges.dead() + self.sets.dead();
+        let variants = &mut self.variants;
+        for counters in [&mut self.counters, &mut variants.counters] {
+            counters.retain(|entry| {
+                entry.state.value = 0.0;
+                entry.hits = 0;
+                !rules.delete_idle_counters || is_own(entry.name.key())
+            });
+        }
+        for timers in [&mut self.timers, &mut variants.timers] {
+            timers.retain(|entry| {
+                entry.state.clear();
+                entry.hits = 0;
+                !rules.delete_idle_timers
+            });
+        }
+        for sets in [&mut self.sets, &mut variants.sets] {
+            sets.retain(|entry| {
+                entry.state = SetState::default();
+                entry.hits = 0;
+                !rules.delete_idle_sets
+            });
+        }
+        for gauges in [&mut self.gauges, &mut variants.gauges] {
+            gauges.retain(|entry| {
+                entry.hits = 0;
+                let ttl = entry.state.ttl.map(|ttl| ttl.saturating_sub(1));
+                entry.state.ttl = ttl;
+                !rules.delete_idle_gauges || ttl != Some(0)
+            });
+        }
+        let dead = self.counters.dead()
+            + self.timers.dead()
+            + self.gauges.dead()
+            + self.sets.dead()
+            + self.variants.dead();
         self.forget = dead > self.keys() + 4096;
     }
 }
@@ -301,7 +340,7 @@ impl Own {
             "" => Name::new(name),
             prefix => Name::new(&format!("{prefix}.{name}")),
         };
-        let etsy = settings.dialect == Dialect::Etsy;
+        let etsy = settings.dialect != Dialect::Perl;
         Self {
             packets: name("packets_received"),
             lines: etsy.then(|| name("metrics_received")),

@@ -27,7 +27,7 @@ impl Registry {
         self.sets.iter_mut().for_each(|entry| entry.key_hits = 0);
         let share = ranked.len() as f64 * percent / 100.0;
         let shown = match self.settings.dialect {
-            Dialect::Etsy => share.ceil(),
+            Dialect::Etsy | Dialect::Dogstatsd => share.ceil(),
             Dialect::Perl => share.floor(),
         };
         ranked.into_iter().take(shown as usize).map(|(_, name, hits)| (name, hits)).collect()

@@ -8,14 +8,14 @@ use crate::{
     sketch::Sketch,
 };
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CounterState {
     pub(crate) value: f64,
     pub(super) total: f64,
     pub(super) since_ms: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TimerState {
     pub(crate) samples: Vec<f64>,
     pub(crate) sketched: Option<Box<Sketched>>,
@@ -27,7 +27,7 @@ pub(crate) struct TimerState {
     pub(super) since_ms: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct GaugeState {
     /// The value at the end of the last interval, if there was one.
     pub(super) before: Option<f64>,
@@ -44,9 +44,11 @@ impl GaugeState {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SetState {
     pub(crate) members: hashbrown::HashSet<Box<[u8]>>,
+    /// Samples whose member did not fit.
+    pub(crate) refused: u64,
 }
 
 impl TimerState {
@@ -98,7 +100,7 @@ impl TimerState {
         }
         let weight = self.count / self.samples.len().max(1) as f64;
         for value in &self.samples {
-            cumulative.add(value * self.unit.base(), weight);
+            cumulative.add(self.unit.to_base(*value), weight);
         }
     }
 }

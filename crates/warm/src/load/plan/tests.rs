@@ -42,6 +42,8 @@ fn found(length: u32) -> Found {
         file: FILE,
         kind: Kind::Heap,
         lengths: [Some(length), None, None, None],
+        name: QualifiedName { schema: "a".into(), name: "b".into() },
+        renamed: None,
     }
 }
 
@@ -162,6 +164,33 @@ fn a_rewritten_relation_is_loaded_by_its_share() {
 }
 
 proptest! {
+    #[test]
+    fn piece_is_parted_around_a_block_without_loss(
+        starts in vec((1_u32..20, 1_u32..20), 1..20),
+        held in vec(0_u32..20, 20),
+        at in 0_usize..1000,
+    ) {
+        let mut next = 0;
+        let mut runs = Vec::new();
+        for ((gap, length), held) in starts.into_iter().zip(held) {
+            let first = next + gap;
+            let last = first + length;
+            // The first and the last block of a run are to be loaded.
+            runs.push(Run { first, last, held: held.min(length - 1) });
+            next = last + 1;
+        }
+        let blocks: Vec<_> = runs.iter().flat_map(|run| run.first..=run.last).collect();
+        let block = blocks[at % blocks.len()];
+        let piece = Piece { relation: 0, fork: Fork::Main, class: 1, runs };
+        let (before, after) = piece.part_around(block).unwrap();
+        prop_assert_eq!(before.pages() + after.pages() + 1, piece.pages());
+        let of = |piece: &Piece| piece.runs.iter().flat_map(|run| run.first..=run.last).collect::<Vec<_>>();
+        prop_assert!(of(&before).iter().all(|it| *it < block) && of(&after).iter().all(|it| *it > block));
+        prop_assert!(piece.part_around(next).is_none() && piece.part_around(0).is_none());
+        let middle = piece.middle();
+        prop_assert!(blocks.contains(&middle));
+    }
+
     #[test]
     fn every_wanted_page_is_planned_once(
         pages in vec((0_u32..400, 0_u8..6), 0..300),

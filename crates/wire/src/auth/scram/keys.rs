@@ -90,6 +90,38 @@ impl ClientKeys {
 }
 
 impl ScramKeys {
+    /// Keys from their parts, as [`ScramKeys::salt`] and its siblings give them: another process of the
+    /// same user hands them over.
+    pub fn from_parts(
+        salt: &[u8],
+        iterations: NonZeroU32,
+        client_key: [u8; 32],
+        server_key: [u8; 32],
+    ) -> Self {
+        let (client_key, server_key) = (Zeroizing::new(client_key), Zeroizing::new(server_key));
+        Self { salt: salt.into(), iterations, client_key, server_key }
+    }
+
+    /// The salt that the keys were derived with.
+    pub fn salt(&self) -> &[u8] {
+        &self.salt
+    }
+
+    /// The iterations that the keys were derived with.
+    pub fn iterations(&self) -> NonZeroU32 {
+        self.iterations
+    }
+
+    /// `ClientKey` of RFC 5802. A secret: it opens servers that keep this salt.
+    pub fn client_key(&self) -> &[u8; 32] {
+        &self.client_key
+    }
+
+    /// `ServerKey` of RFC 5802. A secret: it lets its holder pass for the server.
+    pub fn server_key(&self) -> &[u8; 32] {
+        &self.server_key
+    }
+
     fn new(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Self {
         let salted = salted_password(password.expose(), salt, iterations);
         Self {

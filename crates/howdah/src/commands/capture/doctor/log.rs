@@ -238,7 +238,8 @@ fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
         add(Finding::new(Setting::MinDurationStatement, found).adding(saved));
     }
     sessions(facts, seen, record, &mut add);
-    if let Some(count) = lacks(Lack::SyncUnknown) {
+    let count = facts.executions_of_unknown_transaction;
+    if count > 0 {
         let found = format!("{count} extended executions of which the transaction is not known");
         add(Finding::new(Setting::Destination, found));
     }

@@ -1,14 +1,15 @@
 use std::path::Path;
 
 use super::{super::Key, *};
-use crate::{Permits, config::Config};
+use crate::{Permits, config::Config, worker::Names};
 
 fn directory(timeouts: &str) -> Directory {
     let text = format!(
         "[pool.timeouts]\n{timeouts}\n[pool.databases.named]\n[pool.databases.\"*\"]\n\
          [pool.users.app]\n"
     );
-    Directory::new(Config::read_str(&text, Path::new("test.toml")).unwrap().config).unwrap()
+    let config = Config::read_str(&text, Path::new("test.toml")).unwrap().config;
+    Directory::new(config, Names::default()).unwrap()
 }
 
 fn key(database: &str) -> Key {
@@ -17,7 +18,7 @@ fn key(database: &str) -> Key {
 
 /// A client comes in.
 fn enter(directory: &Directory, database: &str) -> (PoolId, Permits) {
-    let entered = directory.enter(&key(database), |entry| entry.clients.try_take()).unwrap();
+    let entered = directory.enter(&key(database), |_, limits| limits.try_take()).unwrap();
     let (entry, permits) = entered.unwrap();
     (entry.id, permits)
 }

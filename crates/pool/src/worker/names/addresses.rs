@@ -2,18 +2,17 @@
 
 use std::{
     io,
-    net::{SocketAddr, ToSocketAddrs as _},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use howdah_connect::Endpoint;
 
-/// Between two look-ups.
-const EVERY: Duration = Duration::from_secs(15);
+use super::Names;
 
 /// The addresses of a name, as of the last look-up.
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub(in crate::worker) struct Addresses {
     known: Vec<SocketAddr>,
     due: Option<Instant>,
 }
@@ -21,13 +20,21 @@ pub(super) struct Addresses {
 impl Addresses {
     /// Looks a server's name up, if it has one and it is time. Gives whether it means another place than
     /// before: a name that cannot be looked up, or has the same addresses in another order, does not.
-    pub(super) fn have_changed(&mut self, endpoint: &Endpoint, now: Instant) -> bool {
-        let Endpoint::Tcp { host, hostaddr: None, port } = endpoint else { return false };
+    pub(in crate::worker) fn have_changed(
+        &mut self,
+        endpoint: &Endpoint,
+        names: &Names,
+        (ttl, now): (Duration, Instant),
+    ) -> bool {
+        let Some((host, port)) = name_of(endpoint) else { return false };
         if self.due.is_some_and(|due| now < due) {
             return false;
         }
-        self.due = Some(now + EVERY);
-        self.take((host.as_str(), *port).to_socket_addrs().map(Iterator::collect))
+        self.due = Some(now + ttl);
+        if self.known.is_empty() {
+            self.known = names.first_found(host, port);
+        }
+        self.take(names.look_up(host, port))
     }
 
     fn take(&mut self, found: io::Result<Vec<SocketAddr>>) -> bool {
@@ -40,6 +47,14 @@ impl Addresses {
         let before = std::mem::replace(&mut self.known, found);
         // Of several, one that goes may be the one that is used.
         !before.is_empty() && before.iter().any(|address| !self.known.contains(address))
+    }
+}
+
+/// Host and port of a server that is known by a name.
+pub(super) fn name_of(endpoint: &Endpoint) -> Option<(&str, u16)> {
+    match endpoint {
+        Endpoint::Tcp { host, hostaddr: None, port } => Some((host, *port)),
+        _ => None,
     }
 }
 
@@ -58,5 +73,6 @@ fn a_name_that_loses_an_address_means_another_place() {
         hostaddr: "10.0.0.1".parse().ok(),
         port: 5432,
     };
-    assert!(!addresses.have_changed(&unnamed, Instant::now()));
+    let now = (Duration::ZERO, Instant::now());
+    assert!(!addresses.have_changed(&unnamed, &Names::default(), now));
 }

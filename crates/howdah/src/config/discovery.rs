@@ -1,0 +1,183 @@
+//! Finding a configuration file that the user did not name, and deciding whether it may be used.
+//!
+//! A command that runs in a folder of somebody else must not obey a `howdah.toml` planted there. So a
+//! file that was found, not named, is used only if the effective user or root owns it and nobody else
+//! can write it. Owner and mode come from the open descriptor: the file cannot be exchanged between
+//! the check and the read.
+
+use std::{
+    fmt,
+    fs::{File, Metadata, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::{fs::OFlags, process::geteuid};
+
+use super::ConfigFile;
+use crate::errors;
+
+/// How a configuration file came to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConfigSource {
+    /// By `--config`, `HOWDAH_CONFIG`, or the argument of a command.
+    Named,
+    /// `howdah.toml` in the folder that the command happens to run in.
+    WorkingFolder,
+    /// The user's configuration folder or `/etc/howdah`.
+    WellKnown,
+}
+
+/// What the search for a configuration file found.
+#[derive(Debug)]
+pub(crate) struct Discovery {
+    /// The file to use, if there is one.
+    pub(crate) file: Option<ConfigFile>,
+    /// Files that exist but may not be used.
+    pub(crate) skipped: Vec<SkippedFile>,
+}
+
+impl Discovery {
+    /// The file whose section a server reads as a whole.
+    ///
+    /// # Errors
+    ///
+    /// A file found in the working folder has the section. Its keys name programs, files to write and
+    /// receivers throughout, so such a file must be named; see [`super::privileged`].
+    pub(crate) fn for_server(self, section: &str) -> anyhow::Result<Option<ConfigFile>> {
+        match self.file {
+            Some(file)
+                if file.source == ConfigSource::WorkingFolder && file.has_section(section) =>
+            {
+                let path = file.path.display();
+                let error = anyhow::anyhow!(
+                    "{path} was found in the working folder, and its [{section}] is used only if \
+                     the file is named"
+                );
+                Err(errors::with_hint(error, format_args!("howdah {section} -c {path}")))
+            }
+            file => Ok(file),
+        }
+    }
+}
+
+/// A configuration file that exists and is not used.
+#[derive(Debug)]
+pub(crate) struct SkippedFile {
+    pub(super) path: PathBuf,
+    pub(super) reason: SkipReason,
+}
+
+impl fmt::Display for SkippedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, reason } = self;
+        write!(f, "not using {}: {reason}", path.display())
+    }
+}
+
+/// Why a file that was found is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SkipReason {
+    #[error("it is owned by user {owner}, neither root nor you ({user}); --config uses it anyway")]
+    ForeignOwner { owner: u32, user: u32 },
+    #[error("others can write it (mode {mode:04o}); `chmod go-w` it, or name it by --config")]
+    WritableByOthers { mode: u32 },
+    #[error("it is not a regular file")]
+    NotAFile,
+    #[error("it cannot be opened: {0}")]
+    Open(io::Error),
+}
+
+/// The files that are looked for, nearest first.
+pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
+    let user_folder = std::env::var_os("XDG_CONFIG_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
+    let user_file = user_folder.map(|folder| folder.join("howdah/howdah.toml"));
+    let mut locations = vec![(PathBuf::from("howdah.toml"), ConfigSource::WorkingFolder)];
+    locations.extend(user_file.map(|file| (file, ConfigSource::WellKnown)));
+    locations.push(("/etc/howdah/howdah.toml".into(), ConfigSource::WellKnown));
+    locations
+}
+
+/// Opens a file that was found, or returns `None` if there is none.
+pub(super) fn open_trusted(path: &Path) -> Result<Option<File>, SkipReason> {
+    // Without O_NONBLOCK a FIFO planted there would block every command.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => {
+            let metadata = file.metadata().map_err(SkipReason::Open)?;
+            check(&metadata, geteuid().as_raw()).map(|()| Some(file))
+        }
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(SkipReason::Open(error)),
+        },
+    }
+}
+
+fn check(metadata: &Metadata, user: u32) -> Result<(), SkipReason> {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if !metadata.is_file() {
+        return Err(SkipReason::NotAFile);
+    }
+    if owner != user && owner != 0 {
+        return Err(SkipReason::ForeignOwner { owner, user });
+    }
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(SkipReason::WritableByOthers { mode });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    fn file_with_mode(folder: &Path, mode: u32) -> PathBuf {
+        let path = folder.join("howdah.toml");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn own_file_is_used_unless_others_can_write_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for mode in [0o600, 0o644, 0o755] {
+            let path = file_with_mode(folder.path(), mode);
+            assert!(open_trusted(&path).unwrap().is_some(), "{mode:o}");
+        }
+        for mode in [0o620, 0o602, 0o666] {
+            let path = file_with_mode(folder.path(), mode);
+            let reason = open_trusted(&path).expect_err("others can write it");
+            assert!(matches!(reason, SkipReason::WritableByOthers { .. }), "{mode:o}: {reason}");
+        }
+    }
+
+    #[test]
+    fn file_of_another_user_is_used_only_if_that_is_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let metadata = fs::metadata(file_with_mode(folder.path(), 0o644)).unwrap();
+        let owner = metadata.uid();
+        let reason = check(&metadata, owner + 1);
+        assert_eq!(reason.is_ok(), owner == 0, "{reason:?}");
+        assert!(check(&metadata, owner).is_ok());
+    }
+
+    #[test]
+    fn folder_and_fifo_are_skipped_and_a_missing_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(open_trusted(folder.path()), Err(SkipReason::NotAFile)));
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600))
+            .unwrap();
+        assert!(matches!(open_trusted(&fifo), Err(SkipReason::NotAFile)));
+        assert!(open_trusted(&folder.path().join("missing")).unwrap().is_none());
+    }
+}

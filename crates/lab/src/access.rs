@@ -1,0 +1,202 @@
+//! How clients reach a cluster: listening addresses, `pg_hba.conf`, and the password for TCP.
+//!
+//! A superuser of PostgreSQL can run programs as the server's account (`COPY … TO PROGRAM`), and a
+//! port of 127.0.0.1 is open to every user of the host. So a cluster listens on its unix socket
+//! only, in a directory that no other user can enter, unless TCP is asked for; then a password is.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    num::NonZeroU32,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+use howdah_connect::{Client, Environment, Target, Words};
+use howdah_wire::auth::scram::Verifier;
+
+use crate::{
+    account::Account,
+    error::{Error, FileContext as _},
+    files,
+    settings::Settings,
+    template::SUPERUSER,
+};
+
+/// How clients reach a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// By the unix socket only.
+    #[default]
+    Socket,
+    /// Also by 127.0.0.1, with a password (SCRAM).
+    TcpWithPassword,
+    /// Also by 127.0.0.1, without one: every user of the host is superuser of the cluster.
+    TcpTrusted,
+}
+
+impl Access {
+    /// Whether the server listens on 127.0.0.1.
+    pub(crate) fn is_tcp(self) -> bool {
+        self != Self::Socket
+    }
+
+    /// What each start adds before the settings given: a kept cluster may have been reached in
+    /// another way before.
+    pub(crate) fn push_settings(self, settings: &mut Settings) {
+        settings.push("listen_addresses", if self.is_tcp() { "127.0.0.1" } else { "" });
+    }
+
+    /// Writes a new cluster's `pg_hba.conf`. With `has_password` the socket asks for it, too.
+    pub(crate) fn write_rules(
+        self,
+        data: &Path,
+        account: &Account,
+        has_password: bool,
+    ) -> Result<(), Error> {
+        let local = if has_password { "scram-sha-256" } else { "trust" };
+        let host = if self == Self::TcpTrusted { local } else { "scram-sha-256" };
+        let mut text = String::from("# written by howdah lab\n");
+        for databases in ["all", "replication"] {
+            text += &format!("local {databases} all {local}\n");
+            for address in ["127.0.0.1/32", "::1/128"] {
+                text += &format!("host {databases} all {address} {host}\n");
+            }
+        }
+        let path = data.join(HBA_FILE);
+        files::replace(&path, text.as_bytes(), account).context("write", &path)
+    }
+
+    /// Changes the rules of a cluster that has been used or copied: without trusted TCP, no rule
+    /// for TCP may trust. All other rules stay.
+    pub(crate) fn tighten_rules(self, data: &Path, account: &Account) -> Result<(), Error> {
+        if self == Self::TcpTrusted {
+            return Ok(());
+        }
+        let path = data.join(HBA_FILE);
+        let text = fs::read_to_string(&path).context("read", &path)?;
+        let tightened = tightened(&text);
+        if tightened == text {
+            return Ok(());
+        }
+        files::replace(&path, tightened.as_bytes(), account).context("write", &path)
+    }
+}
+
+const HBA_FILE: &str = "pg_hba.conf";
+
+/// `trust` becomes `scram-sha-256` in all rules but those for the socket. A line that continues
+/// another one counts as a rule for TCP; a database or role whose name contains the word gets
+/// another name in the rule, so that the rule matches less.
+fn tightened(rules: &str) -> String {
+    let mut text = String::with_capacity(rules.len());
+    for line in rules.split_inclusive('\n') {
+        match line.trim_start().starts_with(['#', 'l']) {
+            true => text += line,
+            false => text += &line.replace("trust", "scram-sha-256"),
+        }
+    }
+    text
+}
+
+/// The password file's name, in the directory of the socket.
+pub(crate) const PASSFILE: &str = "pgpass";
+
+/// Sets a new random password for the superuser, and writes it to a file that only we can read.
+///
+/// The server gets a SCRAM verifier, so the password reaches neither its log nor its catalogs.
+pub(crate) fn set_password(socket: &Path, port: u16) -> Result<(), Error> {
+    let secret = random_password().context("read", Path::new(RANDOM))?;
+    let salt = random_bytes::<16>().context("read", Path::new(RANDOM))?;
+    let iterations = NonZeroU32::new(4096).unwrap_or(NonZeroU32::MIN);
+    let verifier = Verifier::from_password(secret.as_bytes(), &salt, iterations).to_text();
+    let host = socket.to_string_lossy().replace('\\', r"\\").replace('\'', r"\'");
+    let words = Words::from_conninfo(format!(
+        "host='{host}' port={port} user={SUPERUSER} dbname=postgres application_name=howdah-lab"
+    ));
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::SetPassword { source };
+    let target = Target::resolve(&words, &Environment::empty()).map_err(|e| failed(e.into()))?;
+    let mut client = Client::connect(&target).map_err(|error| failed(error.into()))?;
+    client
+        .query(&format!("ALTER ROLE {SUPERUSER} PASSWORD '{verifier}'"))
+        .map_err(|error| failed(error.into()))?;
+    // Last, so that a password file always holds the password of the data directory beside it.
+    let path = socket.join(PASSFILE);
+    write_passfile(&path, &secret).context("write", &path)
+}
+
+/// Takes over the password of another cluster, of which this one is a copy.
+pub(crate) fn copy_password(from: &Path, socket: &Path) -> Result<(), Error> {
+    let text = fs::read_to_string(from).context("read", from)?;
+    // Nothing in a line is escaped: neither the address nor the password holds a colon.
+    let secret = text.trim_end().rsplit(':').next().unwrap_or_default();
+    let path = socket.join(PASSFILE);
+    write_passfile(&path, secret).context("write", &path)
+}
+
+fn write_passfile(path: &Path, secret: &str) -> io::Result<()> {
+    files::present(fs::remove_file(path))?;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.create_new(true).write(true).mode(0o600).open(path)?;
+    // Only this cluster's URI names the file, so it need not hold address and port.
+    writeln!(file, "*:*:*:{SUPERUSER}:{secret}")
+}
+
+const RANDOM: &str = "/dev/urandom";
+
+fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
+    File::open(RANDOM)?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// 40 letters and digits, 160 bits.
+fn random_password() -> io::Result<String> {
+    let bytes = random_bytes::<20>()?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_rules_stop_trusting_and_others_stay() {
+        let rules = "# TYPE DATABASE USER ADDRESS METHOD\n\
+                     local   all   all                  trust\n\
+                     host    all   all   127.0.0.1/32   trust\n\
+                     hostssl all   ann   samehost       \"trust\"# why\n\
+                     host    all   bob \\\n  samenet trust\n\
+                     host    all   all   ::1/128        cert\n";
+        let expected = "# TYPE DATABASE USER ADDRESS METHOD\n\
+                        local   all   all                  trust\n\
+                        host    all   all   127.0.0.1/32   scram-sha-256\n\
+                        hostssl all   ann   samehost       \"scram-sha-256\"# why\n\
+                        host    all   bob \\\n  samenet scram-sha-256\n\
+                        host    all   all   ::1/128        cert\n";
+        assert_eq!(tightened(rules), expected);
+        assert_eq!(tightened(expected), expected);
+    }
+
+    #[test]
+    fn passwords_differ_and_need_no_escaping() {
+        let (first, second) = (random_password().unwrap(), random_password().unwrap());
+        assert_ne!(first, second);
+        assert!(first.len() == 40 && first.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    }
+
+    #[test]
+    fn passfile_is_private_and_replaces_an_older_one() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(PASSFILE);
+        fs::write(&path, "old").unwrap();
+        write_passfile(&path, "secret").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "*:*:*:postgres:secret\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let standby = tempfile::tempdir().unwrap();
+        copy_password(&path, standby.path()).unwrap();
+        let copy = fs::read_to_string(standby.path().join(PASSFILE)).unwrap();
+        assert_eq!(copy, "*:*:*:postgres:secret\n");
+    }
+}

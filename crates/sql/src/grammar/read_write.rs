@@ -1,0 +1,106 @@
+//! Statements that undo `default_transaction_read_only`, by which a replay keeps a server from writing.
+//!
+//! ```text
+//! begin read write                                   set transaction read write
+//! start transaction read write                       set session characteristics as transaction read write
+//! set [local] transaction_read_only = off            set default_transaction_read_only = off
+//! reset transaction_read_only                        select set_config('transaction_read_only', 'off', true)
+//! ```
+//!
+//! `RESET ALL`, `DISCARD ALL` and `RESET default_transaction_read_only` return to the value of the login,
+//! so they undo nothing. Of `transaction_read_only` the reset value is off whatever the login had
+//! (refused since PostgreSQL 16).
+
+use pg_query::protobuf::ParseResult;
+use serde_json::Value;
+
+use super::tree::visit;
+
+/// The two settings, as the server folds their names.
+const SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
+
+/// Whether the values of constants may decide: then two texts of one shape can differ.
+pub(super) fn depends_on_constants(sql: &[u8]) -> bool {
+    contains(sql, b"read_only") || contains(sql, b"set_config") || contains(sql, b"u&")
+}
+
+/// Whether a text may make transactions read-write that its session began as read-only.
+pub(super) fn allows_writes(sql: &[u8], tree: &ParseResult) -> bool {
+    // Most texts are spared a second walk through their tree. An identifier can be written with
+    // Unicode escapes, as in `u&"set\005fconfig"`.
+    if !(depends_on_constants(sql) || contains(sql, b"read")) {
+        return false;
+    }
+    let mut found = false;
+    for statement in tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()) {
+        let is_seen = visit(statement, &mut |kind, inner| {
+            found |= match kind {
+                "DefElem" => is_read_write_mode(inner),
+                "VariableSetStmt" => sets_read_write(inner),
+                "FuncCall" => configures_read_write(inner),
+                _ => false,
+            };
+        });
+        found |= !is_seen;
+    }
+    found
+}
+
+fn contains(sql: &[u8], word: &[u8]) -> bool {
+    sql.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+}
+
+/// `READ WRITE` among the modes of a transaction.
+fn is_read_write_mode(option: &Value) -> bool {
+    option["defname"] == SETTINGS[0] && !is_on(&option["arg"])
+}
+
+/// `SET` and `RESET` of one of the settings.
+fn sets_read_write(set: &Value) -> bool {
+    // Of `VariableSetKind`.
+    const VALUE: u64 = 1;
+    const DEFAULT: u64 = 2;
+    const RESET: u64 = 5;
+    let Some(name) = set["name"].as_str().and_then(setting) else { return false };
+    match set["kind"].as_u64() {
+        Some(VALUE) => !set["args"][0].is_object() || !is_on(&set["args"][0]),
+        Some(DEFAULT | RESET) => name == SETTINGS[0],
+        _ => true,
+    }
+}
+
+/// `set_config` of one of the settings, or of one whose name is not a constant.
+fn configures_read_write(call: &Value) -> bool {
+    let parts = call["funcname"].as_array().map_or(&[][..], Vec::as_slice);
+    if parts.last().is_none_or(|part| part["node"]["String"]["sval"] != "set_config") {
+        return false;
+    }
+    let arguments = call["args"].as_array().map_or(&[][..], Vec::as_slice);
+    let named = |argument: &&Value| argument["node"]["NamedArgExpr"]["name"] == "setting_name";
+    let name = match arguments.iter().find(named) {
+        Some(argument) => &argument["node"]["NamedArgExpr"]["arg"],
+        None => arguments.first().unwrap_or(&Value::Null),
+    };
+    constant(name).is_none_or(|name| setting(name.trim()).is_some())
+}
+
+fn setting(name: &str) -> Option<&'static str> {
+    SETTINGS.into_iter().find(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// The text of a string constant, with or without a cast.
+fn constant(node: &Value) -> Option<&str> {
+    let node = &node["node"];
+    match &node["TypeCast"] {
+        Value::Null => node["AConst"]["val"]["Sval"]["sval"].as_str(),
+        cast => constant(&cast["arg"]),
+    }
+}
+
+/// Whether a value of a setting is surely on.
+fn is_on(node: &Value) -> bool {
+    let word = constant(node).is_some_and(|word| {
+        ["on", "true", "yes", "1"].iter().any(|on| word.eq_ignore_ascii_case(on))
+    });
+    word || node["node"]["AConst"]["val"]["Ival"]["ival"] == 1
+}
