@@ -187,9 +187,8 @@ fn duckdb_reads_many_pages() {
     }
 }
 
-#[test]
-fn duckdb_joins_the_tables_of_a_run() {
-    let scratch = tempfile::tempdir().unwrap();
+/// A run of two executions of a statement, the second of which failed, and the Parse before them.
+fn run(dir: &Path) {
     let settings = RunSettings {
         capture: "monday".to_owned(),
         target: "postgresql://app@db.example/shop".to_owned(),
@@ -198,7 +197,7 @@ fn duckdb_joins_the_tables_of_a_run() {
         started: Timestamp::from_micros(0),
         overwrite: false,
     };
-    let mut writer = RunWriter::create(scratch.path(), settings).unwrap();
+    let mut writer = RunWriter::create(dir, settings).unwrap();
     let statement = Statement {
         fingerprint: u64::MAX,
         query: "select $1".to_owned(),
@@ -208,12 +207,12 @@ fn duckdb_joins_the_tables_of_a_run() {
         database: "shop".into(),
     };
     writer.statement(&statement).unwrap();
-    let outcome = |service_us, disposition| ReplayOutcome {
+    let outcome = |kind, service_us, disposition| ReplayOutcome {
         time: Timestamp::from_micros(0),
         session: "656a1b2c.4d2".into(),
         user: "app".into(),
         database: "shop".into(),
-        kind: Kind::Simple,
+        kind,
         fingerprint: Some(statement.fingerprint),
         due_us: -5,
         sent_us: Some(0),
@@ -225,16 +224,41 @@ fn duckdb_joins_the_tables_of_a_run() {
         disposition,
         captured_us: None,
     };
-    writer.write(&outcome(100, Disposition::Done)).unwrap();
+    writer.write(&outcome(Kind::Parse, 50, Disposition::Done)).unwrap();
+    writer.write(&outcome(Kind::Execute, 100, Disposition::Done)).unwrap();
     let failed =
         Disposition::Failed { sqlstate: SqlState::new(b"57014"), message: "cancelled".into() };
-    writer.write(&outcome(300, failed)).unwrap();
+    writer.write(&outcome(Kind::Execute, 300, failed)).unwrap();
     writer.finish(Value::Null, true).unwrap();
+}
+
+#[test]
+fn duckdb_joins_the_tables_of_a_run() {
+    let scratch = tempfile::tempdir().unwrap();
+    run(scratch.path());
 
     let sql = "select s.fingerprint, s.query, count(*), \
                count(*) filter (o.disposition = 'failed'), avg(o.service_us), min(o.due_us) \
                from '{dir}/outcomes-*.parquet' o join '{dir}/statements-*.parquet' s \
-               using (fingerprint) group by all";
+               using (fingerprint) where o.kind = 'execute' group by all";
     let expected = json!([["ffffffffffffffff", "select $1", 2, 1, 200.0, -5]]);
     assert_eq!(query(scratch.path(), sql), expected);
+}
+
+#[test]
+fn queries_of_the_documentation_work_as_they_are_written() {
+    let page = include_str!("../../../docs/src/reference/capture-format.md");
+    let (_, block) = page.split_once("```sql\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = |name: &str| scratch.path().join(name);
+    capture(&folder("monday"));
+    run(&folder("monday-on-17"));
+    let queries: Vec<_> = block.split(";\n").filter(|sql| !sql.trim().is_empty()).collect();
+    assert_eq!(queries.len(), 4, "{queries:?}");
+    let placed = |sql: &str| sql.replace("'monday", &format!("'{}", folder("monday").display()));
+    let answers: Vec<_> = queries.iter().map(|sql| query(scratch.path(), &placed(sql))).collect();
+    assert_eq!(answers[0].as_array().unwrap().len(), 3);
+    assert_eq!(answers[1].as_array().unwrap().len(), 2);
+    assert_eq!(answers[3], json!([["select $1", 2, 1, 0.2]]), "a Parse is no call");
 }

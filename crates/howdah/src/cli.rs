@@ -100,7 +100,9 @@ impl Stop {
 /// the commands that do not read the file.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Cli, Stop> {
     match configured(&words) {
-        Ok((command, config_notices)) => {
+        Ok((command, mut config_notices)) => {
+            let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+            config_notices.extend(unknown_variables(&command, names));
             values(command, words).map(|cli| Cli { config_notices, ..cli }).map_err(Stop::Words)
         }
         Err(error) => match values(command(), words) {
@@ -146,6 +148,43 @@ fn values(command: clap::Command, words: Vec<OsString>) -> Result<Cli, clap::Err
     let mut reusable = command.clone();
     let matches = command.try_get_matches_from(words)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut reusable))
+}
+
+/// Variables that are no options.
+const OTHER_VARIABLES: [&str; 5] = [
+    "HOWDAH_CACHE_DIR",
+    "HOWDAH_CONFIG",
+    "HOWDAH_LAB_REQUIRED",
+    "HOWDAH_PROBE_PERF_LINKS",
+    "HOWDAH_STATE_DIR",
+];
+
+/// What to say about variables that are named as if they were options of a command, and are none.
+fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String>) -> Vec<String> {
+    let known = variables(command);
+    let commands: Vec<_> =
+        command.get_subcommands().map(|sub| variable("HOWDAH", sub.get_name()) + "_").collect();
+    let known = || known.iter().map(String::as_str).chain(OTHER_VARIABLES);
+    let is_of_command = |name: &String| commands.iter().any(|prefix| name.starts_with(prefix));
+    let unknown = names.filter(|name| is_of_command(name) && !known().any(|it| it == name));
+    unknown
+        .map(|name| {
+            let nearest = known().min_by_key(|known| strsim::damerau_levenshtein(&name, known));
+            let is_near = |known: &&str| strsim::damerau_levenshtein(&name, known) <= 3;
+            match nearest.filter(is_near) {
+                Some(known) => format!("{name}: no such variable: did you mean {known}?"),
+                None => {
+                    format!("{name}: no such variable: the help of the command has its options")
+                }
+            }
+        })
+        .collect()
+}
+
+/// The variables of all options below a command.
+fn variables(command: &clap::Command) -> Vec<String> {
+    let own = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned));
+    own.chain(command.get_subcommands().flat_map(variables)).collect()
 }
 
 /// The variable that a refused value came from, when the words do not hold the option.

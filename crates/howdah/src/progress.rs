@@ -1,13 +1,15 @@
 //! Progress bars on stderr, for long work that a person watches.
 
-use std::{borrow::Cow, io, time::Duration};
+use std::{borrow::Cow, fmt::Write, io, time::Duration};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{
+    HumanCount, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle,
+};
 use tracing_subscriber::fmt::MakeWriter;
 
-const WITH_TOTAL: &str = "{msg} {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}";
+const WITH_TOTAL: &str = "{msg} {wide_bar} {human_pos}/{human_len} {each_second} eta {eta}";
 const BYTES: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
-const WITHOUT_TOTAL: &str = "{spinner} {msg} {human_pos} {per_sec} {elapsed}";
+const WITHOUT_TOTAL: &str = "{spinner} {msg} {human_pos} {each_second} {elapsed}";
 
 /// What a bar counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,13 @@ impl Bars {
             Total::Unknown => (ProgressBar::no_length(), WITHOUT_TOTAL),
         };
         let style = ProgressStyle::with_template(template).expect("the templates above are right");
+        let style = style.with_key("each_second", |state: &ProgressState, out: &mut dyn Write| {
+            #[expect(clippy::cast_possible_truncation, reason = "saturates")]
+            #[expect(clippy::cast_sign_loss, reason = "is not negative")]
+            let whole = state.per_sec().round() as u64;
+            // A string takes everything.
+            let _ = write!(out, "{}/s", HumanCount(whole));
+        });
         let bar = self.0.add(bar.with_style(style).with_message(label));
         if self.0.is_hidden() {
             return bar;

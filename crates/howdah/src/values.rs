@@ -1,8 +1,8 @@
 //! Parsers of option values that several commands share, so that an option means the same everywhere.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
-use howdah_top::units::parse_span;
+use howdah_top::units::{parse_size, parse_span};
 
 /// Reads a time above zero: `500ms`, `90s`, `5m`, `2h`, `1d`, or a bare number of seconds.
 ///
@@ -18,6 +18,42 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         })
 }
 
+/// The same, or 0.
+///
+/// # Errors
+///
+/// See [`time`].
+pub(crate) fn time_or_zero(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { time(text) }
+}
+
+/// A parser of times in a range of seconds, see [`time`].
+pub(crate) fn time_within(
+    seconds: RangeInclusive<f64>,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let found = time(text)?;
+        if seconds.contains(&found.as_secs_f64()) {
+            return Ok(found);
+        }
+        Err(format!("write a time from {}s to {}s", seconds.start(), seconds.end()))
+    }
+}
+
+/// A parser of bytes a second, at most `max`: `500kB`, `64MB`, `1GB`, in powers of 1024. A bare number is refused,
+/// since it could be taken for megabytes.
+pub(crate) fn data_rate(max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| {
+        let has_unit = text.ends_with('B');
+        parse_size(text)
+            .filter(|bytes| has_unit && (1..=max).contains(bytes))
+            .ok_or_else(|| "write a size for each second, with its unit, such as 50MB".to_owned())
+    }
+}
+
+/// The most that `--max-rate` takes: 1 TB a second.
+pub(crate) const DATA_RATE_MAX: u64 = 1 << 40;
+
 /// Reads a time that is usually shorter than a second, or 0. Any other bare number is refused, since it could be
 /// taken for milliseconds.
 ///
@@ -32,6 +68,17 @@ pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The same, but not 0.
+///
+/// # Errors
+///
+/// See [`time`].
+pub(crate) fn short_time_above_zero(text: &str) -> Result<Duration, String> {
+    let found = short_time(text)?;
+    let refused = || "write a time above 0, such as 500ms".to_owned();
+    Some(found).filter(|time| !time.is_zero()).ok_or_else(refused)
+}
+
 #[test]
 fn times_have_one_notation_and_short_ones_need_a_unit() {
     assert_eq!(time("1.5"), Ok(Duration::from_millis(1500)));
@@ -41,5 +88,18 @@ fn times_have_one_notation_and_short_ones_need_a_unit() {
     }
     assert_eq!(short_time("0.5ms"), Ok(Duration::from_micros(500)));
     assert_eq!(short_time("0"), Ok(Duration::ZERO));
+    assert!(short_time_above_zero("0").is_err() && short_time_above_zero("0ms").is_err());
     assert_eq!(short_time("100"), Err("write a unit: 100ms or 100s".to_owned()));
+}
+
+#[test]
+fn ranges_are_told_and_rates_need_a_unit() {
+    assert_eq!(time_within(5.0..=600.0)("1m"), Ok(Duration::from_secs(60)));
+    assert_eq!(time_within(5.0..=600.0)("1s"), Err("write a time from 5s to 600s".to_owned()));
+    assert_eq!(time_or_zero("0"), Ok(Duration::ZERO));
+    let rate = data_rate(DATA_RATE_MAX);
+    assert_eq!(rate("50MB"), Ok(50 << 20));
+    for text in ["50", "0B", "2000TB", "MB", "50 MB", "-1MB"] {
+        assert!(rate(text).is_err(), "{text}");
+    }
 }

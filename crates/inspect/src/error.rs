@@ -31,7 +31,7 @@ pub enum ProcessError {
         pid: u32,
     },
     /// The process belongs to somebody else.
-    #[error("process {pid} may not be looked at: run as its user, as root, or with CAP_SYS_PTRACE")]
+    #[error("process {pid} may not be looked at")]
     Denied {
         /// The process id asked for.
         pid: u32,

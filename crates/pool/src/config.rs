@@ -185,7 +185,7 @@ pub const EXAMPLE: &str = include_str!("config/example.toml");
 pub const ANY_DATABASE: &str = "*";
 
 /// Names that are the console's, which no database may have.
-pub const CONSOLE_DATABASES: [&str; 2] = ["howdah", "pgbouncer"];
+pub const CONSOLE_DATABASES: [&str; 3] = ["howdah", "pgbouncer", "pgcat"];
 
 impl Config {
     /// The database that a client means by this name, if there is one.

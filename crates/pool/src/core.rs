@@ -60,7 +60,7 @@ use crate::{
 use mirror::same_mirrors;
 
 pub use link::Transfer;
-pub use migrate::Migrant;
+pub use migrate::{Migrant, MigrantStatement};
 pub(crate) use mutant::Mutant;
 pub use report::{
     ClientPhase, ClientReport, Counts, PoolReport, Report, ServerPhase, ServerReport,

@@ -1,7 +1,13 @@
 //! [`Gate`]: what an operator has ordered about a database. Shared by its pools in all workers, which
 //! look at it when a server would change hands; whoever turns it tells the workers to look.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+    },
+};
 
 /// What an operator has ordered about a database.
 ///
@@ -9,21 +15,70 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// to look comes by a lock.
 #[derive(Debug, Default)]
 pub struct Gate {
-    paused: AtomicBool,
+    /// One of [`NOBODY`], [`SOME_USERS`] and [`EVERYBODY`].
+    paused: AtomicU8,
+    /// Those that are paused by name, whether everybody is or not.
+    paused_users: Mutex<BTreeSet<String>>,
     disabled: AtomicBool,
     epoch: AtomicU32,
 }
 
+const NOBODY: u8 = 0;
+const SOME_USERS: u8 = 1;
+const EVERYBODY: u8 = 2;
+
 impl Gate {
     /// Whether no client gets a server: servers are closed as they become free.
-    #[inline]
     pub fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
+        self.paused.load(Ordering::Relaxed) == EVERYBODY
     }
 
-    /// Pauses, or resumes.
+    /// Whether no client of this user gets a server.
+    #[inline]
+    pub fn is_paused_for(&self, user: &str) -> bool {
+        match self.paused.load(Ordering::Relaxed) {
+            NOBODY => false,
+            EVERYBODY => true,
+            _ => self.users().contains(user),
+        }
+    }
+
+    /// The users who are paused by name.
+    pub fn paused_users(&self) -> Vec<String> {
+        self.users().iter().cloned().collect()
+    }
+
+    /// Whether anybody is paused.
+    pub fn is_paused_for_any(&self) -> bool {
+        self.paused.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// Pauses everybody, or resumes, also those who are paused by name.
     pub fn set_paused(&self, paused: bool) {
-        self.paused.store(paused, Ordering::Relaxed);
+        let mut users = self.users();
+        if !paused {
+            users.clear();
+        }
+        self.paused.store(if paused { EVERYBODY } else { NOBODY }, Ordering::Relaxed);
+    }
+
+    /// Pauses a user, or resumes, which does nothing for one who is paused with everybody.
+    pub fn set_paused_for(&self, user: &str, paused: bool) {
+        let mut users = self.users();
+        if paused {
+            users.insert(user.to_owned());
+        } else {
+            users.remove(user);
+        }
+        if !self.is_paused() {
+            let some = if users.is_empty() { NOBODY } else { SOME_USERS };
+            self.paused.store(some, Ordering::Relaxed);
+        }
+    }
+
+    /// A set that another thread left while it panicked is whole.
+    fn users(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.paused_users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether no new client is let in.
@@ -46,4 +101,22 @@ impl Gate {
     pub fn begin_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn users_are_paused_by_name_and_with_everybody() {
+    let gate = Gate::default();
+    let paused = |gate: &Gate| (gate.is_paused_for("ann"), gate.is_paused_for("bob"));
+    assert_eq!(paused(&gate), (false, false));
+    gate.set_paused_for("ann", true);
+    assert_eq!((paused(&gate), gate.is_paused()), ((true, false), false));
+    gate.set_paused(true);
+    gate.set_paused_for("ann", false);
+    assert_eq!((paused(&gate), gate.is_paused()), ((true, true), true));
+    gate.set_paused_for("bob", true);
+    gate.set_paused(false);
+    assert_eq!((paused(&gate), gate.paused_users().len()), ((false, false), 0));
+    gate.set_paused_for("bob", true);
+    gate.set_paused_for("bob", false);
+    assert!(!gate.is_paused_for_any());
 }

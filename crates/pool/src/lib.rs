@@ -68,8 +68,8 @@ pub use console::{
     ClientView, DatabaseView, MemberView, MirrorView, Place, PoolView, ServerView, View,
 };
 pub use core::{
-    ClientPhase, ClientReport, Core, Counts, Migrant, PoolReport, Report, ServerPhase,
-    ServerReport, Transfer,
+    ClientPhase, ClientReport, Core, Counts, Migrant, MigrantStatement, PoolReport, Report,
+    ServerPhase, ServerReport, Transfer,
 };
 pub use gate::Gate;
 pub use howdah_net::{PassedError, PassedSocket, passed_sockets};

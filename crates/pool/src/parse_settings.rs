@@ -242,6 +242,11 @@ pub(crate) fn values_of<'a>(
     array::from_fn(value)
 }
 
+/// Values where they are.
+pub(crate) fn looked_at(values: &Values) -> [Option<&[u8]>; COUNT] {
+    values.each_ref().map(Option::as_deref)
+}
+
 /// Copies of values.
 pub(crate) fn owned(values: &[Option<&[u8]>; COUNT]) -> Values {
     values.map(|value| value.map(Into::into))

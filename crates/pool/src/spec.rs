@@ -68,6 +68,8 @@ pub struct PoolSpec {
     pub greeting: Arc<Greeting>,
     /// What an operator has ordered about the database.
     pub gate: Arc<Gate>,
+    /// Whom the pool is for, by the name that `PAUSE` has.
+    pub user: Arc<str>,
     /// What takes too long.
     pub timeouts: Timeouts,
     /// Grows whenever servers that were opened before are of no more use: they are elsewhere, or we
@@ -127,6 +129,12 @@ impl PoolSpec {
         self.gate.epoch().wrapping_add(self.edition).wrapping_add(of_member)
     }
 
+    /// Whether no client gets a server.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.gate.is_paused_for(&self.user)
+    }
+
     /// A pool in transaction mode with PgBouncer's customary values and a limit of its own.
     pub fn new(servers_max: u32) -> Self {
         Self {
@@ -147,6 +155,7 @@ impl PoolSpec {
             reserve: None,
             greeting: Arc::default(),
             gate: Arc::default(),
+            user: Arc::default(),
             timeouts: Timeouts::default(),
             edition: 0,
             closes: false,

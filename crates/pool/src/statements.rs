@@ -11,7 +11,7 @@ use crate::{
     deallocate,
     dirt::{Dirt, SetKind},
     listen,
-    parse_settings::{COUNT, ParseSettings, Values, is_sensitive, owned},
+    parse_settings::{COUNT, ParseSettings, Values, is_sensitive, looked_at, owned},
     plain,
     put_back::touches_settings,
 };
@@ -223,7 +223,7 @@ impl ByValues {
 
 impl Hash for ByValues {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.values().each_ref().map(Option::as_deref).hash(state);
+        looked_at(self.values()).hash(state);
     }
 }
 
@@ -237,7 +237,7 @@ impl Eq for ByValues {}
 
 impl Equivalent<ByValues> for [Option<&[u8]>; COUNT] {
     fn equivalent(&self, known: &ByValues) -> bool {
-        known.values().iter().map(Option::as_deref).eq(self.iter().copied())
+        looked_at(known.values()) == *self
     }
 }
 

@@ -11,3 +11,4 @@ mod text;
 pub use document::{Document, VERSION, document};
 pub use headline::{headlines, query_text, verdict_line};
 pub use table::{TableStyle, table};
+pub use text::counted;

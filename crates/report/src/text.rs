@@ -50,7 +50,7 @@ fn digits(value: f64, scale: f64) -> String {
 }
 
 /// `1 error`, `2 errors`.
-pub(crate) fn counted(count: u64, noun: &str) -> String {
+pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 

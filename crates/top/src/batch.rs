@@ -158,8 +158,9 @@ pub fn run(
             Standing::Connecting => {}
             Standing::Away { reason, .. } => {
                 alerts[at] = sight.alerts;
-                tracing::warn!(server = name, reason, "cannot be read");
-                if batch.count.is_some() && !progress[at].is_given_up {
+                if batch.count.is_none() {
+                    tracing::warn!(server = name, reason, "cannot be read");
+                } else if !progress[at].is_given_up {
                     progress[at].is_given_up = true;
                     unread.push(Unread { server: name.to_owned(), reason });
                 }

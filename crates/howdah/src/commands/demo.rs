@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use howdah_demo::{Demo, Ending};
 use howdah_lab::Search;
 
-use crate::{context::Context, errors::Advise as _, outcome::Outcome};
+use crate::{context::Context, errors::Advise as _, outcome::Outcome, values::time_within};
 
 /// See it work: a slowdown is planted in a throw-away PostgreSQL, and found.
 ///
@@ -27,15 +27,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
     /// How long clients are in the shop
-    #[arg(long, value_name = "SECONDS", default_value_t = 20,
-          value_parser = clap::value_parser!(u64).range(5..=600))]
-    seconds: u64,
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "20s",
+          value_parser = time_within(5.0..=600.0))]
+    duration: Duration,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   howdah demo
-  howdah demo -o here --pg 17 --seconds 60";
+  howdah demo -o here --pg 17 --duration 1m";
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let temporary = match &args.output {
@@ -49,7 +49,7 @@ pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let demo = Demo {
         out: out.clone(),
         search: search(args.pg, args.pg_bin),
-        duration: Duration::from_secs(args.seconds),
+        duration: args.duration,
         stop: ctx.interrupted(),
     };
     let ending = demo

@@ -266,11 +266,24 @@ fn advised<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
         Err(LabsError::Cluster(error @ LabError::NoAccount { .. })) => Err(error).hint(format_args!(
             "make the account by hand, as in `useradd --system {ACCOUNT_NAME}`, or run as another user"
         )),
+        Err(LabsError::Cluster(LabError::ServerEnded { status, log })) => {
+            let error = Err(anyhow::anyhow!("the server ended while starting ({status})"));
+            let words = log.lines().rev().map(without_log_prefix).filter(|line| !line.is_empty());
+            words.take(LOG_LINES_MAX).fold(error, |error, line| error.hint(format_args!("its log: {line}")))
+        }
         Err(LabsError::Cluster(error)) if error.is_no_postgres() => {
             Err(error).hint("install PostgreSQL's server package, or say where it is with --pg-bin")
         }
         result => Ok(result?),
     }
+}
+
+/// Lines of a server's log that are shown where it did not start.
+const LOG_LINES_MAX: usize = 4;
+
+/// A line of a server's log without its time and process id.
+fn without_log_prefix(line: &str) -> &str {
+    line.find("] ").map_or(line, |end| &line[end + 2..]).trim()
 }
 
 fn list(format: Format, labs: &Labs, ctx: &Context) -> anyhow::Result<Outcome> {

@@ -509,8 +509,10 @@ fn show_progress(ctx: &Context, total: Option<u64>, finished: &AtomicBool) {
         let state = progress.read();
         bar.set_position(state.ended);
         bar.set_message(format!(
-            "replaying, {} open, {} failed, lag {:.1?}",
-            state.connections, state.failed, state.lag
+            "replaying, {} open, {} failed, {} ms late",
+            state.connections,
+            state.failed,
+            state.lag.as_millis()
         ));
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -56,7 +56,8 @@ enum Dialect {
 
 pub(crate) fn run(args: Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if args.check {
-        let mut verdict = judge(read(&args, ctx))?;
+        let (path, read) = read_from(&args, ctx)?;
+        let mut verdict = judge(read)?.in_file(path.as_deref());
         if args.strict {
             verdict.wrong.append(&mut verdict.warnings);
         }
@@ -98,30 +99,48 @@ fn adjust_log(log: &settings::Log) {
 
 /// Settings from the file that was named, or found.
 fn read(args: &Args, ctx: &Context) -> anyhow::Result<settings::Read> {
-    let (name, text) = match &args.settings {
+    let (path, read) = read_from(args, ctx)?;
+    let name = path.map_or_else(|| "the defaults".to_owned(), |path| path.display().to_string());
+    read.with_context(|| format!("cannot use the settings in {name}"))
+        .hint("`howdah statsd --check -c FILE` tells all that is wrong with a file")
+}
+
+/// The same, with what is wrong with them and the file; none is the defaults.
+///
+/// # Errors
+///
+/// The file cannot be read.
+fn read_from(
+    args: &Args,
+    ctx: &Context,
+) -> anyhow::Result<(Option<PathBuf>, anyhow::Result<settings::Read>)> {
+    let (path, text) = match &args.settings {
         Some(path) => {
             let text = fs::read_to_string(path)
                 .with_context(|| format!("cannot read the settings {}", path.display()))?;
-            (path.clone(), text)
+            (Some(path.clone()), text)
         }
         None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
             Some(file) if file.has_section("statsd") => {
-                (file.path().to_owned(), file.text().to_owned())
+                (Some(file.path().to_owned()), file.text().to_owned())
             }
-            _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
+            _ => (None, "[statsd]".to_owned()),
         },
     };
     let variable = |name: &str| std::env::var(name).ok();
-    let mut read = Settings::read_with(&text, &host(), &variable)
-        .with_context(|| format!("cannot use the settings in {}", name.display()))
-        .hint("`howdah statsd --check -c FILE` tells all that is wrong with a file")?;
+    let read = Settings::read_with(&text, &host(), &variable).map(|read| chosen(args, read));
+    Ok((path, read.map_err(anyhow::Error::from)))
+}
+
+/// What the words of the command line say wins.
+fn chosen(args: &Args, mut read: settings::Read) -> settings::Read {
     read.settings.dialect = match args.dialect {
         Some(Dialect::Etsy) => settings::Dialect::Etsy,
         Some(Dialect::Perl) => settings::Dialect::Perl,
         Some(Dialect::Dogstatsd) => settings::Dialect::Dogstatsd,
         None => read.settings.dialect,
     };
-    Ok(read)
+    read
 }
 
 /// This machine's name, for settings that ask for it.
@@ -142,12 +161,7 @@ fn judge(read: anyhow::Result<settings::Read>) -> anyhow::Result<Verdict> {
 /// What is to be said about the section of a howdah.toml; `None` if it has none.
 pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Verdict>> {
     let read = || Settings::read(file.text(), &host()).map_err(anyhow::Error::from);
-    file.has_section("statsd").then(|| {
-        let mut verdict = judge(read())?;
-        let place = |text: &mut String| text.insert_str(0, &format!("{}: ", file.path().display()));
-        verdict.warnings.iter_mut().chain(&mut verdict.wrong).for_each(place);
-        Ok(verdict)
-    })
+    file.has_section("statsd").then(|| Ok(judge(read())?.in_file(Some(file.path()))))
 }
 
 fn start(read: settings::Read) -> anyhow::Result<Server> {

@@ -1,6 +1,6 @@
 //! [`Verdict`]: what `--check` says about a server's settings, and `howdah config check` about all.
 
-use std::io::Write as _;
+use std::{io::Write as _, path::Path};
 
 use crate::{context::Context, outcome::Outcome};
 
@@ -32,6 +32,14 @@ impl Verdict {
                 None => Err(error),
             },
         }
+    }
+
+    /// With the file before each of them.
+    pub(super) fn in_file(mut self, path: Option<&Path>) -> Self {
+        let Some(path) = path else { return self };
+        let place = |text: &mut String| text.insert_str(0, &format!("{}: ", path.display()));
+        self.warnings.iter_mut().chain(&mut self.wrong).for_each(place);
+        self
     }
 
     /// Prints one thing per line.

@@ -11,7 +11,8 @@ fn the_statement_that_lost_its_index_is_named_with_the_reason() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let done = howdah(folder.path()).args(["demo", "--seconds", "5", "--output", "seen"]).assert();
+    let done =
+        howdah(folder.path()).args(["demo", "--duration", "5s", "--output", "seen"]).assert();
     let output = done.get_output();
     let (found, said) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{found}{said}");

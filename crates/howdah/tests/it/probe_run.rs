@@ -250,7 +250,7 @@ fn a_full_disk_is_said() {
     let unmount = Unmount(folder);
     let data = cluster.data_dir().to_str().unwrap();
     let mut running =
-        Running::begin(folder, &["--data-dir", data, "--no-triggers", "--rate", "10"]);
+        Running::begin(folder, &["--data-dir", data, "--no-triggers", "--frequency", "10"]);
     // As much of it as there is room for.
     let filled = fs::write(folder.join("filler"), vec![0; 1 << 20]);
     assert!(filled.is_err());

@@ -159,7 +159,8 @@ fn unknown_keys_are_warnings_unless_the_check_is_strict() {
     let words = ["statsd", "--check", "-c", "config.js"];
     let output = howdah(folder.path()).args(words).assert().code(0);
     let lenient = text(&output.get_output().stdout);
-    let did_you_mean = "line 2: flushintervall: no such key: did you mean flushInterval?\n";
+    let did_you_mean =
+        "config.js: line 2: flushintervall: no such key: did you mean flushInterval?\n";
     assert!(lenient.starts_with(&format!("warning: {did_you_mean}")), "{lenient}");
     assert!(lenient.contains("\"statsd-librato-backend\" is not here"), "{lenient}");
     let words = ["statsd", "--check", "--strict", "-c", "config.js"];

@@ -291,7 +291,7 @@ fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
     let uri = cluster.uri("postgres");
     // At this rate it takes several seconds.
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
-        .args(["warm", "load", "image", &uri, "--rate", "1", "--metrics", "127.0.0.1:0"])
+        .args(["warm", "load", "image", &uri, "--max-rate", "1MB", "--metrics", "127.0.0.1:0"])
         .current_dir(folder.path())
         .env("HOME", folder.path())
         .stdout(std::process::Stdio::null())

@@ -21,8 +21,12 @@ pub(crate) enum Command {
     Set { name: String, value: String },
     /// Servers of these databases are closed as they become free, and no client gets one.
     Pause(Databases),
+    /// The same for the clients of one user.
+    PauseUser { database: String, user: String },
     /// The end of that, or of all pauses and of a suspension.
     Resume(Databases),
+    /// The end of a pause for one user.
+    ResumeUser { database: String, user: String },
     /// Everything that is to be sent is sent, and nothing is read any more.
     Suspend,
     /// New clients of a database are let in, or not.
@@ -106,6 +110,8 @@ impl Command {
             ["SUSPEND"] => Self::Suspend,
             ["PAUSE"] | ["PAUSE", _] => Self::Pause(databases()),
             ["RESUME"] | ["RESUME", _] => Self::Resume(databases()),
+            ["PAUSE", _, ",", _] => Self::PauseUser { database: name(1), user: name(3) },
+            ["RESUME", _, ",", _] => Self::ResumeUser { database: name(1), user: name(3) },
             ["ENABLE", _] => Self::Enable(name(1), true),
             ["DISABLE", _] => Self::Enable(name(1), false),
             ["KILL"] | ["KILL", _] => Self::Kill(databases()),
@@ -136,8 +142,8 @@ impl Command {
             Self::Show(_) | Self::Help => "SHOW",
             Self::SetOfSession | Self::Set { .. } => "SET",
             Self::Reload => "RELOAD",
-            Self::Pause(_) => "PAUSE",
-            Self::Resume(_) => "RESUME",
+            Self::Pause(_) | Self::PauseUser { .. } => "PAUSE",
+            Self::Resume(_) | Self::ResumeUser { .. } => "RESUME",
             Self::Suspend => "SUSPEND",
             Self::Enable(_, true) => "ENABLE",
             Self::Enable(_, false) => "DISABLE",
@@ -206,7 +212,8 @@ fn without_end(text: &str) -> &str {
     text.trim_start().trim_end_matches(|letter: char| letter == ';' || letter.is_whitespace())
 }
 
-/// The words of a text, without the semicolon at its end; `None` if a quote is never closed.
+/// The words of a text, without the semicolon at its end; `None` if a quote is never closed. A comma outside of
+/// quotes is a word.
 fn words(text: &str) -> Option<Vec<String>> {
     let text = without_end(text);
     let (mut words, mut word, mut quoted, mut any) = (Vec::new(), String::new(), false, false);
@@ -215,9 +222,12 @@ fn words(text: &str) -> Option<Vec<String>> {
         match letter {
             '"' if quoted && letters.peek() == Some(&'"') => word.extend(letters.next()),
             '"' => (quoted, any) = (!quoted, true),
-            space if space.is_whitespace() && !quoted => {
+            end if (end == ',' || end.is_whitespace()) && !quoted => {
                 if std::mem::take(&mut any) {
                     words.push(std::mem::take(&mut word));
+                }
+                if end == ',' {
+                    words.push(end.to_string());
                 }
             }
             other => {
@@ -235,6 +245,7 @@ fn words(text: &str) -> Option<Vec<String>> {
 #[test]
 fn commands_are_read_as_people_write_them() {
     let one = |name: &str| Databases::One(name.to_owned());
+    let shop = || "shop".to_owned();
     let set =
         |name: &str, value: &str| Command::Set { name: name.to_owned(), value: value.to_owned() };
     for (text, command) in [
@@ -248,6 +259,12 @@ fn commands_are_read_as_people_write_them() {
         ("set extra_float_digits = 3", Command::SetOfSession),
         ("PAUSE", Command::Pause(Databases::All)),
         ("pause \"My \"\"Shop\"", Command::Pause(one("My \"Shop"))),
+        ("pause \"a,b\"", Command::Pause(one("a,b"))),
+        ("pause shop,ann", Command::PauseUser { database: shop(), user: "ann".to_owned() }),
+        (
+            "Resume shop , \"A,nn\";",
+            Command::ResumeUser { database: shop(), user: "A,nn".to_owned() },
+        ),
         ("suspend;", Command::Suspend),
         ("Resume shop;", Command::Resume(one("shop"))),
         ("DISABLE shop", Command::Enable("shop".to_owned(), false)),
@@ -272,6 +289,10 @@ fn commands_are_read_as_people_write_them() {
     }
     for text in [
         "pause a b",
+        "pause a,",
+        "pause ,b",
+        "pause a,b,c",
+        "kill a,b",
         "suspend shop",
         "show",
         "show me",

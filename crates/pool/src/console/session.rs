@@ -297,8 +297,8 @@ fn no_portal() -> Failure {
 fn help() -> String {
     let names: Vec<_> = Show::names().collect();
     format!(
-        "Console usage\n\tSHOW {}\n\tSHOW HELP\n\tSET key = arg\n\tRELOAD\n\tPAUSE [db]\n\t\
-         RESUME [db]\n\tDISABLE db\n\tENABLE db\n\tRECONNECT [db]\n\tKILL [db]\n\t\
+        "Console usage\n\tSHOW {}\n\tSHOW HELP\n\tSET key = arg\n\tRELOAD\n\tPAUSE [db[,user]]\n\t\
+         RESUME [db[,user]]\n\tDISABLE db\n\tENABLE db\n\tRECONNECT [db]\n\tKILL [db]\n\t\
          KILL_CLIENT id\n\tSUSPEND\n\tBAN host[:port] [seconds]\n\tUNBAN host[:port]\n\t\
          RESET CLUSTER database\n\t\
          WAIT_CLOSE [db]\n\tCAPTURE START [name]\n\tCAPTURE STOP\n\tSHUTDOWN\n\t\

@@ -29,6 +29,7 @@ pub(crate) enum Show {
     Mem,
     Members,
     Mirrors,
+    Paused,
     PeerPools,
     Peers,
     Pools,
@@ -58,6 +59,7 @@ const NAMES: &[(&str, Show)] = &[
     ("MEM", Show::Mem),
     ("MEMBERS", Show::Members),
     ("MIRRORS", Show::Mirrors),
+    ("PAUSED", Show::Paused),
     ("PEER_POOLS", Show::PeerPools),
     ("PEERS", Show::Peers),
     ("POOLS", Show::Pools),
@@ -157,6 +159,7 @@ impl Show {
                 | Self::Mem
                 | Self::Members
                 | Self::Mirrors
+                | Self::Paused
                 | Self::PeerPools
                 | Self::Peers
                 | Self::State
@@ -187,6 +190,7 @@ impl Show {
             Self::Mem => of(lists::MEM),
             Self::Members => of(members::MEMBERS),
             Self::Mirrors => of(mirrors::COLUMNS),
+            Self::Paused => of(pools::PAUSED),
             Self::PeerPools => of(lists::PEER_POOLS),
             Self::Peers => of(lists::PEERS),
             Self::Pools => of(pools::POOLS),
@@ -211,6 +215,7 @@ impl Show {
             Self::Servers => peers::servers(view),
             Self::Config => config::rows(&view.config),
             Self::Databases => pools::databases(view),
+            Self::Paused => pools::paused(view),
             // Names are looked up by the system; there are no peers, and no memory to tell of apart.
             Self::DnsHosts | Self::DnsZones | Self::Mem | Self::PeerPools | Self::Peers => {
                 Vec::new()

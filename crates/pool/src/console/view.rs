@@ -84,6 +84,8 @@ pub struct DatabaseView {
     pub name: String,
     /// No client gets a server.
     pub is_paused: bool,
+    /// No client of these users gets one.
+    pub paused_users: Vec<String>,
     /// No new client is let in.
     pub is_disabled: bool,
 }

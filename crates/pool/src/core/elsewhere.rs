@@ -2,7 +2,7 @@
 //!
 //! A server that hangs keeps its connections and says nothing. Whatever runs there has to wait until the server
 //! is given up, for it may have been done; but not what is sure to only read. So the bytes of a small request
-//! are kept, as the client sent them, until the first byte of an answer is there. When checks find that the
+//! are kept, as the client sent them and in however many pieces, until the first byte of an answer is there. When checks find that the
 //! server does not answer, such a request is taken back, as if it had never been looked at, and goes the way of
 //! any request that has just come: to another member that would do. If there is none it stays where it is.
 //!
@@ -44,14 +44,37 @@ impl Core {
         })
     }
 
-    /// A client's server has been sent all of `request`, which is kept; or more than one request, or a part of
-    /// one, and nothing is kept.
-    pub(super) fn keep_request(&mut self, id: ClientId, request: Option<&[u8]>) {
+    /// Whether the beginning of a request is kept, so that what the client sends next may belong to it.
+    #[inline]
+    pub(super) fn has_kept_request(&self, id: ClientId) -> bool {
+        let client = self.clients.get(id).filter(|client| client.roams);
+        let server = client.and_then(Client::server).and_then(|id| self.servers.get(id));
+        server.is_some_and(|server| !server.unanswered.is_empty())
+    }
+
+    /// A client's server has been sent these bytes of a request, which are kept with those before; or something
+    /// that cannot be asked elsewhere, and nothing is kept.
+    pub(super) fn keep_request(&mut self, id: ClientId, bytes: Option<&[u8]>) {
         let Some(client) = self.clients.get(id).filter(|client| client.roams) else { return };
         let Some(server) = client.server().and_then(|id| self.servers.get_mut(id)) else { return };
-        server.unanswered.clear();
-        let request = request.filter(|bytes| bytes.len() <= KEPT_BYTES_MAX);
-        server.unanswered.extend_from_slice(request.unwrap_or_default());
+        match bytes {
+            Some(bytes) if server.unanswered.len() + bytes.len() <= KEPT_BYTES_MAX => {
+                server.unanswered.extend_from_slice(bytes);
+            }
+            _ => server.unanswered.clear(),
+        }
+    }
+
+    /// A client has sent the rest of a request: if its server was found not to answer meanwhile, that goes to
+    /// another.
+    #[cold]
+    pub(super) fn ask_elsewhere_if_silent(&mut self, id: ClientId, io: &mut dyn Io) {
+        let Some(client) = self.clients.get(id) else { return };
+        let pool = self.pools[client.pool.index()].as_ref();
+        let member = pool.and_then(|pool| pool.spec.member.as_ref());
+        if let Some(member) = member.filter(|member| member.state.is_silent()) {
+            self.ask_elsewhere(member.home, io);
+        }
     }
 
     /// Takes back what can be from members of a cluster that do not answer, and sends it to others.

@@ -11,6 +11,7 @@ use crate::{
     client::{Client, ClientState},
     ids::{ClientId, PoolId},
     login::{CancelSecret, ClientLogin},
+    parse_settings::{ParseSettings, Values as ParseValues, looked_at},
     routing::{Routing, role_of},
     settings::Setting,
     statements::{is_plain, sql_of},
@@ -33,10 +34,12 @@ pub struct Migrant {
     pub wishes: Vec<Setting>,
     /// What of that it asked for at its start.
     pub startup: Vec<Setting>,
-    /// Its prepared statements: name, and what a Parse has behind the name.
-    pub statements: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The same of its unnamed statement; empty for none.
-    pub unnamed: Vec<u8>,
+    /// The settings under which its statements were parsed, each set once.
+    pub parse_settings: Vec<ParseValues>,
+    /// Its prepared statements, by name.
+    pub statements: Vec<(Vec<u8>, MigrantStatement)>,
+    /// Its unnamed statement, with an empty text if it has none.
+    pub unnamed: MigrantStatement,
     /// Which of several servers would do by what it said at its start.
     pub role: Option<RoleWish>,
     /// Where its requests go, by what it has said since.
@@ -45,6 +48,16 @@ pub struct Migrant {
     pub wrote: Vec<u32>,
     /// The channels that it listens to.
     pub channels: Vec<Channel>,
+}
+
+/// A statement of a client that goes to another process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigrantStatement {
+    /// What a Parse has behind the name.
+    pub text: Vec<u8>,
+    /// Index in [`Migrant::parse_settings`] of those that it was parsed under, where its meaning depends on them
+    /// and they are known.
+    pub settings: Option<usize>,
 }
 
 /// One whose statements have more bytes than this stays where it is.
@@ -75,7 +88,23 @@ impl Core {
         self.clients.get(id).filter(|client| may_go(client))?;
         let worker = self.worker;
         let client = self.remove_client(id)?;
-        let statements = client.statements.named.iter();
+        let mut parse_settings: Vec<Arc<ParseSettings>> = Vec::new();
+        let mut statement = |text: &[u8], settings: Option<&Arc<ParseSettings>>| MigrantStatement {
+            text: text.to_vec(),
+            settings: settings.map(|settings| {
+                let known = parse_settings.iter().position(|known| known.id == settings.id);
+                known.unwrap_or_else(|| {
+                    parse_settings.push(Arc::clone(settings));
+                    parse_settings.len() - 1
+                })
+            }),
+        };
+        let named = client.statements.named.iter();
+        let statements = named
+            .map(|(name, it)| (name.to_vec(), statement(&it.text, it.settings.as_ref())))
+            .collect();
+        let unnamed =
+            statement(&client.statements.unnamed, client.statements.unnamed_settings.as_ref());
         let migrant = Migrant {
             user: client.user.clone(),
             version: client.version,
@@ -83,8 +112,9 @@ impl Core {
             age: now.since(client.came),
             wishes: client.wishes.list().to_vec(),
             startup: client.startup.list().to_vec(),
-            statements: statements.map(|(name, it)| (name.to_vec(), it.text.to_vec())).collect(),
-            unnamed: client.statements.unnamed,
+            parse_settings: parse_settings.iter().map(|it| it.values.clone()).collect(),
+            statements,
+            unnamed,
             role: client.own_role,
             said: client.routing.map(|routing| routing.session.said()).unwrap_or_default(),
             wrote: client.floors.iter().flat_map(|floors| floors.shards()).collect(),
@@ -112,6 +142,7 @@ impl Core {
             age,
             wishes,
             startup,
+            parse_settings,
             statements,
             unnamed,
             role,
@@ -131,11 +162,17 @@ impl Core {
         client.since = now;
         let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         client.came = Time(now.0.saturating_sub(age));
-        for (name, text) in statements {
-            let statement = self.statements.intern(&text, None);
-            client.statements.named.insert(name.into(), Arc::clone(&statement));
+        let parse_settings: Vec<_> = parse_settings
+            .iter()
+            .map(|values| self.statements.parse_settings(&looked_at(values)))
+            .collect();
+        let settings = |of: &MigrantStatement| of.settings.and_then(|at| parse_settings.get(at));
+        for (name, of) in statements {
+            let statement = self.statements.intern(&of.text, settings(&of));
+            client.statements.named.insert(name.into(), statement);
         }
-        client.statements.set_unnamed(&unnamed, is_plain(sql_of(&unnamed)), None);
+        let is_plain = is_plain(sql_of(&unnamed.text));
+        client.statements.set_unnamed(&unnamed.text, is_plain, settings(&unnamed));
         self.resume(&mut client, said);
         self.remember_writes(&mut client, &wrote);
         if !channels.is_empty() {

@@ -116,7 +116,7 @@ impl Core {
     fn may_open(&mut self, pool_id: PoolId) -> bool {
         let (now, is_suspended) = (self.now, self.is_suspended);
         let pool = self.pool(pool_id);
-        !pool.spec.gate.is_paused()
+        !pool.spec.is_paused()
             && !is_suspended
             && pool.spec.clusters.is_empty()
             && pool.opening < pool.spec.logins_max.max(1)

@@ -110,7 +110,7 @@ impl Core {
         let Some(server) = self.servers.get(id) else { return false };
         let Some(pool) = &self.pools[server.pool.index()] else { return false };
         let is_idle = || pool.waiting.is_empty();
-        pool.spec.gate.is_paused()
+        pool.spec.is_paused()
             || (pool.spec.closes || self.keeps_no_servers) && is_idle()
             || self.is_outdated(server)
             || pool.shrinks

@@ -109,7 +109,8 @@ impl Core {
             return self.copy_on(id, input, io);
         }
         let mut at = 0;
-        let mut begins = self.may_ask_elsewhere(id);
+        let goes_on = self.has_kept_request(id);
+        let mut keeps = goes_on || self.may_ask_elsewhere(id);
         let stop = loop {
             let stop = self.walk_client(id, input, &mut at);
             match stop {
@@ -119,7 +120,7 @@ impl Core {
                     None => break stop,
                 },
                 Stop::Settled => {
-                    begins = false;
+                    keeps = false;
                     self.flush_client(id, &input[..at], io);
                     let server = self.clients.get(id).and_then(Client::server);
                     let Some(server) = server else { break stop };
@@ -132,7 +133,7 @@ impl Core {
                 stop => break stop,
             }
         };
-        begins &= matches!(stop, Stop::Starved) && at == input.len() && self.to_client.is_empty();
+        keeps &= matches!(stop, Stop::Starved) && self.to_client.is_empty();
         self.flush_client(id, input, io);
         let Some(client) = self.clients.get_mut(id) else { return at };
         if client.state == ClientState::Idle && client.has_begun() {
@@ -144,7 +145,7 @@ impl Core {
         if let Some(server) = server {
             self.flush_server(server, input, io);
             if roams {
-                self.keep_request(id, begins.then_some(&input[..at]));
+                self.keep_request(id, keeps.then_some(&input[..at]));
             }
         }
         if listens {
@@ -169,6 +170,9 @@ impl Core {
             }
         }
         self.unsettled.extend(concern);
+        if goes_on && keeps && at == input.len() {
+            self.ask_elsewhere_if_silent(id, io);
+        }
         at
     }
 

@@ -81,6 +81,16 @@ pub(super) enum NotBanned {
     NoBan,
 }
 
+/// What became of a pause for one user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UserPause {
+    Ended,
+    /// There was none.
+    None,
+    /// All users of the database are paused, so this one still is.
+    OfAll,
+}
+
 /// There is no database of that name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoDatabase(pub(super) String);
@@ -194,9 +204,42 @@ impl Control {
         Ok(())
     }
 
+    /// The same for the clients of one user.
+    pub(super) fn pause_user(&self, database: &str, user: &str) -> Result<(), Unfit> {
+        let gate = self.front.directory.gate(database);
+        let gate = gate.ok_or_else(|| NoDatabase(database.to_owned()))?;
+        if self.front.is_suspended() {
+            return Err(Unfit::Suspended);
+        }
+        gate.set_paused_for(user, true);
+        self.tell_of_gates();
+        self.wait_until(|view| {
+            !gate.is_paused_for(user)
+                || !view.servers.iter().any(|server| {
+                    let pool = &view.pools[server.pool];
+                    pool.database == database && pool.user == user && !pool.is_mirror
+                })
+        });
+        Ok(())
+    }
+
+    /// Ends that.
+    pub(super) fn resume_user(&self, database: &str, user: &str) -> Result<UserPause, NoDatabase> {
+        let gate = self.front.directory.gate(database);
+        let gate = gate.ok_or_else(|| NoDatabase(database.to_owned()))?;
+        let was_paused = gate.is_paused_for(user);
+        gate.set_paused_for(user, false);
+        self.tell_of_gates();
+        Ok(match was_paused {
+            false => UserPause::None,
+            true if gate.is_paused() => UserPause::OfAll,
+            true => UserPause::Ended,
+        })
+    }
+
     /// Has workers stand still, and waits until all that was to be sent is sent, or its time is over.
     pub(super) fn suspend(&self) -> Result<(), Unfit> {
-        if self.front.directory.gates().iter().any(|(_, gate)| gate.is_paused()) {
+        if self.front.directory.gates().iter().any(|(_, gate)| gate.is_paused_for_any()) {
             return Err(Unfit::Paused);
         }
         if self.front.set_suspended(true) {
@@ -220,7 +263,7 @@ impl Control {
         if *databases == Databases::All {
             self.tell(|| Mail::GoOn);
         }
-        let was_paused = was_suspended || gates.iter().any(|(_, gate)| gate.is_paused());
+        let was_paused = was_suspended || gates.iter().any(|(_, gate)| gate.is_paused_for_any());
         gates.iter().for_each(|(_, gate)| gate.set_paused(false));
         self.tell_of_gates();
         Ok(was_paused)

@@ -12,7 +12,7 @@ use howdah_wire::startup::CancelKey;
 
 use super::{
     capture::CaptureError,
-    control::{Control, NoDatabase, NotBanned, Unfit},
+    control::{Control, NoDatabase, NotBanned, Unfit, UserPause},
     log_level::LogLevelError,
     reload::{Reloaded, SetFailure, chain},
 };
@@ -220,10 +220,25 @@ impl Operator for Desk {
                 return control.set(name, value).map_err(failed);
             }
             Command::Pause(databases) => control.pause(databases)?,
+            Command::PauseUser { database, user } => control.pause_user(database, user)?,
             Command::Suspend => control.suspend()?,
             Command::Resume(databases) => {
                 if !control.resume(databases)? {
                     return Err(Failure::new(*b"55000", "nothing is paused"));
+                }
+            }
+            Command::ResumeUser { database, user } => {
+                let (state, resume) = (*b"55000", "say RESUME");
+                match control.resume_user(database, user)? {
+                    UserPause::Ended => {}
+                    UserPause::None => {
+                        return Err(Failure::new(state, format!("{user} is not paused")));
+                    }
+                    UserPause::OfAll => {
+                        let text =
+                            format!("all users of {database} are paused: {resume} {database}");
+                        return Err(Failure::new(state, text));
+                    }
                 }
             }
             Command::Enable(database, enable) => control.enable(database, *enable)?,

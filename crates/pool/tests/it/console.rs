@@ -64,6 +64,11 @@ fn every_table_is_shown_and_counts_what_was_done() {
 fn prometheus_is_shown_what_was_counted() {
     let Some(stage) = stage("metrics") else { return };
     stage.psql(&["select 1"]);
+    for _ in 0..2 {
+        let refused =
+            stage.run("psql", &["-XAtq", "-d", "howdah", "-U", "nobody", "-c", "show state"]);
+        assert!(!refused.status.success());
+    }
     let registry = Registry::new();
     let (stop, stopped) = mpsc::channel();
     drop(stop); // One round.
@@ -76,6 +81,7 @@ fn prometheus_is_shown_what_was_counted() {
         format!("howdah_pool_logins_total{{{pool}}} 1\n"),
         format!("howdah_pool_query_seconds_count{{{pool}}} 1\n"),
         "howdah_pool_paused{database=\"postgres\"} 0\n".to_owned(),
+        "howdah_pool_logins_refused_total{reason=\"console\"} 2\n".to_owned(),
     ] {
         assert!(text.contains(&line), "{line}{text}");
     }
@@ -122,6 +128,39 @@ fn a_pause_waits_for_transactions_and_holds_clients() {
     });
     let again = stage.run("psql", &["-XAtq", "-d", "howdah", "-c", "resume"]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("nothing is paused"));
+}
+
+#[test]
+fn one_user_is_paused_and_others_go_on() {
+    let Some(stage) = stage("pause a user") else { return };
+    stage.direct("create role ann login");
+    let as_ann = || said(stage.run("psql", &["-XAtq", "-U", "ann", "-c", "select current_user"]));
+    assert_eq!(as_ann(), "ann");
+    console(&stage, "pause postgres, ann");
+    assert_eq!(console(&stage, "show paused"), "postgres|ann");
+    assert_eq!(cell(&stage, "show databases", "paused"), "0");
+    assert_eq!(stage.direct("select count(*) from pg_stat_activity where usename = 'ann'"), "0");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(as_ann);
+        until_shown(&stage, "show pools", "cl_waiting", "1");
+        assert_eq!(stage.psql(&["select current_user"]), "postgres");
+        assert!(!waiting.is_finished());
+        console(&stage, "resume postgres,ann");
+        assert_eq!(waiting.join().unwrap(), "ann");
+    });
+    assert_eq!(console(&stage, "show paused"), "");
+    let refused = |command: &str| {
+        let answer = stage.run("psql", &["-XAtq", "-d", "pgcat", "-c", command]);
+        String::from_utf8_lossy(&answer.stderr).into_owned()
+    };
+    assert!(refused("resume postgres,ann").contains("ann is not paused"));
+    assert!(refused("pause nowhere,ann").contains("no such database"));
+    console(&stage, "pause");
+    console(&stage, "pause postgres,ann");
+    assert!(refused("resume postgres,ann").contains("all users of postgres are paused"));
+    assert!(console(&stage, "show paused").lines().any(|line| line == "postgres|"));
+    console(&stage, "resume postgres");
+    assert_eq!(as_ann(), "ann");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use howdah_lab::{Cluster, or_say_why_not};
 use crate::support::{Raw, Stage, pooler_of, said};
 
 /// What `SHOW` has tables of.
-pub(crate) const TABLES: [&str; 25] = [
+pub(crate) const TABLES: [&str; 26] = [
     "active_sockets",
     "bans",
     "capture",
@@ -22,6 +22,7 @@ pub(crate) const TABLES: [&str; 25] = [
     "mem",
     "members",
     "mirrors",
+    "paused",
     "peer_pools",
     "peers",
     "pools",

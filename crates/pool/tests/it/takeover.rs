@@ -231,7 +231,12 @@ fn a_client_finds_all_that_was_its_own() {
     raw.start(0, "application_name\0mover\0");
     let greeting = raw.until(b'Z');
     let key = greeting.into_iter().find(|(tag, _)| *tag == b'K').unwrap().1;
+    raw.query("set datestyle = 'ISO, MDY'");
+    raw.until(b'Z');
+    raw.send(b'P', b"second\0select to_char(date '01/02/2026', 'YYYY-MM-DD')\0\0\0");
+    raw.send(b'S', b"");
     raw.query("set datestyle = german");
+    raw.until(b'Z');
     raw.until(b'Z');
     raw.send(b'P', b"mine\0select current_setting('application_name')\0\0\0");
     raw.send(b'P', b"\0select 'unnamed'\0\0\0");
@@ -249,6 +254,8 @@ fn a_client_finds_all_that_was_its_own() {
     assert_eq!(row(&mut raw), "mover");
     execute(&mut raw, "");
     assert_eq!(row(&mut raw), "unnamed");
+    execute(&mut raw, "second");
+    assert_eq!(row(&mut raw), "2026-01-02", "as it was read before the date style was changed");
     raw.query("select date '2026-11-22'");
     assert_eq!(row(&mut raw), "22.11.2026");
     // Its key is good for cancels still, and that of one who has not moved yet.

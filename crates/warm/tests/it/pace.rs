@@ -1,4 +1,4 @@
-//! `--rate` and `--max-latency` on a real server: a load goes no faster than it may.
+//! `--max-rate` and `--max-latency` on a real server: a load goes no faster than it may.
 
 use std::{
     sync::{

@@ -4,6 +4,7 @@ use std::{cell::RefCell, io::Write as _, ops::ControlFlow, path::PathBuf, sync::
 
 use howdah_dataset::{CaptureSettings, Origin};
 use howdah_logs::{Format, Options, Progress, ReadFilesError, Summary, visit_files};
+use howdah_report::counted;
 use indicatif::ProgressBar;
 
 use super::{
@@ -196,7 +197,7 @@ fn tell_source(ctx: &Context, summary: &Summary) {
     for line in summary.inputs.lines() {
         ctx.say(line);
     }
-    ctx.say(format_args!("read {} records in {format} format{prefix}", summary.records));
+    ctx.say(format_args!("read {} in {format} format{prefix}", counted(summary.records, "record")));
     if let Some(doubt) = summary.prefix.as_ref().and_then(howdah_logs::Prefix::doubt) {
         ctx.say(doubt);
     }

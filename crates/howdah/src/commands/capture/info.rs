@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use howdah_dataset::{Capture, CaptureManifest};
+use howdah_report::counted;
 use howdah_traffic::EventHash;
 use indicatif::HumanBytes;
 use serde::Serialize;
@@ -68,14 +69,14 @@ fn verify(ctx: &Context, capture: &Capture) -> anyhow::Result<Outcome> {
     for event in capture.events() {
         found.add(&event.context("the capture is damaged")?);
     }
-    let counted: Vec<_> = manifest.kinds.iter().map(|(kind, count)| (*kind, *count)).collect();
+    let kinds: Vec<_> = manifest.kinds.iter().map(|(kind, count)| (*kind, *count)).collect();
     let same_hash = match manifest.report["hash"].as_str() {
         Some(hash) => hash == found.to_string(),
         // An older howdah wrote it, or its writer was killed.
         None => true,
     };
-    if found.kinds().collect::<Vec<_>>() == counted && same_hash {
-        ctx.say(format_args!("verified: {} events, hash {found}", found.events()));
+    if found.kinds().collect::<Vec<_>>() == kinds && same_hash {
+        ctx.say(format_args!("verified: {}, hash {found}", counted(found.events(), "event")));
         return Ok(Outcome::Done);
     }
     ctx.say(format_args!(

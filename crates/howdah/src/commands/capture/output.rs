@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context as _;
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
 use howdah_logs::Interner;
+use howdah_report::counted;
 use howdah_sift::{OpenTransactions, Redactor, Sieve};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
@@ -250,11 +251,12 @@ pub(super) fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest) {
         (Some(first), Some(last)) => format!(", {first} to {last}"),
         _ => String::new(),
     };
-    let sessions = &manifest.report["sessions"];
+    let sessions = manifest.report["sessions"].as_u64().unwrap_or(0);
     ctx.say(format_args!(
-        "{}: {} events in {sessions} sessions{span}",
+        "{}: {} in {}{span}",
         dir.display(),
-        manifest.events
+        counted(manifest.events, "event"),
+        counted(sessions, "session")
     ));
 }
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter};
+use howdah_report::counted;
 use howdah_sift::{OpenTransactions, Share, Slices};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
@@ -111,7 +112,11 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     bar.finish_and_clear();
     parts.finish(ctx)?;
     left.say(ctx);
-    ctx.say(format_args!("{} events in {} captures", parts.events, parts.captures));
+    ctx.say(format_args!(
+        "{} in {}",
+        counted(parts.events, "event"),
+        counted(parts.captures, "capture")
+    ));
     if let Rule::Time(slices) = &rule
         && slices.repeated() > 0
     {
@@ -273,9 +278,9 @@ impl<'a> Parts<'a> {
 fn tell(ctx: &Context, dir: &Path, manifest: &CaptureManifest, cut_open: usize) {
     let open = match cut_open {
         0 => String::new(),
-        count => format!(", ends inside {count} transactions"),
+        count => format!(", ends inside {}", counted(count as u64, "transaction")),
     };
-    ctx.say(format_args!("{}: {} events{open}", dir.display(), manifest.events));
+    ctx.say(format_args!("{}: {}{open}", dir.display(), counted(manifest.events, "event")));
 }
 
 #[test]

@@ -17,7 +17,8 @@ use howdah_connect::{Client, Target};
 use howdah_probe::{
     checkpoints::Source,
     recorder::{
-        Event, FigureSource, Note, NoteKind, Options, Recorder, Setting, Summary, Thresholds,
+        BeginError, Event, FigureSource, Note, NoteKind, Options, Recorder, Setting, Summary,
+        Thresholds,
     },
 };
 use howdah_top::units::parse_size;
@@ -48,7 +49,7 @@ pub(super) struct Args {
     max_size: Option<u64>,
     /// Looks a second
     #[arg(long, value_name = "HZ", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rate: u32,
+    frequency: u32,
     /// End after so long, in seconds or as 30m; without it, at Ctrl-C or SIGTERM
     #[arg(long, value_name = "TIME", value_parser = crate::values::time)]
     duration: Option<Duration>,
@@ -88,9 +89,12 @@ fn size(text: &str) -> Result<u64, String> {
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let Found { server, session } = args.target.find()?;
     let begun = Recorder::begin(&server, &args.output, args.options(), Instant::now());
-    let mut recorder = begun
-        .context("cannot record")
-        .hint("`howdah probe doctor` says what can be measured here")?;
+    let mut recorder = match begun {
+        Err(error @ BeginError::Server(_)) => Err(error)
+            .context("cannot record")
+            .hint("`howdah probe doctor` says what can be measured here")?,
+        begun => begun?,
+    };
     let told = Teller { ctx, names: session.map(Namer::start).transpose()? };
     told.begin(args, recorder.figures())?;
     let interrupted = ctx.interrupted();
@@ -123,7 +127,7 @@ impl Args {
             if self.no_triggers { Thresholds::NONE } else { Thresholds::default() };
         self.trigger.iter().for_each(|setting| thresholds.set(*setting));
         Options {
-            rate: self.rate,
+            rate: self.frequency,
             thresholds,
             cool_down: self.cool_down,
             budget: self.budget / 100.0,

@@ -153,6 +153,11 @@ fn explained(error: NotLocal) -> anyhow::Error {
 
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
+        Error::Process(ProcessError::Denied { .. }) if rustix::process::geteuid().is_root() => {
+            Some(
+                "root lacks CAP_SYS_PTRACE over it here: a container or a security module takes that away",
+            )
+        }
         Error::Process(ProcessError::Denied { .. }) => Some("run as the server's user, or as root"),
         Error::Process(ProcessError::NotPostgres { .. }) => Some(
             "the first line of postmaster.pid in the data directory is a process of the server",

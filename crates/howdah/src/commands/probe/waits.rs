@@ -31,7 +31,7 @@ pub(super) struct Args {
     watch: WatchArgs,
     /// Looks a second
     #[arg(long, value_name = "HZ", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rate: u32,
+    frequency: u32,
     /// Apart by statement, without its literals
     #[arg(long)]
     queries: bool,
@@ -43,7 +43,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah probe waits postgresql://localhost/shop --duration 10s
-  howdah probe waits --data-dir /var/lib/postgresql/16/main --rate 1000 --queries
+  howdah probe waits --data-dir /var/lib/postgresql/16/main --frequency 1000 --queries
   howdah probe waits --pid 4711 --all --format ndjson > waits.ndjson";
 
 const COLUMNS: &[&str] = &[
@@ -64,9 +64,11 @@ const COLUMNS: &[&str] = &[
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let pace = &args.watch.pace;
-    let every = Duration::from_secs(1) / args.rate;
+    let every = Duration::from_secs(1) / args.frequency;
     if pace.interval < every {
-        return Err(wrong_usage("--interval is shorter than the time between two looks (--rate)"));
+        return Err(wrong_usage(
+            "--interval is shorter than the time between two looks (--frequency)",
+        ));
     }
     let open = |server: &Server| {
         let queries = args.queries.then(query_options);

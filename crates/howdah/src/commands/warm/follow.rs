@@ -11,7 +11,12 @@ use super::{
     watch::{load_options, stop},
 };
 use crate::{
-    context::Context, logging, metrics::MetricsArgs, notify::service_state, outcome::Outcome,
+    context::Context,
+    logging,
+    metrics::MetricsArgs,
+    notify::service_state,
+    outcome::Outcome,
+    values::{DATA_RATE_MAX, data_rate, time},
 };
 
 use anyhow::Context as _;
@@ -32,14 +37,12 @@ pub(super) struct Args {
     /// Its standbys
     #[arg(value_name = "STANDBY", required = true)]
     standbys: Vec<String>,
-    /// Seconds between rounds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    interval: u64,
-    /// Load at most so many MB a second into each standby
-    #[arg(long, value_name = "MB", default_value_t = 16,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    rate: u64,
+    /// Time between rounds
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    interval: Duration,
+    /// Load at most so much a second into each standby
+    #[arg(long, value_name = "SIZE", default_value = "16MB", value_parser = data_rate(DATA_RATE_MAX))]
+    max_rate: u64,
     /// Percentage of a standby's cache that the primary's pages may take
     #[arg(long, value_name = "PERCENT", default_value_t = 75,
           value_parser = clap::value_parser!(u8).range(1..=100))]
@@ -61,16 +64,16 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah warm follow postgresql://db1/shop postgresql://db2/shop postgresql://db3/shop
-  howdah warm follow 'host=db1 dbname=shop' 'host=db2 dbname=shop' --interval 300 --rate 50";
+  howdah warm follow 'host=db1 dbname=shop' 'host=db2 dbname=shop' --interval 5m --max-rate 50MB";
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let words = std::iter::once(&args.primary).chain(&args.standbys);
     let servers = words.map(|words| target(words)).collect::<anyhow::Result<_>>()?;
     let settings = FollowSettings {
         servers,
-        interval: Duration::from_secs(args.interval),
+        interval: args.interval,
         choice: args.source.into(),
-        load: Options { evict: !args.only_free, ..load_options(args.jobs, Some(args.rate)) },
+        load: Options { evict: !args.only_free, ..load_options(args.jobs, Some(args.max_rate)) },
         share: f64::from(args.share) / 100.0,
     };
     // What happens is what its log is for.

@@ -28,6 +28,7 @@ use crate::{
     metrics::MetricsArgs,
     outcome::Outcome,
     progress::Total,
+    values::{DATA_RATE_MAX, data_rate, short_time_above_zero, time_or_zero},
 };
 
 /// Load an image into a server's buffer cache, the hottest pages first.
@@ -52,12 +53,12 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "COUNT", default_value_t = 2,
         value_parser = clap::value_parser!(u64).range(1..=MAX_JOBS as u64))]
     jobs: u64,
-    /// At most so many megabytes a second
-    #[arg(long, value_name = "MB/s", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    rate: Option<u64>,
-    /// Slow down while a small query takes longer than so many milliseconds
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    max_latency: Option<u64>,
+    /// Load at most so much a second
+    #[arg(long, value_name = "SIZE", value_parser = data_rate(DATA_RATE_MAX))]
+    max_rate: Option<u64>,
+    /// Slow down while a small query takes longer
+    #[arg(long, value_name = "TIME", value_parser = short_time_above_zero)]
+    max_latency: Option<Duration>,
     /// Push out what is in the cache, if there is no room left
     #[arg(long)]
     evict: bool,
@@ -67,13 +68,12 @@ pub(super) struct Args {
     /// Load what the image has of database FROM into database TO; repeat for more
     #[arg(long, value_name = "FROM=TO", value_parser = database_names)]
     map_database: Vec<(String, String)>,
-    /// Seconds to wait for a server that starts, stops or cannot be reached
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    wait: u64,
-    /// Milliseconds to wait for a relation that another session has locked
-    #[arg(long, value_name = "MS", default_value_t = 1000,
-        value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    lock_timeout: u64,
+    /// How long to wait for a server that starts, stops or cannot be reached
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time_or_zero)]
+    wait: Duration,
+    /// How long to wait for a relation that another session has locked
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = short_time_above_zero)]
+    lock_timeout: Duration,
     /// Percentage of the image that has to be in the cache afterwards
     #[arg(long, value_name = "PERCENT", default_value_t = 90,
         value_parser = clap::value_parser!(u64).range(0..=100))]
@@ -93,7 +93,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah warm load shop.cache postgresql://standby/shop
-  howdah warm load shop.cache -h db1 -d shop --jobs 4 --rate 200 --max-latency 5
+  howdah warm load shop.cache -h db1 -d shop --jobs 4 --max-rate 200MB --max-latency 5ms
   howdah warm load shop.cache -h db1 --check --min-resident 95    # for a readiness probe";
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
@@ -108,13 +108,13 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let target = args.connection.target(args.server.as_deref())?;
     let options = Options {
         jobs: usize::try_from(args.jobs).unwrap_or(MAX_JOBS),
-        bytes_per_second: args.rate.map(|rate| rate * 1_000_000),
-        max_latency: args.max_latency.map(Duration::from_millis),
+        bytes_per_second: args.max_rate,
+        max_latency: args.max_latency,
         evict: args.evict,
         limit: args.limit,
         database_names: args.map_database.iter().cloned().collect(),
-        lock_timeout: Duration::from_millis(args.lock_timeout),
-        patience: Duration::from_secs(args.wait),
+        lock_timeout: args.lock_timeout,
+        patience: args.wait,
         only_look: args.check,
         ..Options::default()
     };

@@ -17,6 +17,7 @@ use crate::{
     context::Context,
     errors::{self, Advise as _},
     outcome::Outcome,
+    values::time_within,
 };
 
 /// Measure what warming brings: a restart with cold caches, once for each way.
@@ -42,11 +43,11 @@ pub(super) struct Args {
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
     scale: u32,
     /// How long the client reads after each restart
-    #[arg(long, value_name = "SECONDS", default_value_t = 25,
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
-    /// Resolution, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = step)]
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "25s",
+          value_parser = time_within(1.0..=86_400.0))]
+    duration: Duration,
+    /// Resolution
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time_within(0.05..=3600.0))]
     step: Duration,
     /// Read few rows most of the time, by Zipf's law with this exponent, instead of every row alike
     #[arg(long, value_name = "EXPONENT", value_parser = exponent)]
@@ -108,17 +109,6 @@ enum Format {
     Csv,
 }
 
-fn step(text: &str) -> Result<Duration, String> {
-    seconds_within(text, 0.05, 3600.0)
-}
-
-fn seconds_within(text: &str, from: f64, to: f64) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (from..=to).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("seconds, from {from} to {to}")),
-    }
-}
-
 fn exponent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(exponent) if exponent > 0.0 && exponent <= 3.0 => Ok(exponent),
@@ -136,7 +126,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let proof = Proof {
         place,
         scale: args.scale,
-        duration: Duration::from_secs(args.seconds),
+        duration: args.duration,
         step: args.step,
         skew: args.zipf,
         cold: match args.cold {

@@ -25,6 +25,7 @@ use crate::{
     metrics::MetricsArgs,
     outcome::Outcome,
     progress::Total,
+    values::{DATA_RATE_MAX, data_rate, short_time_above_zero},
 };
 
 /// Load whole relations into the cache, with their indexes, TOAST and partitions.
@@ -60,13 +61,12 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "COUNT", default_value_t = 2,
         value_parser = clap::value_parser!(u64).range(1..=MAX_JOBS as u64))]
     jobs: u64,
-    /// At most so many megabytes a second
-    #[arg(long, value_name = "MB/s", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    rate: Option<u64>,
-    /// Milliseconds to wait for a relation that another session has locked
-    #[arg(long, value_name = "MS", default_value_t = 1000,
-        value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    lock_timeout: u64,
+    /// Load at most so much a second
+    #[arg(long, value_name = "SIZE", value_parser = data_rate(DATA_RATE_MAX))]
+    max_rate: Option<u64>,
+    /// How long to wait for a relation that another session has locked
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = short_time_above_zero)]
+    lock_timeout: Duration,
     /// How to print the result
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
@@ -111,8 +111,8 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
         only: args.only || args.first.is_some() || args.last.is_some(),
         pace: Pace {
             jobs: usize::try_from(args.jobs).unwrap_or(MAX_JOBS),
-            bytes_per_second: args.rate.map(|rate| rate * 1_000_000),
-            lock_timeout: Duration::from_millis(args.lock_timeout),
+            bytes_per_second: args.max_rate,
+            lock_timeout: args.lock_timeout,
             patience: Duration::ZERO,
             ..Pace::default()
         },

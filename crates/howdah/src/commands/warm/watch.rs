@@ -9,8 +9,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::dump::Source;
 use crate::{
-    connection::ConnectionArgs, context::Context, errors::Advise as _, logging,
-    metrics::MetricsArgs, notify::service_state, outcome::Outcome,
+    connection::ConnectionArgs,
+    context::Context,
+    errors::Advise as _,
+    logging,
+    metrics::MetricsArgs,
+    notify::service_state,
+    outcome::Outcome,
+    values::{DATA_RATE_MAX, data_rate, time_or_zero},
 };
 
 /// Keep a server warm over restarts: an image at intervals, loaded when the server comes back.
@@ -27,9 +33,9 @@ pub(super) struct Args {
     /// Folder for the images: newest.cache, and older ones as newest.cache.1, …
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Seconds between images; 0 takes one only when the server shuts down
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    interval: u64,
+    /// Time between images; 0 takes one only when the server shuts down
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time_or_zero)]
+    interval: Duration,
     /// How many older images to keep
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     keep: u32,
@@ -43,9 +49,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
-    /// Load at most so many MB a second
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
-    rate: Option<u64>,
+    /// Load at most so much a second
+    #[arg(long, value_name = "SIZE", value_parser = data_rate(DATA_RATE_MAX))]
+    max_rate: Option<u64>,
     /// The server's data directory, for reading its files ahead while it cannot say where it is
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -58,7 +64,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah warm watch postgresql:///postgres -o /var/lib/howdah/warm
-  howdah warm watch postgresql://db1/postgres -o warm --interval 60 --metrics 127.0.0.1:9188";
+  howdah warm watch postgresql://db1/postgres -o warm --interval 1m --metrics 127.0.0.1:9188";
 
 pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     if !args.enabled {
@@ -70,10 +76,10 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let settings = WatchSettings {
         target: args.connection.target(args.server.as_deref())?,
         folder: args.output.clone(),
-        interval: (args.interval > 0).then(|| Duration::from_secs(args.interval)),
+        interval: Some(args.interval).filter(|interval| !interval.is_zero()),
         keep: Generations(args.keep),
         choice: args.source.into(),
-        load: load_options(args.jobs, args.rate),
+        load: load_options(args.jobs, args.max_rate),
         data_dir: args.data_dir.clone(),
     };
     // What happens is what its log is for.
@@ -99,10 +105,10 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
 }
 
 /// How a keeper loads.
-pub(super) fn load_options(jobs: u16, rate: Option<u64>) -> Options {
+pub(super) fn load_options(jobs: u16, bytes_per_second: Option<u64>) -> Options {
     Options {
         jobs: jobs.into(),
-        bytes_per_second: rate.map(|megabytes| megabytes.saturating_mul(1_000_000)),
+        bytes_per_second,
         // A server that went away is the keeper's to wait for.
         patience: Duration::from_secs(2),
         ..Options::default()

@@ -1,4 +1,4 @@
-//! SHOW POOLS, DATABASES, USERS: who shares servers with whom, and how many there may be.
+//! SHOW POOLS, DATABASES, PAUSED, USERS: who shares servers with whom, and how many there may be.
 
 use std::collections::BTreeSet;
 
@@ -55,6 +55,8 @@ pub(super) const DATABASES: &[(&str, Kind)] = &[
     ("disabled", Int4),
 ];
 
+pub(super) const PAUSED: &[(&str, Kind)] = &[("database", Text), ("user", Text)];
+
 pub(super) const USERS: &[(&str, Kind)] = &[
     ("name", Text),
     ("pool_size", Int4),
@@ -101,6 +103,16 @@ fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {
         mode(pool.mode).into(),
         host_order(&pool.settings),
     ]
+}
+
+/// A row without a user is for all of them.
+pub(super) fn paused(view: &View) -> Vec<Vec<Value>> {
+    let rows = view.databases.iter().flat_map(|database| {
+        let all = database.is_paused.then_some(Value::Null);
+        let users = database.paused_users.iter().map(|user| user.as_str().into());
+        all.into_iter().chain(users).map(|user| vec![database.name.as_str().into(), user])
+    });
+    rows.collect()
 }
 
 fn mode(mode: Mode) -> &'static str {

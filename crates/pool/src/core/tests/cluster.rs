@@ -270,6 +270,48 @@ fn prepared_read_without_an_answer_is_prepared_and_asked_again() {
     assert_eq!(stage.client_gets(client), answer);
 }
 
+/// A batch comes in as many pieces as its client and the network make of it.
+#[test]
+fn read_in_pieces_without_an_answer_is_asked_of_another_member() {
+    let pieces = [
+        message(b'P', b"\0select $1\0\0\0"),
+        [message(b'B', b"\0\0\0\0\0\x01\0\0\0\x011\0\0"), vec![b'E', 0, 0]].concat(),
+        vec![0, 9, 0, 0, 0, 0, 0],
+        message(b'S', b""),
+    ];
+    for silent_after in 1..=pieces.len() {
+        let (mut stage, state, client, hung) = at_the_second_after(&pieces[0]);
+        for sent in 1..=pieces.len() {
+            if sent > 1 {
+                stage.client_says(client, &pieces[sent - 1]);
+            }
+            if sent == silent_after {
+                stage.server_gets(hung);
+                silent_second(&mut stage, &state);
+            }
+        }
+        if !stage.io.opened.is_empty() {
+            stage.logs_in();
+        }
+        let report = stage.core.report(true, stage.now);
+        let asked = report
+            .servers
+            .iter()
+            .find(|it| it.id != hung && stage.io.sent.contains_key(&Peer::Server(it.id)));
+        let other = asked.map(|it| it.id).expect("another is asked");
+        assert_eq!(stage.server_gets(other), pieces.concat(), "after {silent_after}");
+        stage.client_gets(client);
+        let answer = [
+            message(b'1', b""),
+            message(b'2', b""),
+            message(b'C', b"SELECT 1\0"),
+            message(b'Z', b"I"),
+        ];
+        stage.server_says(other, &answer.concat());
+        assert_eq!(stage.client_gets(client), answer.concat());
+    }
+}
+
 /// The same, but the batch is sent once only: before it the client has asked something else.
 fn at_the_second_after(batch: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerId) {
     let (mut stage, state, client, server) = at_the_second(&message(b'Q', b"select 1\0"));

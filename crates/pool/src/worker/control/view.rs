@@ -59,6 +59,7 @@ impl Control {
         let databases = self.front.directory.gates().into_iter().map(|(name, gate)| DatabaseView {
             name,
             is_paused: gate.is_paused(),
+            paused_users: gate.paused_users(),
             is_disabled: gate.is_disabled(),
         });
         let logins = self.front.startups.count();

@@ -182,6 +182,7 @@ pub(super) fn spec(
         servers_min: settings.min_size,
         statements_per_server: config.max_prepared_statements,
         gate: inner.gate(&key.database),
+        user: key.user.as_str().into(),
         settings_at_login: key.replication.is_some(),
         servers_once: key.replication.is_some() || times.server_lifetime.is_zero(),
         timeouts: Timeouts {

@@ -127,7 +127,7 @@ impl Inner {
         let stays = |name: &str| config.databases.contains_key(name) || used.contains(name);
         let mut is_untidy = false;
         self.gates.retain(|name, gate| {
-            let is_turned = gate.is_paused() || gate.is_disabled();
+            let is_turned = gate.is_paused_for_any() || gate.is_disabled();
             // Whoever looks at all databases has hold of it for a moment.
             let is_held = Arc::strong_count(gate) > 1;
             is_untidy |= is_held && !stays(name) && !is_turned;

@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         entry.is_some_and(|entry| {
             entry.key == line.entry.key
                 && entry.spec.epoch() == line.epoch
-                && !entry.spec.gate.is_paused()
+                && !entry.spec.is_paused()
                 && entry.spec.member.as_ref().is_none_or(|member| member.state.may_write())
         })
     }
@@ -275,13 +275,14 @@ impl<'a> Run<'a> {
             return;
         }
         let homes = self.board.homes();
-        let home = homes.get(self.attempts % homes.len().max(1));
-        let Some(home) = home.and_then(|home| self.front.directory.by_id(*home)) else { return };
-        if home.spec.gate.is_paused() {
-            return;
-        }
+        let homes: Vec<_> = homes
+            .iter()
+            .filter_map(|home| self.front.directory.by_id(*home))
+            .filter(|home| !home.spec.is_paused())
+            .collect();
+        let Some(home) = homes.get(self.attempts % homes.len().max(1)) else { return };
         self.attempts += 1;
-        let dialled = match self.place(&home) {
+        let dialled = match self.place(home) {
             Ok(entry) => Line::dial(&mut self.poller, &entry, self.front),
             Err(error) => Err(error),
         };

@@ -7,7 +7,10 @@
 //! id: u64, database: text, user: text, from: text (address of whom a proxy brought; else empty),
 //! version: u32, process id: i32, secret: text, age in microseconds: u64,
 //! wishes: list of (name: text, value: text), startup: the same,
-//! statements: list of (name: text, what follows it in a Parse: text), unnamed statement: text,
+//! settings that statements were parsed under: list of (list of (u8: 1 if there is one, value: text)),
+//! statements: list of (name: text, what follows it in a Parse: text,
+//!                      index of the settings: u32 (0xffffffff: none)),
+//! unnamed statement: the same without the name (no text: none),
 //! role: text (empty: none), said role: text (empty: none),
 //! said primary reads: u8 (0: nothing, 1: off, 2: on), said shard: u32 (0xffffffff: none),
 //! said read your writes: u8 (as primary reads), shards that it wrote on and minds: list of u32,
@@ -32,10 +35,12 @@ use howdah_wire::{
 };
 use zeroize::Zeroizing;
 
-use crate::{Channel, Migrant, Setting, config::StoredSecret, worker::hub::Positions};
+use crate::{
+    Channel, Migrant, MigrantStatement, Setting, config::StoredSecret, worker::hub::Positions,
+};
 
 /// Version of all this. Processes of different versions do not take over from one another.
-pub(super) const VERSION: u16 = 6;
+pub(super) const VERSION: u16 = 7;
 
 /// What a new process begins with; behind it comes the version.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
@@ -58,12 +63,15 @@ pub(super) const TAKEN: u8 = 6;
 pub(super) const CANCEL: u8 = 7;
 /// Old to new: nobody is left.
 pub(super) const DONE: u8 = 8;
-/// What stands for no shard.
-const NO_SHARD: u32 = u32::MAX;
 /// Old to new: it does not hand over, for this reason.
 pub(super) const REFUSED: u8 = 9;
 /// Old to new: what opens the servers of a pool, see [`PoolSecrets`]. Comes before the pool's clients.
 pub(super) const SECRETS: u8 = 10;
+
+/// What stands for no shard.
+const NO_SHARD: u32 = u32::MAX;
+/// What stands for no settings.
+const NO_SETTINGS: u32 = u32::MAX;
 
 /// Old to new: channels that clients listen to, see [`Channels`].
 pub(super) const CHANNELS: u8 = 11;
@@ -216,12 +224,20 @@ impl Traveller {
                 text(&mut out, value);
             }
         }
-        count(&mut out, migrant.statements.len());
-        for (name, rest) in &migrant.statements {
-            text(&mut out, name);
-            text(&mut out, rest);
+        count(&mut out, migrant.parse_settings.len());
+        for values in &migrant.parse_settings {
+            count(&mut out, values.len());
+            for value in values {
+                out.push(value.is_some().into());
+                text(&mut out, value.as_deref().unwrap_or_default());
+            }
         }
-        text(&mut out, &migrant.unnamed);
+        count(&mut out, migrant.statements.len());
+        for (name, of) in &migrant.statements {
+            text(&mut out, name);
+            statement(&mut out, of);
+        }
+        statement(&mut out, &migrant.unnamed);
         for role in [migrant.role, migrant.said.role] {
             text(&mut out, role.map_or("", RoleWish::as_str).as_bytes());
         }
@@ -252,8 +268,15 @@ impl Traveller {
         let age = Duration::from_micros(u64::from_be_bytes(from.array()?));
         let setting = |from: &mut Reader<'_>| Some(Setting::new(from.text()?, from.text()?));
         let (wishes, startup) = (from.list(setting)?, from.list(setting)?);
-        let statements = from.list(|from| Some((from.text()?.to_vec(), from.text()?.to_vec())))?;
-        let unnamed = from.text()?.to_vec();
+        let value = |from: &mut Reader<'_>| {
+            let [is_there] = from.array()?;
+            let value = from.text()?;
+            Some((is_there == 1).then(|| value.into()))
+        };
+        let parse_settings = from.list(|from| from.list(value)?.try_into().ok())?;
+        let sets = parse_settings.len();
+        let statements = from.list(|from| Some((from.text()?.to_vec(), from.statement(sets)?)))?;
+        let unnamed = from.statement(sets)?;
         let (role, said_role) = (from.role()?, from.role()?);
         let primary_reads = from.switch()?;
         let shard = Some(u32::from_be_bytes(from.array()?)).filter(|shard| *shard != NO_SHARD);
@@ -271,6 +294,7 @@ impl Traveller {
             age,
             wishes,
             startup,
+            parse_settings,
             statements,
             unnamed,
             role,
@@ -290,26 +314,40 @@ pub(super) fn encode_key(key: &CancelKey) -> Vec<u8> {
     out
 }
 
-/// What an operator has ordered about databases: a list of name, paused, disabled.
-pub(super) fn encode_gates(gates: impl Iterator<Item = (String, bool, bool)>) -> Vec<u8> {
-    let gates: Vec<_> = gates.collect();
+/// What an operator has ordered about a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GateState {
+    pub(super) database: String,
+    pub(super) is_paused: bool,
+    pub(super) is_disabled: bool,
+    pub(super) paused_users: Vec<String>,
+}
+
+/// What an operator has ordered about databases: a list of name, paused, disabled, and the users who are paused.
+pub(super) fn encode_gates(gates: &[GateState]) -> Vec<u8> {
     let mut out = Vec::new();
     count(&mut out, gates.len());
-    for (name, is_paused, is_disabled) in gates {
-        text(&mut out, name.as_bytes());
-        out.extend_from_slice(&[u8::from(is_paused), u8::from(is_disabled)]);
+    for GateState { database, is_paused, is_disabled, paused_users } in gates {
+        text(&mut out, database.as_bytes());
+        out.extend_from_slice(&[u8::from(*is_paused), u8::from(*is_disabled)]);
+        count(&mut out, paused_users.len());
+        paused_users.iter().for_each(|user| text(&mut out, user.as_bytes()));
     }
     out
 }
 
 /// `None` if the bytes are anything else.
-pub(super) fn decode_gates(bytes: &[u8]) -> Option<Vec<(String, bool, bool)>> {
+pub(super) fn decode_gates(bytes: &[u8]) -> Option<Vec<GateState>> {
     let gate = |from: &mut Reader<'_>| {
-        let name = from.string()?;
+        let database = from.string()?;
         let [is_paused, is_disabled] = from.array()?;
-        Some((name, is_paused != 0, is_disabled != 0))
+        let paused_users = from.list(Reader::string)?;
+        let (is_paused, is_disabled) = (is_paused != 0, is_disabled != 0);
+        Some(GateState { database, is_paused, is_disabled, paused_users })
     };
-    Reader(bytes).list(gate)
+    let mut from = Reader(bytes);
+    let gates = from.list(gate)?;
+    from.0.is_empty().then_some(gates)
 }
 
 /// `None` if the bytes are anything else.
@@ -321,6 +359,12 @@ pub(super) fn decode_key(bytes: &[u8]) -> Option<CancelKey> {
 fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     count(out, bytes.len());
     out.extend_from_slice(bytes);
+}
+
+fn statement(out: &mut Vec<u8>, of: &MigrantStatement) {
+    text(out, &of.text);
+    let at = of.settings.and_then(|at| u32::try_from(at).ok());
+    out.extend_from_slice(&at.unwrap_or(NO_SETTINGS).to_be_bytes());
 }
 
 /// What is on, off or not said.
@@ -355,6 +399,16 @@ impl<'a> Reader<'a> {
 
     fn string(&mut self) -> Option<String> {
         String::from_utf8(self.text()?.to_vec()).ok()
+    }
+
+    /// A statement that was parsed under one of so many sets of settings, or none.
+    fn statement(&mut self, sets: usize) -> Option<MigrantStatement> {
+        let text = self.text()?.to_vec();
+        let settings = match u32::from_be_bytes(self.array()?) {
+            NO_SETTINGS => None,
+            at => Some(usize::try_from(at).ok().filter(|at| *at < sets)?),
+        };
+        Some(MigrantStatement { text, settings })
     }
 
     /// What is on, off or not said.
@@ -394,6 +448,7 @@ impl<'a> Reader<'a> {
 
 #[test]
 fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
+    let of = |text: &[u8], settings| MigrantStatement { text: text.to_vec(), settings };
     let migrant = Migrant {
         user: None,
         version: ProtocolVersion::V3_2,
@@ -401,8 +456,15 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
         age: Duration::from_millis(1234),
         wishes: vec![Setting::new("TimeZone", "UTC"), Setting::new("a", "")],
         startup: vec![Setting::new("TimeZone", "UTC")],
-        statements: vec![(b"s1".to_vec(), b"select $1\0\0\x01\0\0\0\x17".to_vec())],
-        unnamed: b"select 2\0\0\0".to_vec(),
+        parse_settings: vec![
+            Default::default(),
+            std::array::from_fn(|at| (at % 2 == 0).then(|| b"UTC"[..].into())),
+        ],
+        statements: vec![
+            (b"s1".to_vec(), of(b"select $1\0\0\x01\0\0\0\x17", None)),
+            (b"s2".to_vec(), of(b"select timestamptz 'today'\0\0\0", Some(1))),
+        ],
+        unnamed: of(b"select 2\0\0\0", Some(0)),
         role: Some(RoleWish::PreferReplica),
         said: Said {
             role: Some(RoleWish::Auto),
@@ -478,4 +540,18 @@ fn secrets_of_a_pool_survive_the_way_and_no_part_is_accepted() {
             assert!(!format!("{secrets:?}").contains("sesame"));
         }
     }
+}
+
+#[test]
+fn gates_are_the_same_on_both_sides_and_no_part_is_accepted() {
+    let gate = |database: &str, is_paused, users: &[&str]| GateState {
+        database: database.to_owned(),
+        is_paused,
+        is_disabled: !is_paused,
+        paused_users: users.iter().map(|user| (*user).to_owned()).collect(),
+    };
+    let gates = vec![gate("shop", true, &[]), gate("", false, &["ann", "bob"])];
+    let bytes = encode_gates(&gates);
+    assert_eq!(decode_gates(&bytes), Some(gates));
+    (0..bytes.len()).for_each(|end| assert_eq!(decode_gates(&bytes[..end]), None));
 }

@@ -158,8 +158,14 @@ impl Giver {
             line::send(line, LISTENER, kind, Some(listener.as_fd()))?;
         }
         let gates = self.control.front.directory.gates().into_iter();
-        let gates = gates.map(|(name, gate)| (name, gate.is_paused(), gate.is_disabled()));
-        line::send(line, LISTENERS_END, &encode_gates(gates), None)?;
+        let gates = gates.map(|(database, gate)| GateState {
+            database,
+            is_paused: gate.is_paused(),
+            is_disabled: gate.is_disabled(),
+            paused_users: gate.paused_users(),
+        });
+        let gates: Vec<_> = gates.collect();
+        line::send(line, LISTENERS_END, &encode_gates(&gates), None)?;
         if line::receive(line)?.is_none_or(|frame| frame.kind != READY) {
             return Err(unexpected());
         }

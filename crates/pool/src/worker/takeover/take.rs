@@ -34,7 +34,7 @@ pub(in crate::worker) struct Heir {
     pub(in crate::worker) listeners: Vec<Listener>,
     /// Whether they are to be used as they are, whatever the settings say.
     pub(in crate::worker) are_given: bool,
-    gates: Vec<(String, bool, bool)>,
+    gates: Vec<GateState>,
 }
 
 impl Heir {
@@ -93,10 +93,11 @@ impl Heir {
     ///
     /// The old process is gone, or waits no more.
     pub(in crate::worker) fn ready(self, control: Control) -> io::Result<Taker> {
-        for (name, is_paused, is_disabled) in &self.gates {
-            if let Some(gate) = control.front.directory.gate(name) {
-                gate.set_paused(*is_paused);
-                gate.set_disabled(*is_disabled);
+        for state in &self.gates {
+            if let Some(gate) = control.front.directory.gate(&state.database) {
+                gate.set_paused(state.is_paused);
+                gate.set_disabled(state.is_disabled);
+                state.paused_users.iter().for_each(|user| gate.set_paused_for(user, true));
             }
         }
         self.line.set_read_timeout(None)?;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Each look is a statement, which the server has to answer.
-const RATE_MAX: u32 = 10;
+const FREQUENCY_MAX: u32 = 10;
 
 const LACKS: &str = "waits shorter than the time between two looks, 10 a second at most; sessions \
     of other roles without pg_monitor";
@@ -33,7 +33,7 @@ pub(super) fn run(outside: &Outside, args: &Args, ctx: &Context) -> anyhow::Resu
     let (mut profile, mut report) =
         (Profile::default(), Printer::new(ctx, args, ("sql", Some(LACKS))));
     let pace = &args.watch.pace;
-    let every = Duration::from_secs(1) / args.rate.min(RATE_MAX);
+    let every = Duration::from_secs(1) / args.frequency.min(FREQUENCY_MAX);
     let mut ticks = pace.begin(ctx, every.min(pace.interval));
     let mut due = Instant::now() + pace.interval;
     let (mut last, mut unreadable, mut ended) = (None::<Instant>, 0, None);
