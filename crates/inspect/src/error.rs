@@ -31,7 +31,7 @@ pub enum ProcessError {
         pid: u32,
     },
     /// The process belongs to somebody else.
-    #[error("process {pid} may not be looked at")]
+    #[error("process {pid} may not be looked at without being its user or having CAP_SYS_PTRACE")]
     Denied {
         /// The process id asked for.
         pid: u32,

@@ -269,6 +269,13 @@ impl Tracker {
             }
             Message::End { micros, step: None } => {
                 output.summary.facts.bare_durations += 1;
+                // In a log without connections it may be the first that is seen of a session.
+                let slot = match slot {
+                    None if begins_session(record) && is_client(record) => {
+                        Some(table.entry(None, record, output).0)
+                    }
+                    slot => slot,
+                };
                 if let Some(session) = slot.and_then(|at| table.session(at)) {
                     steps::end_bare(session, micros, record, output);
                 }
@@ -286,6 +293,11 @@ impl Tracker {
             | Message::Other => {}
         }
     }
+}
+
+/// Whether a record is the first that its process wrote.
+fn begins_session(record: &Record<'_>) -> bool {
+    record.lines().is_some_and(|(first, _)| first == 1)
 }
 
 /// Whether a record comes from a process that serves a client, as far as the log says.

@@ -137,7 +137,7 @@ fn what_is_wrong_with_a_file_is_told_with_line_and_key() {
     let words = ["statsd", "--check", "-c", "config.js"];
     let output = howdah(folder.path()).args(words).assert().code(3);
     let told = text(&output.get_output().stdout);
-    assert_eq!(told, "line 3: port: \"x\" is no number\n");
+    assert_eq!(told, "config.js: line 3: port: \"x\" is no number\n");
     let output = howdah(folder.path()).args(["statsd", "-c", "config.js"]).assert().code(1);
     let told = text(&output.get_output().stderr);
     assert!(

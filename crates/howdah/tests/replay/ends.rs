@@ -63,7 +63,7 @@ fn transactions_that_a_slice_cuts_are_counted_and_each_slice_replays_to_its_end(
     assert!(run("capture info until").0.contains(&format!("{open}: 1")));
 
     let (_, said) = run("capture split all -o slices --every 1s");
-    assert!(said.contains("events, ends inside 1 transactions"), "{said}");
+    assert!(said.contains("events, ends inside 1 transaction\n"), "{said}");
     let mut slices: Vec<_> = std::fs::read_dir(stage.path("slices"))
         .unwrap()
         .map(|entry| entry.unwrap().path().display().to_string())

@@ -52,6 +52,8 @@ pub(super) struct Session {
     /// When the session was last heard of, in records.
     pub(super) seen: u64,
     last_line: Option<u64>,
+    /// Its first record is the first that its process wrote, so it was in no transaction before.
+    pub(super) began_in_log: bool,
     pub(super) pipelines: Pipelines,
     /// A Bind of the unnamed portal was logged with its text, and no Execute since.
     pub(super) is_bind_logged: bool,
@@ -252,6 +254,7 @@ impl Session {
             floor: Timestamp::from_micros(i64::MIN),
             seen,
             last_line: record.lines().map(|(_, last)| last),
+            began_in_log: super::begins_session(record),
             pipelines: Pipelines::default(),
             // Nothing is known to be missing of what came before.
             is_bind_logged: true,

@@ -153,10 +153,12 @@ impl Table {
         }
         if !session.is_connected {
             session.is_connected = true;
-            let facts = &mut output.summary.facts;
-            facts.joined_midway += 1;
-            facts.joined_in_transaction += u64::from(record.tag() == b"idle in transaction");
-            session.pipelines.joined_midway();
+            if !session.began_in_log {
+                let facts = &mut output.summary.facts;
+                facts.joined_midway += 1;
+                facts.joined_in_transaction += u64::from(record.tag() == b"idle in transaction");
+                session.pipelines.joined_midway();
+            }
             let draft = session.draft(start, ActionRef::Connect, Source::Inferred, None);
             output.emit_whole(session, &draft);
         }

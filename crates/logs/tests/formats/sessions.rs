@@ -343,3 +343,34 @@ fn records_that_come_again_are_counted() {
     let (_, summary) = import_with(rows.concat(), Options::default());
     assert_eq!(summary.facts.repeated_lines, 0);
 }
+
+/// A log without connections, of `log_statement = all` and `log_duration`: the numbers of lines tell that a session
+/// was in no transaction before.
+#[test]
+fn session_whose_first_line_is_in_the_log_keeps_its_first_pipeline() {
+    let row = |line: u32, vxid: &str, tag: &str, message: &str| {
+        format!(
+            "{{\"timestamp\":\"2026-11-20 12:00:00.{line:03} UTC\",\"user\":\"al\",\"dbname\":\"shop\",\
+             \"pid\":8,\"session_id\":\"6b004067.8\",\"line_num\":{line},\"ps\":\"{tag}\",\
+             \"session_start\":\"2026-11-20 12:00:00 UTC\",\"vxid\":\"{vxid}\",\"txid\":0,\
+             \"error_severity\":\"LOG\",\"message\":\"{message}\",\"backend_type\":\"client backend\"}}\n"
+        )
+    };
+    let insert = "execute <unnamed>: insert into t values (1)";
+    let steps = [("PARSE", "duration: 0.1 ms"), ("BIND", "duration: 0.1 ms"), ("INSERT", insert)];
+    let log = |first: u32| -> String {
+        let pair = steps.into_iter().chain([("INSERT", "duration: 0.1 ms")]).chain(steps);
+        (first..).zip(pair).map(|(line, (tag, message))| row(line, "3/5", tag, message)).collect()
+    };
+    let executions = |first| {
+        let (events, summary) = import(log(first));
+        let pipelines: Vec<_> = events
+            .iter()
+            .filter(|event| matches!(event.action, howdah_traffic::Action::Execute(_)))
+            .map(|event| event.pipeline)
+            .collect();
+        (pipelines, summary.facts.joined_midway)
+    };
+    assert_eq!(executions(1), (vec![Some(1), Some(1)], 0));
+    assert_eq!(executions(4), (vec![None, None], 1));
+}

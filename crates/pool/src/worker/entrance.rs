@@ -180,6 +180,8 @@ impl Entrance {
 
     /// Goes on as far as the socket allows; heavy steps only if `heavy`.
     pub(super) fn advance(&mut self, front: &Front, heavy: bool) -> Progress {
+        // A client that has been asked for its secret is not to be taken for a silent one meanwhile.
+        self.is_busy();
         let Self { stream, hung_up, watched, drained, kind, .. } = self;
         match kind {
             Kind::Client(client) => match stream {
