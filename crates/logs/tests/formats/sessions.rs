@@ -357,9 +357,10 @@ fn session_whose_first_line_is_in_the_log_keeps_its_first_pipeline() {
         )
     };
     let insert = "execute <unnamed>: insert into t values (1)";
-    let steps = [("PARSE", "duration: 0.1 ms"), ("BIND", "duration: 0.1 ms"), ("INSERT", insert)];
+    let steps =
+        [("PARSE", "duration: 0.100 ms"), ("BIND", "duration: 0.100 ms"), ("INSERT", insert)];
     let log = |first: u32| -> String {
-        let pair = steps.into_iter().chain([("INSERT", "duration: 0.1 ms")]).chain(steps);
+        let pair = steps.into_iter().chain([("INSERT", "duration: 0.100 ms")]).chain(steps);
         (first..).zip(pair).map(|(line, (tag, message))| row(line, "3/5", tag, message)).collect()
     };
     let executions = |first| {
