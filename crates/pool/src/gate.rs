@@ -39,8 +39,13 @@ impl Gate {
         match self.paused.load(Ordering::Relaxed) {
             NOBODY => false,
             EVERYBODY => true,
-            _ => self.users().contains(user),
+            _ => self.is_paused_by_name(user),
         }
+    }
+
+    #[cold]
+    fn is_paused_by_name(&self, user: &str) -> bool {
+        self.users().contains(user)
     }
 
     /// The users who are paused by name.

@@ -112,7 +112,7 @@ impl Core {
         let is_idle = || pool.waiting.is_empty();
         pool.spec.is_paused()
             || (pool.spec.closes || self.keeps_no_servers) && is_idle()
-            || self.is_outdated(server)
+            || pool.spec.epoch() != server.epoch
             || pool.shrinks
                 && self.servers.get_mut(id).is_some_and(|it| it.permits.give_up_surplus())
     }

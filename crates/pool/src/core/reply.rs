@@ -248,6 +248,10 @@ impl Listener<'_> {
     fn completed(&mut self, body: &[u8]) {
         let tag = body.strip_suffix(b"\0").unwrap_or(body);
         let server = &mut *self.server;
+        // A tag with a number of rows changes nothing but data.
+        if tag.last().is_some_and(u8::is_ascii_digit) && !server.writes.is_watched() {
+            return;
+        }
         let Some(front) = server.owed.front() else { return };
         if !matches!(front.audience, Audience::Client | Audience::Cleaning) {
             return;

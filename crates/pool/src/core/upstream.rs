@@ -105,12 +105,14 @@ impl Core {
 
     /// Deals with as much of `input` as can be, and gives how much that was.
     fn run(&mut self, id: ClientId, input: &[u8], io: &mut dyn Io) -> usize {
-        if self.clients.get(id).is_some_and(|client| client.state == ClientState::Spread) {
+        let client = self.clients.get(id);
+        if client.is_some_and(|client| client.state == ClientState::Spread) {
             return self.copy_on(id, input, io);
         }
+        let roams = client.is_some_and(|client| client.roams);
         let mut at = 0;
-        let goes_on = self.has_kept_request(id);
-        let mut keeps = goes_on || self.may_ask_elsewhere(id);
+        let goes_on = roams && self.has_kept_request(id);
+        let mut keeps = goes_on || roams && self.may_ask_elsewhere(id);
         let stop = loop {
             let stop = self.walk_client(id, input, &mut at);
             match stop {
@@ -141,7 +143,6 @@ impl Core {
         }
         let (server, concern) = (client.server(), client.concern(id));
         let (waits, listens) = (client.must_wait(), client.listens.is_some());
-        let roams = client.roams;
         if let Some(server) = server {
             self.flush_server(server, input, io);
             if roams {
