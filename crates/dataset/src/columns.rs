@@ -10,7 +10,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::schema::types::ColumnPath;
 
 pub(crate) use decode::{Numbers, ParameterLists, Strings, Texts, Times};

@@ -7,7 +7,7 @@ mod guard;
 mod reader;
 mod writer;
 
-use arrow::{array::ArrayRef, array::RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch};
 use parquet::errors::ParquetError;
 
 pub(crate) use reader::{GroupRows, TableFile, TableRows};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use howdah_traffic::{
     Action, Bound, CopyDirection, Event, Kind, Outcome, SessionId, Source, SqlState, Text,
     Timestamp,

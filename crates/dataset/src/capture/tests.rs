@@ -326,7 +326,7 @@ fn a_damaged_byte_never_panics_and_ends_the_stream() {
 fn a_parquet_file_of_somebody_else_is_no_event_file() {
     use std::sync::Arc;
 
-    use arrow::array::{Int64Array, RecordBatch};
+    use arrow_array::{Int64Array, RecordBatch};
     use parquet::arrow::ArrowWriter;
 
     let scratch = tempfile::tempdir().unwrap();

@@ -3,12 +3,11 @@
 //! The file was opened with the schema that the columns declare, so a column of that name and type is
 //! in every batch of it. What the values are is checked here.
 
-use arrow::{
-    array::{
-        Array, ArrayRef, AsArray, BinaryArray, DictionaryArray, Int64Array, ListArray, RecordBatch,
-        StringArray, TimestampMicrosecondArray,
-    },
-    datatypes::{Int32Type, Int64Type, TimestampMicrosecondType},
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray,
+    TimestampMicrosecondArray,
+    cast::AsArray,
+    types::{Int32Type, Int64Type, TimestampMicrosecondType},
 };
 use howdah_traffic::{Parameter, Text, Timestamp};
 

@@ -6,13 +6,12 @@
 
 use std::sync::Arc;
 
-use arrow::{
-    array::{
-        ArrayBuilder, ArrayRef, BinaryBuilder, Int32Builder, Int64Array, ListBuilder, StringArray,
-        StringBuilder, TimestampMicrosecondArray, new_null_array,
-    },
-    datatypes::DataType,
+use arrow_array::{
+    ArrayRef, Int64Array, StringArray, TimestampMicrosecondArray,
+    builder::{ArrayBuilder, BinaryBuilder, Int32Builder, ListBuilder, StringBuilder},
+    new_null_array,
 };
+use arrow_schema::DataType;
 use howdah_traffic::{Parameter, Parameters, Text, Timestamp};
 
 use super::{Shape, UTC, list_entry, number_entry};

@@ -3,9 +3,8 @@
 //! An event has it whole or not at all; that it has it, though nothing of it, is told by `rows_max`, which is
 //! null only where there is none.
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray, BinaryArray, ListArray, RecordBatch},
-    datatypes::Int32Type,
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, ListArray, RecordBatch, cast::AsArray, types::Int32Type,
 };
 use howdah_traffic::{CopyIn, Text, Wire};
 

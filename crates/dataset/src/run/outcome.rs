@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch};
 use howdah_traffic::{Kind, SessionId, SqlState, Text};
 
 use super::{Disposition, ReplayOutcome, fingerprint_from_text, fingerprint_text};

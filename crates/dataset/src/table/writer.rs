@@ -7,7 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use arrow::{array::RecordBatch, datatypes::SchemaRef};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use parquet::{
     arrow::{ArrowSchemaConverter, ArrowWriter, arrow_writer::ArrowWriterOptions},
