@@ -31,10 +31,11 @@ install: ## Build with optimisation and install into PREFIX (/usr/local): comman
 # The tests come last: their summaries are what a reader of a long log looks for. Generated tests take the
 # same cases each time, so that a commit is either good or not; `make explore` looks for others.
 test: setup lint ## What CI runs: format, clippy, docs, then every test.
-	PROPTEST_RNG_SEED=1 $(CARGO) test --workspace --no-fail-fast
+	PROPTEST_RNG_SEED=1 scripts/run-tests
 
-lint: ## Format check, clippy and rustdoc, each without a warning.
+lint: ## Format check, banned words, clippy and rustdoc, each without a warning.
 	$(CARGO) fmt --all --check
+	scripts/check-words
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 

@@ -1,0 +1,78 @@
+//! Instructions per operation must not rise: valgrind counts them, and `figures.toml` has what they were.
+//!
+//! A case that needs less fails as well, until its figure is lowered: so the figures only fall. Where a new
+//! compiler makes a case dearer, all figures are written anew in a commit of their own:
+//! `HOWDAH_UPDATE_FIGURES=1 cargo test --package howdah-bench-instructions`.
+
+use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path, process::Command, thread};
+
+/// By how much a count may differ from its figure, in percent: hash tables are seeded at random.
+const TOLERANCE_PERCENT: f64 = 3.0;
+
+/// Rounds of the shorter run; the longer one has four times as many.
+const ROUNDS: u32 = 500;
+
+/// Instructions of a whole run.
+fn counted(case: &str, rounds: u32) -> f64 {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(env!("CARGO_BIN_EXE_howdah-bench-instructions"))
+        .args([case, &rounds.to_string()])
+        .output()
+        .expect("valgrind is installed by scripts/setup");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{case}: {said}");
+    let count = said.split("Collected : ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let count = count.and_then(|count| count.parse().ok());
+    assert!(count.is_some(), "{case}: {said}");
+    count.unwrap_or_default()
+}
+
+/// Instructions of one operation: what a longer run has more of than a shorter one.
+fn per_operation(case: &str) -> f64 {
+    let [short, long] = [ROUNDS, 4 * ROUNDS].map(|rounds| counted(case, rounds));
+    (long - short) / f64::from(3 * ROUNDS)
+}
+
+#[test]
+fn hot_paths_need_no_more_instructions_than_before() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("figures.toml");
+    let text = fs::read_to_string(&path).expect("figures.toml is in the package");
+    let figures: BTreeMap<String, f64> = toml::from_str(&text).expect("figures.toml is TOML");
+    let cases = Command::new(env!("CARGO_BIN_EXE_howdah-bench-instructions")).output().unwrap();
+    let cases = String::from_utf8(cases.stdout).unwrap();
+    let cases: Vec<&str> = cases.lines().collect();
+    let found: BTreeMap<&str, f64> = thread::scope(|scope| {
+        let runs: Vec<_> =
+            cases.iter().map(|case| (*case, scope.spawn(|| per_operation(case)))).collect();
+        runs.into_iter().map(|(case, run)| (case, run.join().unwrap())).collect()
+    });
+    if env::var_os("HOWDAH_UPDATE_FIGURES").is_some() {
+        let comments: Vec<_> = text.lines().take_while(|line| line.starts_with('#')).collect();
+        let mut text = comments.join("\n") + "\n";
+        for (case, count) in &found {
+            let _ = writeln!(text, "{case} = {count:.0}");
+        }
+        return fs::write(&path, text).unwrap();
+    }
+    let mut wrong = String::new();
+    for (case, count) in &found {
+        let Some(figure) = figures.get(*case) else {
+            let _ = writeln!(wrong, "{case}: {count:.0}, and no figure in figures.toml");
+            continue;
+        };
+        let percent = (count / figure - 1.0) * 100.0;
+        if percent.abs() > TOLERANCE_PERCENT {
+            let what =
+                if percent > 0.0 { "more: make it cheaper" } else { "less: lower the figure" };
+            let _ = writeln!(
+                wrong,
+                "{case}: {count:.0} instead of {figure:.0}, {percent:+.1} %, {what}"
+            );
+        }
+    }
+    for case in figures.keys().filter(|case| !found.contains_key(case.as_str())) {
+        let _ = writeln!(wrong, "{case}: a figure without a case");
+    }
+    assert!(wrong.is_empty(), "instructions per operation:\n{wrong}");
+}
