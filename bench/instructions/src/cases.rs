@@ -7,7 +7,7 @@ use howdah_pool::{
     Backlog, CancelSecret, ClientId, ClientLogin, Core, Io, Peer, PoolId, PoolSpec, ServerId,
     ServerLogin, Setting, Time, Transfer, WorkerId,
 };
-use howdah_route::{Hold, Request, RoleWish, Router, Session};
+use howdah_route::{PinScope, Request, RolePreference, Router, Session};
 use howdah_statsd::{aggregate::Shard, settings::Settings};
 use howdah_wire::{
     Frame, Frontend,
@@ -167,9 +167,9 @@ fn pool_prepared(rounds: u32) -> u64 {
 /// Routes a statement whose shape is known by `role = auto`.
 fn route_auto(rounds: u32) -> u64 {
     let settings =
-        howdah_route::Settings { role: RoleWish::Auto, ..howdah_route::Settings::default() };
+        howdah_route::Settings { role: RolePreference::Auto, ..howdah_route::Settings::default() };
     let mut router = Router::new(Arc::new(settings), 16 << 20);
-    let mut session = Session::new(Hold::Transaction, 1);
+    let mut session = Session::new(PinScope::Transaction, 1);
     session.parameter_status(b"client_encoding", b"UTF8");
     session.parameter_status(b"server_encoding", b"UTF8");
     let mut sum = 0;

@@ -5,7 +5,7 @@
 
 use std::{io::Write as _, process::ExitCode, sync::Arc, time::Instant};
 
-use howdah_route::{Hold, Parsed, Role, RoleWish, Router, Session, Settings, Table};
+use howdah_route::{Parsed, PinScope, Role, RolePreference, Router, Session, Settings, Table};
 use howdah_shard::{KeyType, ShardMap};
 use howdah_wire::{
     Format, Frame, Tag,
@@ -15,7 +15,7 @@ use howdah_wire::{
 /// What a case asks, and under which settings.
 struct Case {
     name: &'static str,
-    role: RoleWish,
+    role: RolePreference,
     sharded: bool,
     /// `{}` is another number in each round.
     sql: &'static str,
@@ -27,12 +27,36 @@ const PGBENCH: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = {};";
 const BOUND: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1;";
 
 const CASES: &[Case] = &[
-    Case { name: "role-said", role: RoleWish::Any, sharded: false, sql: PGBENCH, bound: false },
-    Case { name: "begin", role: RoleWish::Auto, sharded: false, sql: "BEGIN;", bound: false },
-    Case { name: "split-query", role: RoleWish::Auto, sharded: false, sql: PGBENCH, bound: false },
-    Case { name: "split-bind", role: RoleWish::Auto, sharded: false, sql: BOUND, bound: true },
-    Case { name: "key-query", role: RoleWish::Auto, sharded: true, sql: PGBENCH, bound: false },
-    Case { name: "key-bind", role: RoleWish::Auto, sharded: true, sql: BOUND, bound: true },
+    Case {
+        name: "role-said",
+        role: RolePreference::Any,
+        sharded: false,
+        sql: PGBENCH,
+        bound: false,
+    },
+    Case { name: "begin", role: RolePreference::Auto, sharded: false, sql: "BEGIN;", bound: false },
+    Case {
+        name: "split-query",
+        role: RolePreference::Auto,
+        sharded: false,
+        sql: PGBENCH,
+        bound: false,
+    },
+    Case {
+        name: "split-bind",
+        role: RolePreference::Auto,
+        sharded: false,
+        sql: BOUND,
+        bound: true,
+    },
+    Case {
+        name: "key-query",
+        role: RolePreference::Auto,
+        sharded: true,
+        sql: PGBENCH,
+        bound: false,
+    },
+    Case { name: "key-bind", role: RolePreference::Auto, sharded: true, sql: BOUND, bound: true },
 ];
 
 fn main() -> ExitCode {
@@ -67,7 +91,7 @@ fn run(case: &Case, rounds: u32) -> u32 {
         settings.tables = [accounts].into_iter().collect();
     }
     let mut router = Router::new(Arc::new(settings), 16 << 20);
-    let mut session = Session::new(Hold::Transaction, 1);
+    let mut session = Session::new(PinScope::Transaction, 1);
     session.parameter_status(b"client_encoding", b"UTF8");
     session.parameter_status(b"server_encoding", b"UTF8");
     let count = |role: Role| u32::from(role == Role::Primary);

@@ -10,7 +10,7 @@ use crate::{Activity, Blocker};
 /// [`Node::also`] has the others. Sessions that wait in a ring (a deadlock that the server has not found
 /// yet) have no root: the one with the lowest process id stands for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Forest {
+pub struct BlockingTrees {
     /// All nodes, each behind what it waits for.
     pub nodes: Vec<Node>,
 }
@@ -32,7 +32,7 @@ pub struct Node {
     pub is_in_ring: bool,
 }
 
-impl Forest {
+impl BlockingTrees {
     /// Finds out who waits for whom.
     pub fn of(activity: &Activity) -> Self {
         let mut blockers: BTreeMap<Blocker, &[Blocker]> = BTreeMap::new();
@@ -143,7 +143,7 @@ mod tests {
         Activity { taken_us: 0, backends: backends.collect() }
     }
 
-    fn drawn(forest: &Forest) -> Vec<String> {
+    fn drawn(forest: &BlockingTrees) -> Vec<String> {
         let line = |node: &Node| {
             let name = match node.who {
                 Blocker::Process(pid) => pid.to_string(),
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn roots_come_first_with_their_victims_counted() {
-        let forest = Forest::of(&activity(&[
+        let forest = BlockingTrees::of(&activity(&[
             (1, &[]),
             (2, &[1]),
             (3, &[2]),
@@ -171,17 +171,17 @@ mod tests {
 
     #[test]
     fn a_prepared_transaction_can_be_a_root_and_an_unlisted_process_too() {
-        let forest = Forest::of(&activity(&[(2, &[0]), (3, &[99])]));
+        let forest = BlockingTrees::of(&activity(&[(2, &[0]), (3, &[99])]));
         assert_eq!(drawn(&forest), ["99 1", "  3 0", "prepared 1", "  2 0"]);
         assert_eq!(forest.nodes[0].backend, None);
     }
 
     #[test]
     fn a_ring_is_shown_once_and_named_so() {
-        let forest = Forest::of(&activity(&[(1, &[2]), (2, &[3]), (3, &[1]), (4, &[1])]));
+        let forest = BlockingTrees::of(&activity(&[(1, &[2]), (2, &[3]), (3, &[1]), (4, &[1])]));
         assert_eq!(drawn(&forest), ["1 3", "  3 1", "    2 0", "  4 0"]);
         assert!(forest.nodes.iter().all(|node| node.is_in_ring));
-        let forest = Forest::of(&activity(&[(1, &[2]), (2, &[3]), (3, &[2])]));
+        let forest = BlockingTrees::of(&activity(&[(1, &[2]), (2, &[3]), (3, &[2])]));
         assert_eq!(drawn(&forest), ["2 2", "  1 0", "  3 0"]);
     }
 
@@ -189,7 +189,7 @@ mod tests {
     fn a_long_queue_is_no_deep_recursion() {
         let waits: Vec<(i32, [i32; 1])> = (2..50_000).map(|pid| (pid, [pid - 1])).collect();
         let waits: Vec<(i32, &[i32])> = waits.iter().map(|(pid, who)| (*pid, &who[..])).collect();
-        let forest = Forest::of(&activity(&waits[..5_000]));
+        let forest = BlockingTrees::of(&activity(&waits[..5_000]));
         assert_eq!(forest.nodes[0].victims, 5_000);
     }
 }

@@ -6,7 +6,7 @@ use crate::{Cell, Meaning, Reading};
 
 /// A reading whose counters are rates.
 #[derive(Clone, Debug)]
-pub struct Rated {
+pub struct RateView {
     /// The reading.
     pub reading: Reading,
     /// Its rows again, with each counter as its growth per second. [`Cell::Null`] where the growth is not
@@ -20,7 +20,7 @@ pub struct Rated {
 ///
 /// Rows are the same if their keys are. A counter that is smaller than before was reset, by somebody or by
 /// a crash: how much it has grown is not known, and is not guessed.
-pub fn rates(before: Option<&Reading>, now: &Reading) -> Rated {
+pub fn rates(before: Option<&Reading>, now: &Reading) -> RateView {
     let view = now.view;
     let keys: Vec<usize> = places(view, |meaning| meaning == Meaning::Key);
     let key = |row: &[Cell]| keys.iter().map(|&at| key_text(&row[at])).collect::<Vec<_>>();
@@ -44,7 +44,7 @@ pub fn rates(before: Option<&Reading>, now: &Reading) -> Rated {
         }
         rated
     });
-    Rated { reading: now.clone(), rows: rows.collect(), seconds }
+    RateView { reading: now.clone(), rows: rows.collect(), seconds }
 }
 
 fn places(view: &crate::View, wanted: impl Fn(Meaning) -> bool) -> Vec<usize> {

@@ -37,7 +37,7 @@ impl Action {
 
 /// Whom a signal is for: one statement of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Suspect {
+pub struct SignalTarget {
     /// Process id.
     pub pid: i32,
     /// When the session began, in microseconds since 1970.
@@ -46,7 +46,7 @@ pub struct Suspect {
     pub query_started_us: Option<i64>,
 }
 
-impl Suspect {
+impl SignalTarget {
     /// The statement that this session runs.
     pub fn statement_of(backend: &Backend) -> Self {
         Self { query_started_us: backend.query_started_us, ..Self::session_of(backend) }
@@ -103,7 +103,11 @@ impl Signals {
     /// # Errors
     ///
     /// The connection failed; whether the signal was sent is not known then.
-    pub fn send(&mut self, action: Action, suspect: Suspect) -> Result<Signalled, CollectError> {
+    pub fn send(
+        &mut self,
+        action: Action,
+        suspect: SignalTarget,
+    ) -> Result<Signalled, CollectError> {
         let sql = format!(
             "SELECT {}(a.pid) FROM pg_stat_activity a WHERE a.pid = $1::int4 \
              AND (date_part('epoch', a.backend_start) * 1e6)::int8 = $2::int8 \

@@ -23,7 +23,7 @@ const METHODS: [&str; 7] = ["none", "password", "md5", "gss", "sspi", "scram-sha
 ///
 /// Show it each authentication request *before* the request is answered; [`GuardedInput`] does so.
 #[derive(Clone, Debug)]
-pub struct LoginGuard {
+pub struct AuthPolicy {
     /// One for each row of [`METHODS`].
     allowed: [bool; METHODS.len()],
     binding_required: bool,
@@ -50,7 +50,7 @@ pub enum LoginRefused {
     NotBound,
 }
 
-impl LoginGuard {
+impl AuthPolicy {
     pub(crate) fn resolve(settings: &Settings, tls: &TlsSettings) -> Result<Self, ResolveError> {
         let allowed = match settings.value("require_auth") {
             None => [true; METHODS.len()],
@@ -146,15 +146,15 @@ mod tests {
     use super::*;
     use crate::settings::Origin;
 
-    fn guard(require_auth: &str, binding: ChannelBinding) -> LoginGuard {
+    fn guard(require_auth: &str, binding: ChannelBinding) -> AuthPolicy {
         let mut settings = Settings::default();
         settings.set("require_auth", require_auth, Origin::Typed).unwrap();
         let tls = TlsSettings { channel_binding: binding, ..TlsSettings::default() };
-        LoginGuard::resolve(&settings, &tls).unwrap().for_login(true)
+        AuthPolicy::resolve(&settings, &tls).unwrap().for_login(true)
     }
 
     /// Shows the guard an offer of SASL mechanisms, in the server's own bytes.
-    fn offer(guard: &mut LoginGuard, mechanisms: &[&[u8]]) -> Result<(), LoginRefused> {
+    fn offer(guard: &mut AuthPolicy, mechanisms: &[&[u8]]) -> Result<(), LoginRefused> {
         let mut bytes = Vec::new();
         encode::authentication(&mut bytes, encode::AuthenticationRequest::Sasl(mechanisms))
             .unwrap();

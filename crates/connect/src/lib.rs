@@ -31,7 +31,7 @@ pub use client::{
 };
 pub use endpoint::Endpoint;
 pub use environment::Environment;
-pub use guard::{GuardedInput, LoginFault, LoginGuard, LoginRefused};
+pub use guard::{AuthPolicy, GuardedInput, LoginFault, LoginRefused};
 pub use howdah_wire::Format;
 pub use resolve_error::{ResolveError, ServiceProblem};
 pub use settings::Origin;

@@ -7,7 +7,7 @@ use howdah_session::Login;
 use howdah_wire::Secret;
 
 use crate::{
-    Endpoint, Environment, LoginGuard, TlsSettings, Words,
+    AuthPolicy, Endpoint, Environment, TlsSettings, Words,
     choice::choice,
     endpoint,
     keyword::{self, Effect},
@@ -49,7 +49,7 @@ pub struct Target {
     session_attributes: SessionAttributes,
     balance: LoadBalance,
     keepalive: Keepalive,
-    guard: LoginGuard,
+    guard: AuthPolicy,
     password: Option<GivenPassword>,
     passwords: Passwords,
     warnings: Vec<Warning>,
@@ -208,7 +208,7 @@ impl Target {
                 LoadBalance::parse,
             )?,
             keepalive: Keepalive::resolve(settings)?,
-            guard: LoginGuard::resolve(settings, &tls)?,
+            guard: AuthPolicy::resolve(settings, &tls)?,
             password: settings.value("password").map(|password| GivenPassword {
                 password: Secret::from(password),
                 typed: settings.origin("password") == Origin::Typed,
@@ -322,7 +322,7 @@ impl Target {
 
     /// A guard over `login`, complete with its channel binding, to be shown each authentication
     /// request before it is answered.
-    pub fn login_guard(&self, login: &Login) -> LoginGuard {
+    pub fn login_guard(&self, login: &Login) -> AuthPolicy {
         self.guard.for_login(login.channel_binding.is_some())
     }
 

@@ -47,7 +47,7 @@ pre { font-size: 12.5px; overflow-x: auto; line-height: 1.45; }
 
 #[cfg(test)]
 mod tests {
-    use howdah_probe::recorder::{Fired, Record, Started, TriggerKind};
+    use howdah_probe::recorder::{Record, Started, ThresholdCrossed, TriggerKind};
 
     use super::*;
     use crate::{text::text, verdict::tests::stall};
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn the_page_stands_alone() {
         let mut recording = stall();
-        recording.records.push(Record::Fired(Fired {
+        recording.records.push(Record::Fired(ThresholdCrossed {
             at_us: 1_414_072_748_000_000,
             kind: TriggerKind::ExtendP99,
             value_milli: 400_000,

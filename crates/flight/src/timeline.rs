@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use howdah_probe::{
     checkpoints::Phase,
     recorder::{
-        Ended, Exact, Extension, Fired, Lost, Note, Record, Recording, RelationWaits, Second,
-        Started, Sweep,
+        Ended, Exact, Extension, Lost, Note, Record, Recording, RelationWaits, Second, Started,
+        Sweep, ThresholdCrossed,
     },
     waits::Group,
 };
@@ -25,7 +25,7 @@ pub struct Span {
 pub struct Timeline {
     pub(crate) seconds: Vec<Second>,
     pub(crate) phases: Vec<PhaseSpan>,
-    pub(crate) fired: Vec<Fired>,
+    pub(crate) fired: Vec<ThresholdCrossed>,
     pub(crate) exact: Vec<Exact>,
     pub(crate) notes: Vec<Note>,
     pub(crate) started: Vec<Started>,

@@ -47,7 +47,7 @@ pub(crate) use self::{
     discovery::{ConfigSource, Discovery, SkippedFile},
     problem::{Problem, Problems},
 };
-use crate::{cli, errors::Advise as _};
+use crate::{cli, errors::WithHint as _};
 
 /// Far more than all options of all commands take. A file this long is not ours.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use howdah_connect::{Client, ConnectError, ConnectFailure, Environment, Target, Words};
 
-use crate::errors::Advise as _;
+use crate::errors::WithHint as _;
 
 /// The words of psql. Flatten into `Args` of a command that has `disable_help_flag`, for `-h` is the
 /// host here as it is there.

@@ -5,7 +5,7 @@
 //! hint: `howdah capture import LOG -o old` makes a capture
 //! ```
 //!
-//! Commands return `anyhow::Result`. They add facts by [`anyhow::Context`], advice by [`Advise`],
+//! Commands return `anyhow::Result`. They add facts by [`anyhow::Context`], advice by [`WithHint`],
 //! and say by [`wrong_usage`] that the mistake is in the command line.
 
 use std::{
@@ -21,18 +21,18 @@ use crate::{
 };
 
 /// Adds advice to an error.
-pub(crate) trait Advise<T> {
+pub(crate) trait WithHint<T> {
     /// On failure, prints `hint: …` below the error. Hints appear in the order they were added.
     fn hint(self, hint: impl fmt::Display) -> anyhow::Result<T>;
 }
 
-impl<T, E: Into<anyhow::Error>> Advise<T> for Result<T, E> {
+impl<T, E: Into<anyhow::Error>> WithHint<T> for Result<T, E> {
     fn hint(self, hint: impl fmt::Display) -> anyhow::Result<T> {
         self.map_err(|error| with_hint(error.into(), hint))
     }
 }
 
-/// An error with advice; see [`Advise::hint`].
+/// An error with advice; see [`WithHint::hint`].
 pub(crate) fn with_hint(error: anyhow::Error, hint: impl fmt::Display) -> anyhow::Error {
     Hinted { error, hint: hint.to_string() }.into()
 }

@@ -28,7 +28,7 @@ mod statsd;
 
 use self::impatient::Impatient;
 use self::statsd::StatsdSender;
-use crate::{context::Context, errors::Advise as _};
+use crate::{context::Context, errors::WithHint as _};
 
 /// The option of commands that run long enough to be watched. Flatten it into their `Args`.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -16,7 +16,7 @@ const WRITTEN_MAX: u64 = 5;
 
 /// A place where the code of a process is not what its binary holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AlteredCode {
+pub struct PatchedCode {
     /// Where it is in the file.
     pub offset: u64,
     /// Where it is in the process.
@@ -30,7 +30,7 @@ impl Process {
     /// # Errors
     ///
     /// The process is gone, or is not ours to read; its binary cannot be read.
-    pub fn altered_code(self) -> Result<Vec<AlteredCode>, Error> {
+    pub fn altered_code(self) -> Result<Vec<PatchedCode>, Error> {
         let path = self.executable();
         let read = |source| BinaryError::Read { path: path.clone(), source };
         let file = File::open(&path).map_err(read)?;
@@ -56,7 +56,7 @@ impl Process {
                 memory.read(at, &mut mapped[..bytes])?;
                 if mapped[..bytes] != filed[..bytes] {
                     let (mapped, filed) = (&mapped[..bytes], &filed[..bytes]);
-                    add_places(&mut altered, AlteredCode { offset, address: at }, mapped, filed);
+                    add_places(&mut altered, PatchedCode { offset, address: at }, mapped, filed);
                 }
                 at += bytes as u64;
             }
@@ -66,10 +66,10 @@ impl Process {
 }
 
 /// Adds the places where two parts differ that begin at `start`.
-fn add_places(places: &mut Vec<AlteredCode>, start: AlteredCode, mapped: &[u8], filed: &[u8]) {
+fn add_places(places: &mut Vec<PatchedCode>, start: PatchedCode, mapped: &[u8], filed: &[u8]) {
     let pairs = (0..).zip(mapped.iter().zip(filed));
     for (index, _) in pairs.filter(|(_, (mapped, filed))| mapped != filed) {
-        let place = AlteredCode { offset: start.offset + index, address: start.address + index };
+        let place = PatchedCode { offset: start.offset + index, address: start.address + index };
         if places.last().is_none_or(|last| place.address - last.address >= WRITTEN_MAX) {
             places.push(place);
         }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn a_place_is_where_a_run_of_other_bytes_begins() {
         let mut places = Vec::new();
-        let start = AlteredCode { offset: 0x1000, address: 0x5000 };
+        let start = PatchedCode { offset: 0x1000, address: 0x5000 };
         add_places(&mut places, start, b"aXcdefghXXXXXn", b"abcdefghijklmn");
         let offsets: Vec<_> = places.iter().map(|place| place.offset).collect();
         assert_eq!(offsets, [0x1001, 0x1008]);

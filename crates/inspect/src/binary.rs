@@ -17,7 +17,7 @@ use object::{
 
 use crate::{
     error::{BinaryError, Error},
-    markers::{Marker, markers},
+    markers::{UsdtProbe, markers},
     process::Process,
 };
 
@@ -30,7 +30,7 @@ pub struct Binary {
     /// What to add to an address of the file.
     bias: u64,
     segments: Box<[Segment]>,
-    markers: Box<[Marker]>,
+    markers: Box<[UsdtProbe]>,
 }
 
 /// A part of the file that is mapped.
@@ -133,7 +133,7 @@ impl Binary {
 
     /// The markers it was built with, place by place.
     #[must_use]
-    pub fn markers(&self) -> &[Marker] {
+    pub fn markers(&self) -> &[UsdtProbe] {
         &self.markers
     }
 }

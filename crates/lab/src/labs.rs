@@ -26,7 +26,7 @@ use crate::{
     cluster::{Cluster, Parts},
     error::Error,
     files,
-    janitor::Janitor,
+    janitor::Reaper,
     places::Places,
     postmaster,
     search::FindError,
@@ -222,7 +222,7 @@ impl Labs {
         access.push_settings(&mut all);
         all.extend(&added);
         let (data, before) = (places.data.clone(), all.append_undoable(&places.data)?);
-        let (name, janitor) = (lab.name.clone(), Janitor::hire_to_stop()?);
+        let (name, janitor) = (lab.name.clone(), Reaper::hire_to_stop()?);
         let (password, passfile) = (None, None);
         let parts = Parts { name, binaries, account, places, janitor, access, password, passfile };
         let cluster = match Cluster::start_from(parts, Some(lab.port)) {

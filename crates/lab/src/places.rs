@@ -16,7 +16,7 @@ use crate::{
     account::Account,
     error::{Error, FileContext as _},
     files,
-    janitor::Janitor,
+    janitor::Reaper,
     labs::Lab,
     port::random,
     postmaster, settings,
@@ -76,17 +76,14 @@ impl Places {
 
     /// Makes a new directory below the system's temporary one, and hires the janitor that removes
     /// it, and `also`, at the end.
-    pub(crate) fn throw_away(
-        account: &Account,
-        also: &[PathBuf],
-    ) -> Result<(Self, Janitor), Error> {
+    pub(crate) fn throw_away(account: &Account, also: &[PathBuf]) -> Result<(Self, Reaper), Error> {
         loop {
             let dir = env::temp_dir().join(unlikely_name("lab"));
             let mut places = Self::at(&dir);
             places.remove.push(dir);
             // The janitor comes first, lest there be a directory without one. So it has to be told
             // when the directory turns out to be somebody else's.
-            let mut janitor = Janitor::hire(places.remove.iter().chain(also))?;
+            let mut janitor = Reaper::hire(places.remove.iter().chain(also))?;
             match places.make(account) {
                 Ok(()) => return Ok((places, janitor)),
                 Err(Error::File { source, .. })
@@ -107,7 +104,7 @@ impl Places {
         keep: bool,
         account: &Account,
         also: &[PathBuf],
-    ) -> Result<(Self, Holds, Janitor), Error> {
+    ) -> Result<(Self, Holds, Reaper), Error> {
         let dir = &std::path::absolute(dir).context("find", dir)?;
         let holds = look(dir)?;
         let mut places = Self::at(dir);
@@ -118,7 +115,7 @@ impl Places {
             }
             _ => {}
         }
-        let janitor = Janitor::hire(places.remove.iter().chain(also))?;
+        let janitor = Reaper::hire(places.remove.iter().chain(also))?;
         if let (Holds::Missing, Some(parent)) = (holds, dir.parent()) {
             fs::create_dir_all(parent).context("create", parent)?;
             places.make(account)?;

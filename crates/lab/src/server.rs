@@ -15,7 +15,7 @@ use crate::{
     binaries::Binaries,
     error::{Error, FileContext as _},
     files::{self, NO_FOLLOW},
-    janitor::Janitor,
+    janitor::Reaper,
     places::Places,
     postmaster::PidFile,
 };
@@ -57,7 +57,7 @@ impl Server {
     /// Starts it on a free port, and gives the port.
     pub(crate) fn start_anywhere(
         start: Start<'_>,
-        janitor: &mut Janitor,
+        janitor: &mut Reaper,
         mut free_port: impl FnMut() -> Result<u16, Error>,
     ) -> Result<(Self, u16), Error> {
         let mut tries = 1;
@@ -77,7 +77,7 @@ impl Server {
     }
 
     /// Starts it and waits until it accepts connections.
-    pub(crate) fn start(start: Start<'_>, port: u16, janitor: &mut Janitor) -> Result<Self, Error> {
+    pub(crate) fn start(start: Start<'_>, port: u16, janitor: &mut Reaper) -> Result<Self, Error> {
         let Start { binaries, account, places } = start;
         let log = &places.server_log;
         let mut options = File::options();
@@ -120,7 +120,7 @@ impl Server {
     }
 
     /// Ends it and waits until it is gone.
-    pub(crate) fn end(mut self, how: Shutdown, janitor: &mut Janitor) -> Result<(), Error> {
+    pub(crate) fn end(mut self, how: Shutdown, janitor: &mut Reaper) -> Result<(), Error> {
         self.signal(how);
         if !self.ends() {
             // It did not obey. An immediate shutdown kills what hangs after five seconds.

@@ -21,7 +21,7 @@ use crate::{
     cache::{self, Cache},
     error::{Error, FileContext as _},
     files::{self, Take, copy_tree},
-    janitor::Janitor,
+    janitor::Reaper,
     port::random,
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn make_data_dir(
     binaries: &Binaries,
     account: &Account,
     cache: &Cache,
-    janitor: &mut Janitor,
+    janitor: &mut Reaper,
 ) -> Result<(), Error> {
     match template(binaries, account, cache) {
         Ok(template) => copy_tree(&template, data, account, &|_| Take::All),
@@ -63,7 +63,7 @@ pub(crate) fn initdb(
     binaries: &Binaries,
     account: &Account,
     password: Option<Password<'_>>,
-    janitor: &mut Janitor,
+    janitor: &mut Reaper,
 ) -> Result<(), Error> {
     let mut arguments: Vec<&OsStr> = vec!["--pgdata".as_ref(), data.as_ref()];
     arguments.extend(OPTIONS.iter().map(OsStr::new));
@@ -121,7 +121,7 @@ fn template(binaries: &Binaries, account: &Account, cache: &Cache) -> Result<Pat
 /// Makes it in a directory of its own, so that it appears complete or not at all.
 fn make_template(complete: &Path, binaries: &Binaries, account: &Account) -> Result<(), Error> {
     let work = complete.with_file_name(format!(".new-{:016x}", random()));
-    let mut janitor = Janitor::hire([&work])?;
+    let mut janitor = Reaper::hire([&work])?;
     files::make_dir(&work, 0o700, account).context("create", &work)?;
     account.check_reach(&work)?;
     let data = work.join("data");

@@ -19,7 +19,7 @@ pub struct Completeness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// What.
-    pub lack: Lack,
+    pub lack: GapKind,
     /// How often it was met. What the log does not hold cannot always be counted: then this is the
     /// number of signs of it.
     pub count: u64,
@@ -46,9 +46,9 @@ macro_rules! lacks {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
-        pub enum Lack { $($(#[$doc])* $variant,)* }
+        pub enum GapKind { $($(#[$doc])* $variant,)* }
 
-        impl Lack {
+        impl GapKind {
             /// Every lack, most harmful first.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
@@ -211,8 +211,8 @@ lacks! {
 impl Summary {
     /// What the capture lacks of what the clients did, as far as it can be told.
     pub fn completeness(&self) -> Completeness {
-        let gap = |lack: &Lack| Gap { lack: *lack, count: lack.count(self) };
-        let gaps = Lack::ALL.iter().map(gap).filter(|gap| gap.count > 0).collect();
+        let gap = |lack: &GapKind| Gap { lack: *lack, count: lack.count(self) };
+        let gaps = GapKind::ALL.iter().map(gap).filter(|gap| gap.count > 0).collect();
         Completeness { gaps }
     }
 }
@@ -233,9 +233,9 @@ mod tests {
         summary.facts.copies_in = 2;
         let completeness = summary.completeness();
         let gaps =
-            [Gap { lack: Lack::LostLines, count: 3 }, Gap { lack: Lack::CopyRows, count: 2 }];
+            [Gap { lack: GapKind::LostLines, count: 3 }, Gap { lack: GapKind::CopyRows, count: 2 }];
         assert_eq!(completeness.gaps, gaps);
-        for lack in Lack::ALL {
+        for lack in GapKind::ALL {
             assert!(!lack.as_str().is_empty() && !lack.meaning().is_empty());
         }
     }

@@ -20,8 +20,8 @@ use std::{
 };
 
 use crate::{
-    error::ImportError, frame::Frames, importer::Importer, input::Stretch, reader::Framer,
-    tracker::Visit,
+    error::ImportError, frame::Frames, importer::Importer, input::FileRange, reader::Framer,
+    tracker::EventSink,
 };
 
 /// Threads that frame pieces for one importer.
@@ -63,7 +63,7 @@ struct Queue {
 struct Job {
     number: u64,
     /// Where the piece has to be read from first.
-    stretch: Option<Stretch>,
+    stretch: Option<FileRange>,
     failure: Option<io::Error>,
     piece: Vec<u8>,
     frames: Frames,
@@ -125,8 +125,8 @@ impl Crew {
     pub(crate) fn feed_stretch(
         &mut self,
         importer: &mut Importer,
-        stretch: Stretch,
-        visit: &mut dyn Visit,
+        stretch: FileRange,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         self.give(importer, |job| job.stretch = Some(stretch));
         self.keep_up(importer, visit)
@@ -142,7 +142,7 @@ impl Crew {
         &mut self,
         importer: &mut Importer,
         buffer: &mut Vec<u8>,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         if !self.can_read(importer) || buffer.len() > PIECE_BYTES {
             return self.feed(importer, buffer, visit);
@@ -160,7 +160,7 @@ impl Crew {
         &mut self,
         importer: &mut Importer,
         bytes: &[u8],
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         if !self.can_read(importer) {
             self.flush(importer, visit)?;
@@ -180,7 +180,7 @@ impl Crew {
     fn keep_up(
         &mut self,
         importer: &mut Importer,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         while self.given - self.taken > self.workers.len() as u64 * AHEAD {
             self.take_next(importer, visit)?;
@@ -196,7 +196,7 @@ impl Crew {
     pub(crate) fn flush(
         &mut self,
         importer: &mut Importer,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         while self.taken < self.given {
             self.take_next(importer, visit)?;
@@ -236,7 +236,7 @@ impl Crew {
     fn take_next(
         &mut self,
         importer: &mut Importer,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         let mut job = self.shared.framed(self.taken);
         self.taken += 1;

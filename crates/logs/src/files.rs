@@ -16,7 +16,7 @@ use crate::{
     intern::Interner,
     options::{Options, OptionsError},
     summary::{Reason, Summary},
-    tracker::Visit,
+    tracker::EventSink,
 };
 
 /// How far [`read_files`] has come.
@@ -160,7 +160,7 @@ struct Taker<S, E> {
     refusal: Option<E>,
 }
 
-impl<S: FnMut(&EventRef<'_>) -> Result<(), E>, E> Visit for Taker<S, E> {
+impl<S: FnMut(&EventRef<'_>) -> Result<(), E>, E> EventSink for Taker<S, E> {
     fn event(&mut self, event: &EventRef<'_>) {
         if self.refusal.is_none() {
             self.refusal = (self.sink)(event).err();

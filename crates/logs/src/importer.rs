@@ -10,14 +10,14 @@ use crate::{
     detect::{SAMPLE_BYTES, Wanted},
     error::ImportError,
     frame::Frames,
-    input::Met,
+    input::Issue,
     intern::Interner,
     language::Language,
     options::{Format, Options, OptionsError},
     reader::{Closing, Framer, Reader, Step},
     record::Record,
     summary::{Origin, Place, Prefix, Reason, Summary, shorten},
-    tracker::{Memo, Taken, Tracker, Visit},
+    tracker::{EventSink, Memo, Taken, Tracker},
 };
 
 /// Turns a PostgreSQL server log into events.
@@ -78,7 +78,7 @@ struct Kept {
     interner: Interner,
 }
 
-impl Visit for Kept {
+impl EventSink for Kept {
     fn event(&mut self, event: &EventRef<'_>) {
         self.queue.push_back(event.to_event(&mut |text| self.interner.text(text)));
     }
@@ -135,8 +135,8 @@ impl Importer {
     }
 
     /// Counts what was met around the log.
-    pub(crate) fn note(&mut self, met: &Met) {
-        let Met { reason, count, line, excerpt } = met;
+    pub(crate) fn note(&mut self, met: &Issue) {
+        let Issue { reason, count, line, excerpt } = met;
         let place = Place { file: &self.file, line: *line };
         self.summary.note(*reason, place, excerpt.as_bytes());
         self.summary.note_more(*reason, count - 1);
@@ -163,7 +163,7 @@ impl Importer {
     pub(crate) fn feed_to(
         &mut self,
         bytes: &[u8],
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         for piece in bytes.chunks(PIECE_BYTES) {
             let mut frames = std::mem::take(&mut self.frames);
@@ -184,7 +184,7 @@ impl Importer {
         &mut self,
         piece: &[u8],
         frames: &Frames,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         self.summary.bytes += piece.len() as u64;
         let mut memos = std::mem::take(&mut self.memos);
@@ -201,7 +201,7 @@ impl Importer {
         piece: &[u8],
         frames: &Frames,
         memos: &mut [Memo],
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         let mut at = 0;
         // The buffer's line number is that of the byte `lined`, before which are `newlines`.
@@ -275,7 +275,7 @@ impl Importer {
     }
 
     /// Takes bytes that were not framed.
-    fn feed_reader(&mut self, bytes: &[u8], visit: &mut dyn Visit) -> Result<(), ImportError> {
+    fn feed_reader(&mut self, bytes: &[u8], visit: &mut dyn EventSink) -> Result<(), ImportError> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -294,7 +294,7 @@ impl Importer {
     }
 
     /// The same, with somebody who looks at the events at once.
-    pub(crate) fn idle_to(&mut self, visit: &mut dyn Visit) {
+    pub(crate) fn idle_to(&mut self, visit: &mut dyn EventSink) {
         // What is hopeless will still be so with the next bytes, and reported then.
         let _ = self.advance(Closing::Idle, visit);
     }
@@ -309,7 +309,7 @@ impl Importer {
     }
 
     /// The same, with somebody who looks at the events at once.
-    pub(crate) fn end_file_to(&mut self, visit: &mut dyn Visit) -> Result<(), ImportError> {
+    pub(crate) fn end_file_to(&mut self, visit: &mut dyn EventSink) -> Result<(), ImportError> {
         let result = self.advance(Closing::End, visit);
         self.framer = None;
         self.buffer.begin();
@@ -327,7 +327,7 @@ impl Importer {
     }
 
     /// The same, with somebody who looks at the events at once.
-    pub(crate) fn finish_to(&mut self, visit: &mut dyn Visit) -> Result<(), ImportError> {
+    pub(crate) fn finish_to(&mut self, visit: &mut dyn EventSink) -> Result<(), ImportError> {
         self.end_file_to(visit)?;
         let place = Place { file: &self.file, line: self.buffer.line() };
         self.tracker.finish(&mut self.summary, place, visit);
@@ -350,7 +350,7 @@ impl Importer {
     }
 
     /// Reads as many records as there are.
-    fn advance(&mut self, closing: Closing, visit: &mut dyn Visit) -> Result<(), ImportError> {
+    fn advance(&mut self, closing: Closing, visit: &mut dyn EventSink) -> Result<(), ImportError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -373,7 +373,7 @@ impl Importer {
         &mut self,
         reader: &mut Reader,
         closing: Closing,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         loop {
             let input = self.buffer.bytes();
@@ -398,7 +398,7 @@ impl Importer {
     }
 
     /// Hands the record in the first `len` bytes to its session.
-    fn take_record(&mut self, reader: &mut Reader, len: usize, visit: &mut dyn Visit) {
+    fn take_record(&mut self, reader: &mut Reader, len: usize, visit: &mut dyn EventSink) {
         let input = &self.buffer.bytes()[..len];
         let place = Place { file: &self.file, line: self.buffer.line_at(0) };
         let intruders = reader.intruders();

@@ -46,8 +46,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use self::{
     compressed::Compression,
     plan::{Inputs, LeftOut, LogFile, Order, PlanError},
-    unwrapper::Unwrapper,
-    wrapping::Wrapping,
+    unwrapper::EnvelopeReader,
+    wrapping::Envelope,
 };
 use self::{
     compressed::{Piece, Unpacking},
@@ -56,7 +56,7 @@ use self::{
     wrapping::{Chain, Settings},
 };
 pub(crate) use self::{
-    layer::Met,
+    layer::Issue,
     plan::{Plan, is_stdin},
 };
 use crate::{reader::Closing, summary::Reason};
@@ -81,12 +81,12 @@ pub(crate) struct Input {
 
 /// A part of a file that others may read.
 #[derive(Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct FileRange {
     file: Arc<File>,
     start: u64,
 }
 
-impl Stretch {
+impl FileRange {
     /// The part of a file that begins at `start`.
     pub(crate) fn of(file: impl Into<Arc<File>>, start: u64) -> Self {
         Self { file: file.into(), start }
@@ -164,14 +164,14 @@ impl Input {
 
     /// The next part of a log that lies plainly in a file, so that whoever gets it can read it; then the next
     /// [`read`](Self::read) goes on behind it.
-    pub(crate) fn stretch(&mut self) -> Option<Stretch> {
+    pub(crate) fn stretch(&mut self) -> Option<FileRange> {
         let Stage::Plain(file) = &self.stage else { return None };
         let (start, len) = (self.read_bytes(), PIECE_BYTES as u64);
         if self.is_pipe || !self.chain.is_plain() || start + len > self.size {
             return None;
         }
         self.read_bytes.store(start + len, Ordering::Relaxed);
-        Some(Stretch::of(file.clone(), start))
+        Some(FileRange::of(file.clone(), start))
     }
 
     /// Reads on, or notices that a pipe has nothing for now.
@@ -226,7 +226,7 @@ impl Input {
     }
 
     /// What was taken off around the log so far.
-    pub(crate) fn wrappings(&self) -> &[Wrapping] {
+    pub(crate) fn wrappings(&self) -> &[Envelope] {
         self.chain.wrappings()
     }
 
@@ -236,7 +236,7 @@ impl Input {
     }
 
     /// Problems of the outside that were met since the last call.
-    pub(crate) fn take_problems(&mut self) -> Vec<Met> {
+    pub(crate) fn take_problems(&mut self) -> Vec<Issue> {
         std::mem::take(&mut self.found.problems)
     }
 

@@ -69,11 +69,13 @@ mod tracker;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
-pub use completeness::{Completeness, Gap, Lack};
+pub use completeness::{Completeness, Gap, GapKind};
 pub use error::ImportError;
 pub use files::{Progress, ReadFilesError, read_files, visit_files};
 pub use importer::Importer;
-pub use input::{Compression, Inputs, LeftOut, LogFile, Order, PlanError, Unwrapper, Wrapping};
+pub use input::{
+    Compression, Envelope, EnvelopeReader, Inputs, LeftOut, LogFile, Order, PlanError,
+};
 pub use intern::Interner;
 pub use language::Language;
 pub use options::{Emit, Format, Options, OptionsError};

@@ -29,11 +29,11 @@ mod vxid;
 
 use howdah_traffic::Timestamp;
 
+pub(crate) use self::{output::EventSink, table::Memo};
 use self::{
     output::Output,
     table::{Key, Table},
 };
-pub(crate) use self::{output::Visit, table::Memo};
 use crate::{
     message::Message,
     options::Emit,
@@ -107,7 +107,7 @@ impl Tracker {
         memo: &mut Memo,
         summary: &mut Summary,
         place: Place<'_>,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Taken {
         let emit = self.emit;
         let is_ascii = record.is_ascii();
@@ -180,7 +180,7 @@ impl Tracker {
         memo: &mut Memo,
         summary: &mut Summary,
         place: Place<'_>,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) -> Taken {
         let found = self.table.find(&Key::of(record));
         let session = found.and_then(|at| self.table.known(at));
@@ -221,7 +221,7 @@ impl Tracker {
         &mut self,
         summary: &mut Summary,
         place: Place<'_>,
-        visit: &mut dyn Visit,
+        visit: &mut dyn EventSink,
     ) {
         let mut output = Output { emit: self.emit, visit, summary, place, is_ascii: false };
         self.table.close_all(&mut output);

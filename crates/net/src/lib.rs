@@ -21,7 +21,7 @@ mod timers;
 
 pub use dialer::{DialError, Dialer};
 pub use listener::{ListenError, Listener};
-pub use passed::{PassedError, PassedSocket, passed_sockets};
+pub use passed::{ActivatedSocket, PassedError, passed_sockets};
 pub use poller::{Interest, Poller, Readiness, Token, Waker};
 pub use stream::{Received, Stream};
 pub use tcp::TcpOptions;

@@ -15,7 +15,7 @@ use crate::{listener::Listener, sys::take_descriptor};
 
 /// A listening socket that was passed to us.
 #[derive(Debug)]
-pub struct PassedSocket {
+pub struct ActivatedSocket {
     /// What the service manager calls it: `FileDescriptorName=`, or the unit's name.
     pub name: String,
     /// The socket.
@@ -56,7 +56,7 @@ const SOCKETS_MAX: usize = 64;
 /// # Errors
 ///
 /// See [`PassedError`]. What is no socket is closed with the others.
-pub fn passed_sockets() -> Result<Vec<PassedSocket>, PassedError> {
+pub fn passed_sockets() -> Result<Vec<ActivatedSocket>, PassedError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let text = |name| env::var(name).ok();
     let (pid, fds, names) = (text("LISTEN_PID"), text("LISTEN_FDS"), text("LISTEN_FDNAMES"));
@@ -70,7 +70,7 @@ pub fn passed_sockets() -> Result<Vec<PassedSocket>, PassedError> {
     let sockets = (FIRST..).zip(names).zip(taken);
     sockets
         .map(|((number, name), descriptor)| match descriptor.and_then(Listener::inherited) {
-            Ok(listener) => Ok(PassedSocket { name, listener }),
+            Ok(listener) => Ok(ActivatedSocket { name, listener }),
             Err(source) => Err(PassedError::Socket { number, name, source }),
         })
         .collect()

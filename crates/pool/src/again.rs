@@ -1,4 +1,4 @@
-//! [`Again`]: doing a batch again whose prepared statement the server will not run any more.
+//! [`RetryBuffer`]: doing a batch again whose prepared statement the server will not run any more.
 //!
 //! A server refuses a prepared statement whose result has other columns now than when it was parsed
 //! (0A000), and one that it has lost (26000: a function may deallocate). A client that prepared the
@@ -15,7 +15,7 @@ use crate::gather::Gather;
 
 /// What was sent of the last batch, if it can be sent again.
 #[derive(Debug, Default)]
-pub(crate) struct Again {
+pub(crate) struct RetryBuffer {
     /// The batch that is being received is kept, if all of it is there at once.
     keeps: bool,
     /// It uses a shared statement.
@@ -28,7 +28,7 @@ pub(crate) struct Again {
 /// Batches longer than this are not kept.
 const KEPT_BYTES_MAX: usize = 4096;
 
-impl Again {
+impl RetryBuffer {
     /// More of the client's bytes have come: what began in earlier ones is not kept.
     #[inline]
     pub(crate) fn forget_open(&mut self) {

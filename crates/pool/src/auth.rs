@@ -16,13 +16,14 @@ mod work;
 use crate::config::SECRET_BYTES_MAX;
 
 pub use client::{
-    Admitted, ClientHandshake, ClientRules, ClientStep, Entropy, Known, Replication, TlsFacts,
+    AuthenticatedClient, ClientHandshake, ClientRules, ClientStep, Entropy, Known, Replication,
+    TlsFacts,
 };
 pub use rejection::{RefusalReason, Rejection};
 pub use server::{
     ServerHandshake, ServerIntent, ServerLoginError, ServerProtection, ServerReady, ServerStep,
 };
-pub use work::{Derived, Work};
+pub use work::{DerivedKeys, Work};
 
 /// Longest message of a login, in bytes after its header, but for a password in the clear. A SCRAM
 /// message has some hundred bytes.

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use howdah_record::Mark;
-use howdah_route::RoleWish;
+use howdah_route::RolePreference;
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
-    cluster::{Floors, ServerRole},
+    cluster::{CausalToken, ServerRole},
     core::Unsettled,
     ids::{ClientId, PoolId, ServerId, WorkerId},
-    inlet::Inlet,
-    listen::Listens,
+    inlet::FrameCursor,
+    listen::ClientChannels,
     login::{CancelSecret, ClientLogin},
-    mirror::{Mirrored, Shadow},
+    mirror::{MirrorClient, Mirrored},
     prepared::ClientStatements,
     routing::Routing,
-    settings::Wishes,
+    settings::TrackedParameters,
     spread::{Leg, Spread},
     time::Time,
 };
@@ -54,7 +54,7 @@ pub(crate) enum Part {
     /// It is no client: it does another's request on one of several shards.
     Leg(Leg),
     /// It is no client: it plays another's transaction on a mirror.
-    Shadow(Shadow),
+    Shadow(MirrorClient),
 }
 
 /// Whether a client that has a server waits for it before anything it sends can be dealt with.
@@ -94,9 +94,9 @@ pub(crate) struct Client {
     /// Whether it wants to read what it wrote, from whichever server.
     pub(crate) minds_writes: bool,
     /// What it wrote, if it ever did and minds.
-    pub(crate) floors: Option<Box<Floors>>,
+    pub(crate) floors: Option<Box<CausalToken>>,
     /// Which members would do by what it said when it came.
-    pub(crate) own_role: Option<RoleWish>,
+    pub(crate) own_role: Option<RolePreference>,
     /// Where its requests go, if it has a say in that.
     pub(crate) routing: Option<Box<Routing>>,
     /// What is under way on several shards.
@@ -107,11 +107,11 @@ pub(crate) struct Client {
     pub(crate) came: Time,
     /// When it came to be where it is.
     pub(crate) since: Time,
-    pub(crate) inlet: Inlet,
+    pub(crate) inlet: FrameCursor,
     /// What it is to find on its server.
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) wishes: Arc<TrackedParameters>,
     /// What it asked for at its start.
-    pub(crate) startup: Arc<Wishes>,
+    pub(crate) startup: Arc<TrackedParameters>,
     /// Whether its server has yet to accept that.
     pub(crate) syncing: Syncing,
     /// A cancel of its statement came while its server still worked for the pooler.
@@ -124,7 +124,7 @@ pub(crate) struct Client {
     /// The key that another process gave it.
     pub(crate) foreign_key: Option<Box<CancelKey>>,
     /// What it listens to, if it ever did, where its servers are others' too.
-    pub(crate) listens: Option<Box<Listens>>,
+    pub(crate) listens: Option<Box<ClientChannels>>,
     /// Where it stands on the tape of a capture.
     pub(crate) mark: Mark,
     /// It was told that it waits.
@@ -136,7 +136,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(login: &ClientLogin, wishes: Arc<Wishes>) -> Self {
+    pub(crate) fn new(login: &ClientLogin, wishes: Arc<TrackedParameters>) -> Self {
         Self {
             pool: login.pool,
             home: login.pool,
@@ -147,14 +147,14 @@ impl Client {
             may_lead: false,
             minds_writes: false,
             floors: None,
-            own_role: login.role.map(RoleWish::from),
+            own_role: login.role.map(RolePreference::from),
             routing: None,
             spread: None,
             part: Part::Whole,
             state: ClientState::Welcome,
             came: Time::default(),
             since: Time::default(),
-            inlet: Inlet::default(),
+            inlet: FrameCursor::default(),
             startup: Arc::clone(&wishes),
             wishes,
             syncing: Syncing::No,

@@ -36,12 +36,12 @@ use serde::{Deserialize, Serialize};
 pub use self::member::{Ban, Member, MemberReport, MemberState};
 pub(crate) use self::{
     balances::{Balances, Choice, Request, Seat},
-    court::Court,
+    court::ClusterTopology,
     judge::{Dispute, Judge, Seen, Standing, WentBack},
     lag::Track,
-    tide::{Floors, Marks, Question, Tide, end_of_wal},
+    tide::{CausalToken, Marks, Question, WriteTracker, end_of_wal},
 };
-use crate::{config::EntryRole, ids::PoolId};
+use crate::{config::ConfiguredRole, ids::PoolId};
 
 /// Which servers of a cluster would do for a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
@@ -160,16 +160,16 @@ pub struct MemberPlace {
 pub struct ClusterState {
     /// In the order of the settings.
     pub(crate) members: Box<[Arc<Member>]>,
-    pub(crate) tide: Arc<Tide>,
+    pub(crate) tide: Arc<WriteTracker>,
     version: Arc<AtomicU32>,
 }
 
 impl ClusterState {
     /// Servers of whom nothing is known but what they are said to be. A replica that fails is banned
     /// for `ban`.
-    pub fn new(roles: impl IntoIterator<Item = EntryRole>, ban: Duration) -> Arc<Self> {
+    pub fn new(roles: impl IntoIterator<Item = ConfiguredRole>, ban: Duration) -> Arc<Self> {
         let version = Arc::new(AtomicU32::new(1));
-        let tide = Arc::new(Tide::default());
+        let tide = Arc::new(WriteTracker::default());
         let member =
             |role| Arc::new(Member::new(role, ban, Arc::clone(&tide), Arc::clone(&version)));
         let members = roles.into_iter().map(member).collect();

@@ -50,10 +50,12 @@ use crate::hba::Hba;
 
 pub use self::{
     application_name::ApplicationName,
-    capture::{Capture, CopyKept},
+    capture::{Capture, CopyCapture},
     changes::Change,
-    cluster::{ClusterPool, ClusterServer, ClusterSettings, EntryRole, SERVERS_MAX, ServerEntry},
-    database::{Database, HostOrder},
+    cluster::{
+        ClusterPool, ClusterServer, ClusterSettings, ConfiguredRole, SERVERS_MAX, ServerEntry,
+    },
+    database::{Database, LoadBalanceHosts},
     file::{Form, Read, ReadError, Remark, Wrong},
     log::Log,
     lookup::{DEFAULT_QUERY, Lookup},

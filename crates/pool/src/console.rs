@@ -9,7 +9,7 @@ mod table;
 mod view;
 
 pub(crate) use command::{Command, Databases, Shutdown};
-pub(crate) use session::{Failure, Goodbye, Operator, Session};
+pub(crate) use session::{Disconnect, Failure, Operator, Session};
 pub(crate) use table::{Show, Value};
 pub use view::{
     ClientView, DatabaseView, MemberView, MirrorView, Place, PoolView, ServerView, View,

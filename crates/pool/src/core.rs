@@ -37,7 +37,7 @@ use std::{
     sync::Arc,
 };
 
-use howdah_record::Tape;
+use howdah_record::CaptureBuffer;
 use howdah_wire::{Header, startup::CancelKey};
 
 use crate::{
@@ -50,7 +50,7 @@ use crate::{
     pool::Pool,
     routing::Routers,
     server::Server,
-    settings::WishTable,
+    settings::ParameterSets,
     slab::Slab,
     spec::PoolSpec,
     statements::Statements,
@@ -60,8 +60,8 @@ use crate::{
 use mirror::same_mirrors;
 
 pub use link::Transfer;
-pub use migrate::{Migrant, MigrantStatement};
-pub(crate) use mutant::Mutant;
+pub use migrate::{ClientHandover, MigrantStatement};
+pub(crate) use mutant::InjectedFault;
 pub use report::{
     ClientPhase, ClientReport, Counts, PoolReport, Report, ServerPhase, ServerReport,
 };
@@ -99,7 +99,7 @@ pub struct Core {
     routers: Routers,
     to_server: Gather,
     to_client: Gather,
-    wishes: WishTable,
+    wishes: ParameterSets,
     statements: Arc<Statements>,
     /// Longest body of a message that is let through, either way.
     body_bytes_max: u32,
@@ -115,7 +115,7 @@ pub struct Core {
     /// Everything stands still, see [`Core::suspend`].
     is_suspended: bool,
     /// What clients say and hear is written there, while a capture is made.
-    tape: Option<Box<Tape>>,
+    tape: Option<Box<CaptureBuffer>>,
     /// Of whom something has changed that is looked at when the call that brought it is over.
     unsettled: Vec<Unsettled>,
     /// What is run on mirrors, for each client and mirror.
@@ -136,7 +136,7 @@ pub struct Core {
     reads_moved: u32,
     /// A mistake to make, so that the simulator can show that it would find it.
     #[cfg(test)]
-    pub(crate) mutant: Option<Mutant>,
+    pub(crate) mutant: Option<InjectedFault>,
 }
 
 /// Who is looked at when a call is over.
@@ -166,7 +166,7 @@ impl Core {
             routers: Routers::default(),
             to_server: Gather::default(),
             to_client: Gather::default(),
-            wishes: WishTable::default(),
+            wishes: ParameterSets::default(),
             statements,
             body_bytes_max: u32::MAX,
             next_sweep: Time::default(),
@@ -399,7 +399,7 @@ impl Core {
 
     /// Whether a planted mistake is to be made; never outside of tests.
     #[inline]
-    fn makes(&self, mutant: Mutant) -> bool {
+    fn makes(&self, mutant: InjectedFault) -> bool {
         #[cfg(test)]
         return self.mutant == Some(mutant);
         #[cfg(not(test))]

@@ -1,4 +1,4 @@
-//! [`Dirt`]: what a client has left behind in a server's session, as far as it can be seen.
+//! [`SessionStateFlags`]: what a client has left behind in a server's session, as far as it can be seen.
 //!
 //! Two things are seen: command tags, which say what was done, and words in the text of statements,
 //! for what is done by functions and says `SELECT`. A function of the user that does such a thing
@@ -8,9 +8,9 @@ use std::ops::{BitOr, BitOrAssign};
 
 /// Kinds of state, as a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dirt(u8);
+pub(crate) struct SessionStateFlags(u8);
 
-impl Dirt {
+impl SessionStateFlags {
     pub(crate) const NONE: Self = Self(0);
     /// Settings that are not carried with the client, and roles.
     pub(crate) const SETTINGS: Self = Self(1);
@@ -97,21 +97,21 @@ impl Dirt {
 
     /// Statements that undo it, as one query string.
     pub(crate) fn reset(self) -> Vec<u8> {
-        const STEPS: [(Dirt, &str); 6] = [
-            (Dirt::CURSORS, "CLOSE ALL;"),
+        const STEPS: [(SessionStateFlags, &str); 6] = [
+            (SessionStateFlags::CURSORS, "CLOSE ALL;"),
             // Also sets the role back; RESET ALL touches neither.
-            (Dirt::SETTINGS, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"),
-            (Dirt::PREPARED, "DEALLOCATE ALL;"),
-            (Dirt::LISTEN, "UNLISTEN *;"),
-            (Dirt::LOCKS, "SELECT pg_catalog.pg_advisory_unlock_all();"),
-            (Dirt::TEMP, "DISCARD TEMP;"),
+            (SessionStateFlags::SETTINGS, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"),
+            (SessionStateFlags::PREPARED, "DEALLOCATE ALL;"),
+            (SessionStateFlags::LISTEN, "UNLISTEN *;"),
+            (SessionStateFlags::LOCKS, "SELECT pg_catalog.pg_advisory_unlock_all();"),
+            (SessionStateFlags::TEMP, "DISCARD TEMP;"),
         ];
         let steps = STEPS.iter().filter(|(dirt, _)| self.has(*dirt));
         steps.flat_map(|(_, sql)| sql.bytes()).collect()
     }
 }
 
-impl BitOr for Dirt {
+impl BitOr for SessionStateFlags {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
@@ -119,7 +119,7 @@ impl BitOr for Dirt {
     }
 }
 
-impl BitOrAssign for Dirt {
+impl BitOrAssign for SessionStateFlags {
     fn bitor_assign(&mut self, other: Self) {
         self.0 |= other.0;
     }
@@ -202,30 +202,33 @@ mod tests {
     #[test]
     fn words_are_found_wherever_they_stand() {
         for (sql, dirt) in [
-            ("select pg_advisory_lock(1)", Dirt::LOCKS),
-            ("SELECT PG_TRY_ADVISORY_LOCK(1)", Dirt::LOCKS),
-            ("select set_config('a','b',false)", Dirt::SETTINGS),
-            ("create TEMPORARY table x ()", Dirt::TEMP),
-            ("select 1 into temp y", Dirt::TEMP),
+            ("select pg_advisory_lock(1)", SessionStateFlags::LOCKS),
+            ("SELECT PG_TRY_ADVISORY_LOCK(1)", SessionStateFlags::LOCKS),
+            ("select set_config('a','b',false)", SessionStateFlags::SETTINGS),
+            ("create TEMPORARY table x ()", SessionStateFlags::TEMP),
+            ("select 1 into temp y", SessionStateFlags::TEMP),
             (
                 "select set_config('a', 'b', true), pg_advisory_xact_lock(1)",
-                Dirt::SETTINGS | Dirt::LOCKS,
+                SessionStateFlags::SETTINGS | SessionStateFlags::LOCKS,
             ),
-            ("teMP", Dirt::TEMP),
-            ("_adv", Dirt::NONE),
-            ("pg_", Dirt::NONE),
-            ("m", Dirt::NONE),
-            ("select abalance from pgbench_accounts where aid = 1", Dirt::NONE),
-            ("", Dirt::NONE),
+            ("teMP", SessionStateFlags::TEMP),
+            ("_adv", SessionStateFlags::NONE),
+            ("pg_", SessionStateFlags::NONE),
+            ("m", SessionStateFlags::NONE),
+            ("select abalance from pgbench_accounts where aid = 1", SessionStateFlags::NONE),
+            ("", SessionStateFlags::NONE),
         ] {
-            assert_eq!(Dirt::of_text(sql.as_bytes()), dirt, "{sql}");
+            assert_eq!(SessionStateFlags::of_text(sql.as_bytes()), dirt, "{sql}");
         }
     }
 
     #[test]
     fn only_what_is_dirty_is_reset() {
-        assert_eq!(Dirt::NONE.reset(), b"");
-        assert_eq!((Dirt::LISTEN | Dirt::TEMP).reset(), b"UNLISTEN *;DISCARD TEMP;");
+        assert_eq!(SessionStateFlags::NONE.reset(), b"");
+        assert_eq!(
+            (SessionStateFlags::LISTEN | SessionStateFlags::TEMP).reset(),
+            b"UNLISTEN *;DISCARD TEMP;"
+        );
     }
 
     #[test]

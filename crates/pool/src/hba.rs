@@ -43,7 +43,7 @@ pub struct Hba {
 
 /// Somebody who wants in.
 #[derive(Clone, Copy, Debug)]
-pub struct Knock<'a> {
+pub struct ConnectionInfo<'a> {
     /// The user that they want to be.
     pub user: &'a str,
     /// The database, by the name that clients use.
@@ -82,7 +82,7 @@ pub struct Certificate<'a> {
 
 /// What somebody has to prove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub enum RequiredAuth {
     /// Nothing.
     Trust,
     /// The password, as it is.
@@ -187,7 +187,7 @@ impl Hba {
     /// # Errors
     ///
     /// They may not come in.
-    pub fn judge(&self, knock: &Knock<'_>) -> Result<Demand, Refusal> {
+    pub fn judge(&self, knock: &ConnectionInfo<'_>) -> Result<RequiredAuth, Refusal> {
         let matches = |rule: &&Rule| rule.is_about(knock, &self.networks);
         let rule = self.rules.iter().find(matches).ok_or(Refusal::NoRule)?;
         if rule.method != RuleMethod::Reject && !rule.has_certificate_of(knock) {
@@ -196,20 +196,20 @@ impl Hba {
         let map = rule.map.as_deref();
         match rule.method {
             RuleMethod::Reject => Err(Refusal::Rejected),
-            RuleMethod::Trust => Ok(Demand::Trust),
-            RuleMethod::Plain => Ok(Demand::Plain),
-            RuleMethod::Md5 => Ok(Demand::Md5),
-            RuleMethod::ScramSha256 => Ok(Demand::ScramSha256),
+            RuleMethod::Trust => Ok(RequiredAuth::Trust),
+            RuleMethod::Plain => Ok(RequiredAuth::Plain),
+            RuleMethod::Md5 => Ok(RequiredAuth::Md5),
+            RuleMethod::ScramSha256 => Ok(RequiredAuth::ScramSha256),
             RuleMethod::Cert => {
                 let name = knock.certificate.and_then(|certificate| certificate.common_name);
                 let may = name.is_some_and(|name| self.maps.allows(map, name, knock.user));
-                if may { Ok(Demand::Proven) } else { Err(Refusal::Certificate) }
+                if may { Ok(RequiredAuth::Proven) } else { Err(Refusal::Certificate) }
             }
             RuleMethod::Peer => {
                 let Origin::Unix { uid: Some(uid) } = knock.from else { return Err(Refusal::Peer) };
                 let name = self.os_users.get(&uid);
                 let may = name.is_some_and(|name| self.maps.allows(map, name, knock.user));
-                if may { Ok(Demand::Proven) } else { Err(Refusal::Peer) }
+                if may { Ok(RequiredAuth::Proven) } else { Err(Refusal::Peer) }
             }
         }
     }

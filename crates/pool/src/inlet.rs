@@ -1,4 +1,4 @@
-//! [`Inlet`]: where the core is in the stream of bytes that one peer sends.
+//! [`FrameCursor`]: where the core is in the stream of bytes that one peer sends.
 //!
 //! Bodies without meaning stream through: of them only a count is kept. A message that is needed
 //! whole, and a header cut in two, wait in `held` for their rest; so a peer that sends nothing has no
@@ -18,7 +18,7 @@ pub(crate) enum Fate {
 
 /// Position in a stream of messages.
 #[derive(Debug, Default)]
-pub(crate) struct Inlet {
+pub(crate) struct FrameCursor {
     /// Bytes that were received and could not be dealt with yet; the front of a message, except
     /// while `body_left` bytes come first.
     pub(crate) held: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct Inlet {
     pub(crate) looks_ahead: bool,
 }
 
-impl Inlet {
+impl FrameCursor {
     /// Of `available` bytes, those that are of the body under way.
     pub(crate) fn take(&mut self, available: usize) -> usize {
         let taken = available.min(self.body_left as usize);

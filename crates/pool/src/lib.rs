@@ -68,19 +68,19 @@ pub use console::{
     ClientView, DatabaseView, MemberView, MirrorView, Place, PoolView, ServerView, View,
 };
 pub use core::{
-    ClientPhase, ClientReport, Core, Counts, Migrant, MigrantStatement, PoolReport, Report,
+    ClientHandover, ClientPhase, ClientReport, Core, Counts, MigrantStatement, PoolReport, Report,
     ServerPhase, ServerReport, Transfer,
 };
 pub use gate::Gate;
-pub use howdah_net::{PassedError, PassedSocket, passed_sockets};
+pub use howdah_net::{ActivatedSocket, PassedError, passed_sockets};
 pub use ids::{ClientId, Peer, PoolId, ServerId, WorkerId};
 pub use io::{Backlog, Io};
 pub use limits::{Limit, Permits};
 pub use listen::Channel;
 pub use login::{CancelSecret, ClientLogin, ServerFailure, ServerLogin};
 pub use metrics::METRICS;
-pub use mirror::{Compared, Dropped, Mirror, MirrorReport, MirrorTarget};
-pub use pool::Greeting;
+pub use mirror::{DropReason, Mirror, MirrorReport, MirrorResult, MirrorTarget};
+pub use pool::WelcomeMessage;
 pub use refusal::Refusal;
 pub use settings::Setting;
 pub use spec::{Check, Mode, PoolSpec, Reserve, Reset, Timeouts};

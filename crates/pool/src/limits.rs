@@ -136,7 +136,7 @@ pub(crate) struct Turn(Vec<(Arc<Limit>, u32)>);
 
 /// Why there is no leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoTurn {
+pub(crate) enum TryAcquireError {
     /// Others have it.
     NotNow,
     /// More are needed at a time than there may be.
@@ -150,10 +150,10 @@ pub(crate) enum NoTurn {
 
 impl Turn {
     /// Leave to take so many of each, or none at all.
-    pub(crate) fn try_take(needed: Vec<(Arc<Limit>, u32)>) -> Result<Self, NoTurn> {
+    pub(crate) fn try_take(needed: Vec<(Arc<Limit>, u32)>) -> Result<Self, TryAcquireError> {
         let scarce = needed.iter().find(|(limit, needed)| limit.max() < *needed);
         if let Some((limit, needed)) = scarce {
-            return Err(NoTurn::Never { needed: *needed, max: limit.max() });
+            return Err(TryAcquireError::Never { needed: *needed, max: limit.max() });
         }
         let mut turn = Self::default();
         for (limit, needed) in needed {
@@ -163,7 +163,7 @@ impl Turn {
                     all.checked_add(waits).filter(|all| *all < limit.max())
                 });
             if taken.is_err() {
-                return Err(NoTurn::NotNow); // What it has up to here is given back.
+                return Err(TryAcquireError::NotNow); // What it has up to here is given back.
             }
             turn.0.push((limit, waits));
         }
@@ -188,8 +188,11 @@ mod tests {
         let (few, many) = (Limit::new(5), Limit::new(100));
         let of = |count| vec![(Arc::clone(&many), count), (Arc::clone(&few), count)];
         let turns = [Turn::try_take(of(3)).unwrap(), Turn::try_take(of(3)).unwrap()];
-        assert_eq!(Turn::try_take(of(2)).unwrap_err(), NoTurn::NotNow);
-        assert_eq!(Turn::try_take(of(6)).unwrap_err(), NoTurn::Never { needed: 6, max: 5 });
+        assert_eq!(Turn::try_take(of(2)).unwrap_err(), TryAcquireError::NotNow);
+        assert_eq!(
+            Turn::try_take(of(6)).unwrap_err(),
+            TryAcquireError::Never { needed: 6, max: 5 }
+        );
         assert!(
             Turn::try_take(of(1)).is_ok(),
             "who needs one waits for nothing that it would hold"

@@ -17,7 +17,7 @@ mod statement;
 use std::sync::Arc;
 
 pub(crate) use self::{
-    client::{Listens, Offer, Undertaking},
+    client::{ClientChannels, Offer, PendingActions},
     statement::{begins, statement},
 };
 
@@ -26,7 +26,7 @@ pub type Channel = Arc<[u8]>;
 
 /// What a statement does to what a client listens to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum ListenAction {
     Listen(Channel),
     Unlisten(Channel),
     UnlistenAll,
@@ -35,7 +35,7 @@ pub(crate) enum Op {
 /// A statement that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    pub(crate) op: Op,
+    pub(crate) op: ListenAction,
     /// Where in the text its last word ends.
     pub(crate) end: usize,
 }

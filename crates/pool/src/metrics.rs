@@ -13,7 +13,7 @@ use howdah_traffic::Timestamp;
 use crate::{
     Control, Counts, MemberView, MirrorReport, MirrorView, View,
     auth::RefusalReason,
-    mirror::Dropped,
+    mirror::DropReason,
     tally::{Spans, Tally, micros},
 };
 
@@ -386,7 +386,8 @@ fn show_mirrors(registry: &Registry, view: &View, known: &mut Known) {
         registry.gauge_with(&MIRROR_BUFFERED_BYTES, &labels).set(gauges[1]);
         let ran = now.transactions.saturating_sub(before.transactions);
         registry.counter_with(&MIRROR_TRANSACTIONS, &labels).add(ran);
-        for (why, (now, before)) in Dropped::ALL.iter().zip(now.dropped.iter().zip(before.dropped))
+        for (why, (now, before)) in
+            DropReason::ALL.iter().zip(now.dropped.iter().zip(before.dropped))
         {
             let labels = [database, mirror, ("reason", why.as_str())];
             registry.counter_with(&MIRROR_DROPPED, &labels).add(now.saturating_sub(before));

@@ -20,13 +20,13 @@ use std::{sync::Arc, time::Duration};
 pub use self::count::{Mirror, MirrorReport};
 pub(crate) use self::{
     count::{MirrorError, sqlstate_in},
-    stream::{Mirrored, Open, Running, Shadow, Stream, StreamId, Take, Unit},
+    stream::{MirrorClient, Mirrored, Open, Running, Stream, StreamId, Take, Unit},
 };
 use crate::{ids::PoolId, refusal::Refusal};
 
 /// Why a transaction was not run on a mirror, or not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
+pub enum DropReason {
     /// The room of its client, or that of all clients, was taken: the mirror is slower than the traffic.
     Full,
     /// It has more bytes than its client has room.
@@ -43,7 +43,7 @@ pub enum Dropped {
     Left,
 }
 
-impl Dropped {
+impl DropReason {
     /// Every reason, in the order in which they are shown.
     pub const ALL: [Self; 7] = [
         Self::Full,
@@ -87,7 +87,7 @@ impl Dropped {
 
 /// How a transaction that was run to its end on a mirror compares with what its client was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compared {
+pub enum MirrorResult {
     /// Both ended without an error, or with the same one first.
     Same,
     /// Only the mirror had an error.

@@ -1,4 +1,4 @@
-//! [`Owed`]: what a server has been asked and has not answered, in order.
+//! [`OutstandingRequests`]: what a server has been asked and has not answered, in order.
 //!
 //! Replies carry no numbers; which request one belongs to follows from its place alone. Entries whose
 //! reply is for nobody were added by the pooler, and their replies are swallowed. Entries that no
@@ -18,7 +18,7 @@ pub(crate) enum Request {
     /// Answered by ReadyForQuery.
     Sync,
     /// Answered by ParseComplete.
-    Parse(Option<Box<Undo>>),
+    Parse(Option<Box<RollbackAction>>),
     /// A Parse by a name that the client has used already: the server is made to find that out, so
     /// that the error has its place; the name is for the words.
     ParseAgain(Box<[u8]>),
@@ -30,13 +30,13 @@ pub(crate) enum Request {
     /// Answered by rows, then CommandComplete, EmptyQueryResponse or PortalSuspended.
     Execute,
     /// Answered by CloseComplete.
-    Close(Option<Box<Undo>>),
+    Close(Option<Box<RollbackAction>>),
     /// CopyDone or CopyFail: not answered, but it ends the time in which Sync is not answered either.
     CopyEnd,
     /// A Parse of what the server holds already: the pooler answers.
-    ParseHere(Box<Undo>),
+    ParseHere(Box<RollbackAction>),
     /// A Close of a client's name: the pooler answers.
-    CloseHere(Option<Box<Undo>>),
+    CloseHere(Option<Box<RollbackAction>>),
 }
 
 impl Request {
@@ -52,7 +52,7 @@ impl Request {
 
 /// What was assumed when a request was sent, and turns out wrong if it failed or was skipped.
 #[derive(Debug)]
-pub(crate) enum Undo {
+pub(crate) enum RollbackAction {
     /// The client has the name.
     Named(Box<[u8]>),
     /// The client has the name, and the server holds the statement of this id.
@@ -77,7 +77,7 @@ pub(crate) enum UnnamedBefore {
     Text(Vec<u8>),
 }
 
-impl Undo {
+impl RollbackAction {
     /// Whether it is not known yet if a client has a statement of this name, or the server the one of
     /// this id.
     fn concerns(&self, name: &[u8], id: u64) -> bool {
@@ -95,15 +95,15 @@ impl Undo {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) request: Request,
-    pub(crate) audience: Audience,
+    pub(crate) audience: ReplyTarget,
 }
 
 impl Entry {
     /// What has to be taken back if the request failed or the server never looked at it.
-    fn into_undo(self) -> Option<Undo> {
+    fn into_undo(self) -> Option<RollbackAction> {
         match self.request {
-            Request::Parse(None) if self.audience == Audience::Client => {
-                Some(Undo::Unnamed(UnnamedBefore::Any))
+            Request::Parse(None) if self.audience == ReplyTarget::Client => {
+                Some(RollbackAction::Unnamed(UnnamedBefore::Any))
             }
             Request::Parse(undo) | Request::Close(undo) | Request::CloseHere(undo) => {
                 undo.map(|undo| *undo)
@@ -119,7 +119,7 @@ impl Entry {
     }
 
     /// What it leaves in doubt until it is answered.
-    fn doubt(&self) -> Option<&Undo> {
+    fn doubt(&self) -> Option<&RollbackAction> {
         match &self.request {
             Request::Parse(undo) | Request::Close(undo) | Request::CloseHere(undo) => {
                 undo.as_deref()
@@ -132,7 +132,7 @@ impl Entry {
 
 /// Whom a reply is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Audience {
+pub(crate) enum ReplyTarget {
     /// The client that the server is linked to.
     Client,
     /// The pooler, which asked on behalf of a request of the client behind it: an error is as good as
@@ -158,7 +158,7 @@ pub(crate) enum Audience {
 
 /// Requests in order, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Owed {
+pub(crate) struct OutstandingRequests {
     entries: VecDeque<Entry>,
     /// How many entries leave something in doubt that matters to what is sent now: those of batches
     /// that have ended. In its own batch, what comes behind a request that fails is skipped anyway.
@@ -167,14 +167,14 @@ pub(crate) struct Owed {
     doubts_here: usize,
 }
 
-impl Owed {
+impl OutstandingRequests {
     #[inline]
     pub(crate) fn push(&mut self, request: Request) {
-        self.push_for(Audience::Client, request);
+        self.push_for(ReplyTarget::Client, request);
     }
 
     #[inline]
-    pub(crate) fn push_for(&mut self, audience: Audience, request: Request) {
+    pub(crate) fn push_for(&mut self, audience: ReplyTarget, request: Request) {
         let entry = Entry { request, audience };
         self.doubts_here += usize::from(entry.doubt().is_some());
         if matches!(entry.request, Request::Sync) {
@@ -191,10 +191,10 @@ impl Owed {
 
     /// Whether it depends on answers to come which unnamed statement the client has.
     pub(crate) fn leaves_unnamed_in_doubt(&self) -> bool {
-        self.doubts().any(|undo| matches!(undo, Undo::Unnamed(_)))
+        self.doubts().any(|undo| matches!(undo, RollbackAction::Unnamed(_)))
     }
 
-    fn doubts(&self) -> impl Iterator<Item = &Undo> {
+    fn doubts(&self) -> impl Iterator<Item = &RollbackAction> {
         let entries = self.entries.iter().take(if self.doubts == 0 { 0 } else { usize::MAX });
         entries.filter_map(Entry::doubt).take(self.doubts)
     }
@@ -202,7 +202,7 @@ impl Owed {
     /// Whether the status of the transaction will be told, or has failed, before what is sent now is
     /// looked at.
     pub(crate) fn awaits_status(&self) -> bool {
-        self.entries.iter().any(|entry| entry.ends() && entry.audience != Audience::Settings)
+        self.entries.iter().any(|entry| entry.ends() && entry.audience != ReplyTarget::Settings)
     }
 
     /// Whether the batch or query that is being answered is the last.
@@ -211,7 +211,7 @@ impl Owed {
     }
 
     /// Whether the batch that is being answered is one of the pooler's own, with this audience.
-    pub(crate) fn is_batch_for(&self, audience: Audience) -> bool {
+    pub(crate) fn is_batch_for(&self, audience: ReplyTarget) -> bool {
         self.entries.iter().find(|entry| entry.ends()).is_some_and(|end| end.audience == audience)
     }
 
@@ -254,7 +254,7 @@ impl Owed {
     /// Takes back the oldest, which has failed, and what a server does not look at after that, all
     /// before the next Sync; gives what to undo to `undo`, the latest first, and whether it is of the
     /// one that failed. Gives whether there is a Sync.
-    pub(crate) fn skip_to_sync(&mut self, mut undo: impl FnMut(Undo, bool)) -> bool {
+    pub(crate) fn skip_to_sync(&mut self, mut undo: impl FnMut(RollbackAction, bool)) -> bool {
         let is_sync = |entry: &Entry| matches!(entry.request, Request::Sync);
         let sync = self.entries.iter().position(is_sync);
         let skipped = self.entries.drain(..sync.unwrap_or(self.entries.len())).enumerate().rev();
@@ -270,11 +270,11 @@ impl Owed {
     /// Tells the next request that changes the unnamed statement what that was before it, if there is
     /// one still to be answered; else gives the text back, for the client to have it.
     pub(crate) fn unnamed_is(&mut self, text: Vec<u8>) -> Option<Vec<u8>> {
-        for entry in self.entries.iter_mut().filter(|entry| entry.audience == Audience::Client) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.audience == ReplyTarget::Client) {
             match &mut entry.request {
                 Request::Parse(None) | Request::Query(_) => return None,
                 Request::Parse(Some(undo)) | Request::Close(Some(undo)) => {
-                    if let Undo::Unnamed(before) = &mut **undo {
+                    if let RollbackAction::Unnamed(before) = &mut **undo {
                         *before = UnnamedBefore::Text(text);
                         return None;
                     }
@@ -288,7 +288,10 @@ impl Owed {
     /// Whether anything of it is asked for by the client.
     pub(crate) fn is_for_client(&self) -> bool {
         let is = |audience| {
-            matches!(audience, Audience::Client | Audience::Pooler | Audience::ParseSettings)
+            matches!(
+                audience,
+                ReplyTarget::Client | ReplyTarget::Pooler | ReplyTarget::ParseSettings
+            )
         };
         self.entries.iter().any(|entry| is(entry.audience))
     }
@@ -306,16 +309,19 @@ impl Owed {
     /// The batch that is being answered is sent again, behind these requests of the pooler's.
     pub(crate) fn again_behind<const N: usize>(&mut self, requests: [Request; N]) {
         for request in requests.into_iter().rev() {
-            self.entries.push_front(Entry { request, audience: Audience::Pooler });
+            self.entries.push_front(Entry { request, audience: ReplyTarget::Pooler });
         }
         self.count_doubts();
     }
 
     /// Whether all that is owed is one request of the client's, with what the pooler asked on its behalf before.
     pub(crate) fn is_one_request(&self) -> bool {
-        let is_of_client = |entry: &&Entry| entry.ends() && entry.audience == Audience::Client;
+        let is_of_client = |entry: &&Entry| entry.ends() && entry.audience == ReplyTarget::Client;
         let fits = |entry: &Entry| {
-            matches!(entry.audience, Audience::Client | Audience::Pooler | Audience::Settings)
+            matches!(
+                entry.audience,
+                ReplyTarget::Client | ReplyTarget::Pooler | ReplyTarget::Settings
+            )
         };
         self.entries.iter().filter(is_of_client).count() == 1
             && self.entries.back().as_ref().is_some_and(is_of_client)
@@ -324,17 +330,19 @@ impl Owed {
 
     /// Whether nothing of the client's is owed, but what sets its settings.
     pub(crate) fn is_settings_only(&self) -> bool {
-        let is_setting = |entry: &Entry| entry.audience == Audience::Settings;
+        let is_setting = |entry: &Entry| entry.audience == ReplyTarget::Settings;
         !self.entries.is_empty() && self.entries.iter().all(is_setting)
     }
 
     /// Nobody waits for what is owed any more: whatever comes is swallowed, up to its end. Gives what was assumed of
     /// it, the latest first.
-    pub(crate) fn give_up(&mut self) -> Vec<Undo> {
+    pub(crate) fn give_up(&mut self) -> Vec<RollbackAction> {
         let ends = self.entries.iter().filter(|entry| entry.ends()).count();
         let undone = self.entries.drain(..).rev().filter_map(Entry::into_undo).collect();
-        let swallowed =
-            |_| Entry { request: Request::Query(SetKind::Lasting), audience: Audience::Cleaning };
+        let swallowed = |_| Entry {
+            request: Request::Query(SetKind::Lasting),
+            audience: ReplyTarget::Cleaning,
+        };
         self.entries.extend((0..ends).map(swallowed));
         self.count_doubts();
         undone

@@ -20,9 +20,9 @@ use crate::{
 /// What the last server of a pool to log in reported, whichever worker's it is. Asked for when a client
 /// logs in, never on the path of a query.
 #[derive(Debug, Default)]
-pub struct Greeting(Mutex<Option<Arc<[Setting]>>>);
+pub struct WelcomeMessage(Mutex<Option<Arc<[Setting]>>>);
 
-impl Greeting {
+impl WelcomeMessage {
     pub(crate) fn known(&self) -> Option<Arc<[Setting]>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -6,7 +6,7 @@
 
 mod weave;
 
-pub(crate) use weave::{Woven, plain_statements, weave};
+pub(crate) use weave::{SplicedQuery, plain_statements, weave};
 
 use crate::{
     dirt::strip_word,

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use howdah_route::{Command, Hold, Parsed, RoleWish, Route, Router, Session, Settings};
+use howdah_route::{Command, Parsed, PinScope, RolePreference, Route, Router, Session, Settings};
 
 use crate::{
     cluster::ServerRole,
     ids::PoolId,
-    pool::Greeting,
-    settings::{Setting, Wishes, same_name},
+    pool::WelcomeMessage,
+    settings::{Setting, TrackedParameters, same_name},
     spec::{Mode, PoolSpec},
 };
 
@@ -71,10 +71,10 @@ pub(crate) enum Batch {
 impl Routing {
     /// Of a client that has said nothing but which servers would do, when it came.
     pub(crate) fn new(
-        hold: Hold,
+        hold: PinScope,
         seed: u64,
-        role: Option<RoleWish>,
-        wishes: &Wishes,
+        role: Option<RolePreference>,
+        wishes: &TrackedParameters,
         greeting: Option<&[Setting]>,
     ) -> Self {
         let mut routing = Self {
@@ -156,12 +156,12 @@ impl Routing {
 }
 
 /// Which servers a role means. What only a text decides goes anywhere before there is one.
-pub(crate) fn role_of(wish: RoleWish) -> ServerRole {
+pub(crate) fn role_of(wish: RolePreference) -> ServerRole {
     match wish {
-        RoleWish::Primary => ServerRole::Primary,
-        RoleWish::Replica => ServerRole::Replica,
-        RoleWish::PreferReplica => ServerRole::PreferReplica,
-        RoleWish::Any | RoleWish::Auto => ServerRole::Any,
+        RolePreference::Primary => ServerRole::Primary,
+        RolePreference::Replica => ServerRole::Replica,
+        RolePreference::PreferReplica => ServerRole::PreferReplica,
+        RolePreference::Any | RolePreference::Auto => ServerRole::Any,
     }
 }
 
@@ -176,7 +176,7 @@ impl From<howdah_route::Role> for ServerRole {
     }
 }
 
-impl From<ServerRole> for RoleWish {
+impl From<ServerRole> for RolePreference {
     fn from(role: ServerRole) -> Self {
         match role {
             ServerRole::Any => Self::Any,
@@ -213,12 +213,12 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub(crate) struct Home {
     slot: usize,
-    pub(crate) hold: Hold,
+    pub(crate) hold: PinScope,
     /// Whether transactions may have several requests, and servers are given back behind them.
     pub(crate) may_begin: bool,
     /// Whether the pooler follows names of statements.
     pub(crate) follows_names: bool,
-    pub(crate) greeting: Arc<Greeting>,
+    pub(crate) greeting: Arc<WelcomeMessage>,
 }
 
 impl Routers {
@@ -233,7 +233,7 @@ impl Routers {
         let is_session = spec.mode == Mode::Session;
         self.homes[pool.index()] = Some(Home {
             slot,
-            hold: if is_session { Hold::Session } else { Hold::Transaction },
+            hold: if is_session { PinScope::Session } else { PinScope::Transaction },
             may_begin: spec.mode == Mode::Transaction,
             follows_names: !is_session && spec.statements_per_server > 0,
             greeting: Arc::clone(&spec.greeting),
@@ -268,7 +268,7 @@ impl Routers {
             return at;
         }
         self.editions += 1;
-        let looks = settings.role == RoleWish::Auto
+        let looks = settings.role == RolePreference::Auto
             || settings.hints.is_some()
             || settings.shards > 1
             || settings.read_your_writes;

@@ -3,18 +3,18 @@
 use howdah_wire::{backend::TransactionStatus, startup::CancelKey};
 
 use crate::{
-    again::Again,
-    dirt::{Dirt, SetKind},
+    again::RetryBuffer,
+    dirt::{SessionStateFlags, SetKind},
     ids::{ClientId, PoolId},
-    inlet::Inlet,
+    inlet::FrameCursor,
     limits::Permits,
-    listen::Undertaking,
-    owed::Owed,
+    listen::PendingActions,
+    owed::OutstandingRequests,
     parse_settings::{Change, Doubt, change_by, is_parse_setting, skip_comments},
     plain,
     prepared::ServerStatements,
-    put_back::{self, ResettingPortal, Woven},
-    settings::{ServerSettings, Setting, Wishes},
+    put_back::{self, ResettingPortal, SplicedQuery},
+    settings::{ServerSettings, Setting, TrackedParameters},
     time::Time,
     writes::Writes,
 };
@@ -48,8 +48,8 @@ pub(crate) struct Server {
     pub(crate) opened: Time,
     /// Its pool's epoch when it was opened, see [`crate::Gate`].
     pub(crate) epoch: u32,
-    pub(crate) inlet: Inlet,
-    pub(crate) owed: Owed,
+    pub(crate) inlet: FrameCursor,
+    pub(crate) owed: OutstandingRequests,
     /// By the last ReadyForQuery.
     pub(crate) status: TransactionStatus,
     /// Messages of the extended protocol were sent and no Sync after them.
@@ -75,11 +75,11 @@ pub(crate) struct Server {
     /// When what it works on, a transaction or a request, began.
     pub(crate) began: Time,
     /// What has to be reset before the next client.
-    pub(crate) dirt: Dirt,
+    pub(crate) dirt: SessionStateFlags,
     /// The worst SET that was bound since it was linked.
     pub(crate) set_kind: SetKind,
     /// The batch that it works on, should it have to be sent again.
-    pub(crate) again: Again,
+    pub(crate) again: RetryBuffer,
     /// The request that it has been sent, as its client sent it, while no byte has come in answer: see
     /// [`crate::core`]'s `elsewhere`. Empty if it could not be asked of another.
     pub(crate) unanswered: Vec<u8>,
@@ -88,9 +88,9 @@ pub(crate) struct Server {
     pub(crate) put_back: Vec<Setting>,
     pub(crate) put_back_due: bool,
     /// The query string that was sent in the place of the client's.
-    pub(crate) woven: Option<Box<Woven>>,
+    pub(crate) woven: Option<Box<SplicedQuery>>,
     /// What its client's transaction does to what that listens to.
-    pub(crate) listening: Option<Box<Undertaking>>,
+    pub(crate) listening: Option<Box<PendingActions>>,
     /// A portal of the client's that puts settings back when it is run.
     pub(crate) resetting: Option<Box<ResettingPortal>>,
     /// Such a statement may be under way: what comes behind it has to wait.
@@ -115,8 +115,8 @@ impl Server {
             since: now,
             opened: now,
             epoch,
-            inlet: Inlet::default(),
-            owed: Owed::default(),
+            inlet: FrameCursor::default(),
+            owed: OutstandingRequests::default(),
             status: TransactionStatus::Idle,
             batch_open: false,
             skipping: false,
@@ -130,9 +130,9 @@ impl Server {
             is_checked: false,
             is_proven: false,
             began: now,
-            dirt: Dirt::NONE,
+            dirt: SessionStateFlags::NONE,
             set_kind: SetKind::NotSet,
-            again: Again::default(),
+            again: RetryBuffer::default(),
             unanswered: Vec::new(),
             put_back: Vec::new(),
             put_back_due: false,
@@ -167,7 +167,7 @@ impl Server {
 
     /// Notes which of the settings that its client began with a text puts back.
     #[inline]
-    pub(crate) fn note_put_back(&mut self, sql: &[u8], startup: &Wishes) {
+    pub(crate) fn note_put_back(&mut self, sql: &[u8], startup: &TrackedParameters) {
         if !startup.list().is_empty()
             && let Some(back) = put_back::put_back(sql, startup.list())
         {

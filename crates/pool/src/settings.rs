@@ -46,14 +46,14 @@ impl fmt::Debug for Setting {
 /// What a client is to find on its server. Equal ones of a worker are one object, so whether a server
 /// is as the client left the last one is mostly one comparison of addresses.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct TrackedParameters {
     list: Box<[Setting]>,
     /// Whether a server has accepted them. Until then nothing is sent behind them: it would run even
     /// if they are refused.
     proven: AtomicBool,
 }
 
-impl Wishes {
+impl TrackedParameters {
     pub(crate) fn prove(&self) {
         self.proven.store(true, Ordering::Relaxed);
     }
@@ -88,7 +88,7 @@ impl Wishes {
 
 /// The wishes of a worker's clients, each once.
 #[derive(Debug, Default)]
-pub(crate) struct WishTable {
+pub(crate) struct ParameterSets {
     known: HashSet<ByList>,
     clear_at: usize,
 }
@@ -96,11 +96,16 @@ pub(crate) struct WishTable {
 /// Entries before the first clearing.
 const CLEAR_AT_LEAST: usize = 256;
 
-impl WishTable {
+impl ParameterSets {
     /// The object for a list of settings, the later of two of a name winning.
-    pub(crate) fn intern(&mut self, settings: impl IntoIterator<Item = Setting>) -> Arc<Wishes> {
-        let wishes =
-            ByList(Arc::new(Wishes { list: Wishes::list_of(settings), ..Wishes::default() }));
+    pub(crate) fn intern(
+        &mut self,
+        settings: impl IntoIterator<Item = Setting>,
+    ) -> Arc<TrackedParameters> {
+        let wishes = ByList(Arc::new(TrackedParameters {
+            list: TrackedParameters::list_of(settings),
+            ..TrackedParameters::default()
+        }));
         if let Some(ByList(known)) = self.known.get(&wishes) {
             return Arc::clone(known);
         }
@@ -115,15 +120,20 @@ impl WishTable {
     }
 
     /// The object for `wishes` with one more, or another value of one.
-    pub(crate) fn with(&mut self, wishes: &Wishes, name: &[u8], value: &[u8]) -> Arc<Wishes> {
+    pub(crate) fn with(
+        &mut self,
+        wishes: &TrackedParameters,
+        name: &[u8],
+        value: &[u8],
+    ) -> Arc<TrackedParameters> {
         let added = std::iter::once(Setting::new(name, value));
         self.intern(wishes.list.iter().cloned().chain(added))
     }
 }
 
-/// Wishes compared by what they are, not where.
+/// Sets of parameters, compared by what they hold.
 #[derive(Debug)]
-struct ByList(Arc<Wishes>);
+struct ByList(Arc<TrackedParameters>);
 
 impl Hash for ByList {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -162,11 +172,11 @@ pub(crate) struct ServerSettings {
     /// Settings it does not report and clients asked for.
     given: Vec<Setting>,
     /// Whose wishes it is known to fulfil.
-    pub(crate) fulfils: Option<Arc<Wishes>>,
+    pub(crate) fulfils: Option<Arc<TrackedParameters>>,
     /// Whether the statement that sets a setting is prepared on it.
     pub(crate) setter_prepared: bool,
     /// Whose wishes were sent and are not confirmed yet.
-    sent: Option<Arc<Wishes>>,
+    sent: Option<Arc<TrackedParameters>>,
     /// What is known of those that matter to parsing.
     pub(crate) parsing: ParseState,
 }
@@ -261,7 +271,7 @@ impl ServerSettings {
     }
 
     /// These are sent, for it to fulfil these wishes.
-    pub(crate) fn sends(&mut self, missing: &[Missing], wishes: &Arc<Wishes>) {
+    pub(crate) fn sends(&mut self, missing: &[Missing], wishes: &Arc<TrackedParameters>) {
         if missing.iter().any(|missing| is_parse_setting(&missing.name)) {
             self.parsing.forget_current();
         }
@@ -276,7 +286,7 @@ impl ServerSettings {
 
     /// What has to be set for a client to find what it wishes; no value means the server's default.
     /// The encoding comes first: the values after it are in the client's.
-    pub(crate) fn missing(&self, wishes: &Wishes) -> Vec<Missing> {
+    pub(crate) fn missing(&self, wishes: &TrackedParameters) -> Vec<Missing> {
         let mut missing = Vec::new();
         for known in self.reported.iter().filter(|known| is_settable(&known.name)) {
             let wished = wishes.value(&known.name).unwrap_or(&known.at_login);
@@ -311,7 +321,7 @@ impl ServerSettings {
     }
 
     /// What was set is set.
-    pub(crate) fn fulfil(&mut self, wishes: Arc<Wishes>) {
+    pub(crate) fn fulfil(&mut self, wishes: Arc<TrackedParameters>) {
         let unreported = wishes.list.iter().filter(|wish| self.value(&wish.name).is_none());
         self.given = unreported.cloned().collect();
         self.sent = None;
@@ -319,7 +329,7 @@ impl ServerSettings {
     }
 
     /// The values it reports of what `wishes` names, in its spelling.
-    pub(crate) fn spelled(&self, wishes: &Wishes) -> Vec<Setting> {
+    pub(crate) fn spelled(&self, wishes: &TrackedParameters) -> Vec<Setting> {
         let spelled = |wish: &Setting| match self.value(&wish.name) {
             Some(value) if is_settable(&wish.name) => Setting::new(&wish.name, value),
             _ => wish.clone(),
@@ -367,7 +377,7 @@ pub(crate) fn same_name(a: &[u8], b: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn missing(server: &ServerSettings, wishes: &Wishes) -> Vec<String> {
+    fn missing(server: &ServerSettings, wishes: &TrackedParameters) -> Vec<String> {
         let show = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
         let missing = server.missing(wishes).into_iter();
         missing
@@ -385,7 +395,7 @@ mod tests {
             Setting::new("DateStyle", "ISO"),
             Setting::new("client_encoding", "UTF8"),
         ]);
-        let mut table = WishTable::default();
+        let mut table = ParameterSets::default();
         let wishes = table.intern([
             Setting::new("datestyle", "German"),
             Setting::new("client_encoding", "SJIS"),
@@ -411,7 +421,7 @@ mod tests {
 
     #[test]
     fn equal_wishes_are_one_object() {
-        let mut table = WishTable::default();
+        let mut table = ParameterSets::default();
         let first = table.intern([Setting::new("a", "1"), Setting::new("b", "2")]);
         let second = table.intern([Setting::new("b", "2"), Setting::new("a", "1")]);
         assert!(Arc::ptr_eq(&first, &second));

@@ -22,9 +22,9 @@ mod world;
 
 use std::env;
 
-use crate::{MirrorReport, core::Mutant, mirror::Dropped};
+use crate::{MirrorReport, core::InjectedFault, mirror::DropReason};
 
-fn run(seed: u64, mutant: Option<Mutant>) -> Result<Option<MirrorReport>, String> {
+fn run(seed: u64, mutant: Option<InjectedFault>) -> Result<Option<MirrorReport>, String> {
     world::World::new(seed, mutant).run()
 }
 
@@ -60,8 +60,13 @@ fn mirrors_play_what_clients_send_and_drop_what_they_cannot() {
     // Tables change under prepared statements at one time here and at another there.
     assert!(sum.mirror_failed * 500 < sum.transactions, "{sum:?}");
     assert!(sum.transactions > 1000, "{sum:?}");
-    for why in [Dropped::Full, Dropped::Unreachable, Dropped::Timeout, Dropped::Lost, Dropped::Left]
-    {
+    for why in [
+        DropReason::Full,
+        DropReason::Unreachable,
+        DropReason::Timeout,
+        DropReason::Lost,
+        DropReason::Left,
+    ] {
         assert!(sum.dropped[why as usize] > 0, "{why:?}: {sum:?}");
     }
 }
@@ -69,7 +74,7 @@ fn mirrors_play_what_clients_send_and_drop_what_they_cannot() {
 /// A test that finds nothing is worth nothing: each of these mistakes has to be found.
 #[test]
 fn every_planted_mistake_is_found() {
-    for mutant in Mutant::ALL {
+    for mutant in InjectedFault::ALL {
         let found = (0..2000).find_map(|seed| Some((seed, run(seed, Some(mutant)).err()?)));
         let (seed, violation) = found.unwrap_or_else(|| panic!("{mutant:?} is not found"));
         println!("{mutant:?}: seed {seed}: {violation}");

@@ -9,7 +9,7 @@ use crate::{
     gate::Gate,
     limits::Limit,
     mirror::MirrorTarget,
-    pool::Greeting,
+    pool::WelcomeMessage,
 };
 
 /// For how long a client has a server to itself.
@@ -65,7 +65,7 @@ pub struct PoolSpec {
     /// Servers beyond the pool's size, for when clients have waited too long.
     pub reserve: Option<Reserve>,
     /// What clients are greeted with, once a server of any worker has logged us in.
-    pub greeting: Arc<Greeting>,
+    pub greeting: Arc<WelcomeMessage>,
     /// What an operator has ordered about the database.
     pub gate: Arc<Gate>,
     /// Whom the pool is for, by the name that `PAUSE` has.

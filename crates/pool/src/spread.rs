@@ -23,7 +23,7 @@ pub(crate) struct Leg {
 
 /// What is to be done on several shards.
 #[derive(Debug)]
-pub(crate) struct Spreading {
+pub(crate) struct FanOutRequest {
     pub(crate) shards: Vec<u32>,
     pub(crate) role: ServerRole,
     /// Whether the primary does as well where no replica has what the client wrote.
@@ -51,7 +51,7 @@ pub(crate) struct Rows {
 /// What is under way.
 #[derive(Debug)]
 pub(crate) struct Spread {
-    pub(crate) what: Spreading,
+    pub(crate) what: FanOutRequest,
     pub(crate) merger: Merger,
     /// Those that have begun; nothing for those that have ended.
     pub(crate) legs: Vec<Option<ClientId>>,

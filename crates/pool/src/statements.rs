@@ -9,7 +9,7 @@ use hashbrown::{DefaultHashBuilder, Equivalent, HashSet, HashTable};
 
 use crate::{
     deallocate,
-    dirt::{Dirt, SetKind},
+    dirt::{SessionStateFlags, SetKind},
     listen,
     parse_settings::{COUNT, ParseSettings, Values, is_sensitive, looked_at, owned},
     plain,
@@ -29,7 +29,7 @@ pub(crate) struct Statement {
     /// What a Parse has behind its name: the text, a zero byte, and the parameter types.
     pub(crate) text: Box<[u8]>,
     /// What running it may leave behind.
-    pub(crate) dirt: Dirt,
+    pub(crate) dirt: SessionStateFlags,
     /// See [`is_plain`]; false as well if it calls `set_config`.
     pub(crate) is_plain: bool,
     /// The settings under which it is parsed, if its meaning depends on them and they are known.
@@ -193,8 +193,8 @@ impl Table {
         let id = self.last_id;
         let name = [NAME_PREFIX, id.to_string().as_bytes()].concat().into();
         let sql = sql_of(text);
-        let dirt = Dirt::of_text(sql);
-        let is_plain = is_plain(sql) && !dirt.has(Dirt::SETTINGS);
+        let dirt = SessionStateFlags::of_text(sql);
+        let is_plain = is_plain(sql) && !dirt.has(SessionStateFlags::SETTINGS);
         Statement { id, name, text: text.into(), dirt, is_plain, settings, key, is_shared }
     }
 

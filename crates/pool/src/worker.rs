@@ -52,7 +52,7 @@ use std::{
 };
 
 use howdah_connect::tls::TlsError;
-use howdah_net::{ListenError, Listener, PassedSocket, Poller};
+use howdah_net::{ActivatedSocket, ListenError, Listener, Poller};
 
 pub(crate) use self::log_level::verbosity;
 pub use self::{
@@ -68,9 +68,9 @@ use self::{
     front::{Front, System},
     helpers::Helpers,
     listening::Places,
-    mail::{Mail, Mailbox},
+    mail::{Mailbox, WorkerMessage},
     run::{Parts, Worker},
-    takeover::{Giver, Heir},
+    takeover::{HandoverSender, Successor},
 };
 use crate::{WorkerId, config::Config, console::Shutdown};
 
@@ -192,7 +192,7 @@ impl Pooler {
     ///
     /// [`StartError`]; nothing is left behind.
     pub fn start_at(
-        passed: Vec<PassedSocket>,
+        passed: Vec<ActivatedSocket>,
         config: Config,
         origin: Option<Origin>,
     ) -> Result<Self, StartError> {
@@ -217,7 +217,7 @@ impl Pooler {
     ///
     /// [`StartError`]; the other process serves on.
     pub fn take_over(config: Config, origin: Option<Origin>) -> Result<Self, StartError> {
-        let heir = Heir::knock(&config)?;
+        let heir = Successor::knock(&config)?;
         Self::begin(config, origin, Vec::new(), Some(heir), System::default())
     }
 
@@ -229,8 +229,8 @@ impl Pooler {
     fn begin(
         config: Config,
         origin: Option<Origin>,
-        passed: Vec<PassedSocket>,
-        mut heir: Option<Heir>,
+        passed: Vec<ActivatedSocket>,
+        mut heir: Option<Successor>,
         system: System,
     ) -> Result<Self, StartError> {
         let workers = match config.workers {
@@ -309,7 +309,7 @@ impl Pooler {
         }
         if let Some(path) = door {
             let control = pooler.control();
-            let giver = Giver { control, are_given, path };
+            let giver = HandoverSender { control, are_given, path };
             let watch = move || takeover::watch(&giver);
             thread::Builder::new().name("handover".to_owned()).spawn(watch)?;
         }
@@ -352,7 +352,7 @@ impl Pooler {
 
     /// Ends now, whatever clients are doing.
     pub fn stop(&self) {
-        self.tell(|| Mail::Stop);
+        self.tell(|| WorkerMessage::Stop);
     }
 
     /// A handle for operators, and for programs that watch.
@@ -365,7 +365,7 @@ impl Pooler {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).take().map(End)
     }
 
-    fn tell(&self, mail: impl Fn() -> Mail) {
+    fn tell(&self, mail: impl Fn() -> WorkerMessage) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use howdah_inspect::{AlteredCode, CodeMap, CodePlace, Server};
+use howdah_inspect::{CodeMap, PatchedCode, Server, Symbol};
 
 use crate::{
     bpf::{Assembler, Link, Point, Points, Program, Side},
@@ -21,7 +21,7 @@ use crate::{
 /// # Errors
 ///
 /// The server is gone, or is not ours to read.
-pub fn places(server: &Server) -> Result<Vec<CodePlace>, howdah_inspect::Error> {
+pub fn places(server: &Server) -> Result<Vec<Symbol>, howdah_inspect::Error> {
     let altered = altered(server)?;
     if altered.is_empty() {
         return Ok(Vec::new());
@@ -34,7 +34,7 @@ pub fn places(server: &Server) -> Result<Vec<CodePlace>, howdah_inspect::Error> 
 /// they have; but a breakpoint may be left in some of them only.
 fn altered(server: &Server) -> Result<BTreeMap<u64, u64>, howdah_inspect::Error> {
     let postmaster = server.postmaster();
-    let mut altered: Vec<AlteredCode> = postmaster.altered_code()?;
+    let mut altered: Vec<PatchedCode> = postmaster.altered_code()?;
     for child in postmaster.children()? {
         // It may be ending, or be a program that the server runs.
         if child.runs_same_binary(postmaster).unwrap_or(false) {

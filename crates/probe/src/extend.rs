@@ -76,7 +76,7 @@ pub struct ExtensionLock {
 
 /// What was not seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
+pub struct LostEvents {
     /// Locks of which nothing was told: the ring or a table was full, or memory could not be read.
     pub lost: u64,
     /// Locks let go whose beginning was not seen: taken before we came, or around another one.
@@ -85,7 +85,7 @@ pub struct Losses {
     pub skipped: BTreeMap<&'static str, u64>,
 }
 
-impl Losses {
+impl LostEvents {
     /// Whether everything was seen.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -166,7 +166,7 @@ impl ExtensionLocks {
     /// # Errors
     ///
     /// The kernel's counters cannot be read.
-    pub fn losses(&self) -> Result<Losses, Error> {
+    pub fn losses(&self) -> Result<LostEvents, Error> {
         let mut skipped = BTreeMap::new();
         for program in &self.programs {
             let misses = program.misses()?;
@@ -175,7 +175,7 @@ impl ExtensionLocks {
             }
         }
         let [lost, unpaired] = self.tables.losses()?;
-        Ok(Losses { lost, unpaired, skipped })
+        Ok(LostEvents { lost, unpaired, skipped })
     }
 }
 

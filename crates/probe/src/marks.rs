@@ -11,7 +11,7 @@
 //! | 24–31 | a bit for each argument that could not be read |
 //! | 32–79 | six arguments |
 
-use howdah_inspect::{Argument, Marker, Operand, Server};
+use howdah_inspect::{Argument, Operand, Server, UsdtProbe};
 
 use crate::{
     bpf::{Assembler, Counters, Helper, Link, Links, Points, Program, Register, Ring, Side, Size},
@@ -141,7 +141,7 @@ fn extended(argument: &Argument, read: u64) -> i64 {
 fn code(
     server: &Server,
     traced: &Traced<'_>,
-    marker: &Marker,
+    marker: &UsdtProbe,
     place: usize,
     ring: &Ring,
     counters: &Counters,

@@ -39,8 +39,9 @@ use rustix::time::{ClockId, clock_gettime};
 pub use self::{
     bytes::Damage,
     record::{
-        Ended, Exact, Extension, FigureSource, Fired, Lost, Named, Note, NoteKind, PhaseBegan,
-        PhaseEnded, Record, RelationWaits, Second, Started, Sweep, TriggerKind, WaitRow, Waits,
+        Ended, Exact, Extension, FigureSource, Lost, Named, Note, NoteKind, PhaseBegan, PhaseEnded,
+        Record, RelationWaits, Second, Started, Sweep, ThresholdCrossed, TriggerKind, WaitRow,
+        Waits,
     },
     recording::{ReadError, Recording},
     ring::RecordError,
@@ -51,7 +52,7 @@ pub use self::{
 use self::{
     episode::Episodes,
     exact::{ExactProbes, Told},
-    pen::{Body, Pen, Standing},
+    pen::{Body, RecordingWriter, Standing},
     sources::{Sources, wall_us},
     trigger::Crossing,
 };
@@ -105,12 +106,12 @@ pub struct Recorder {
     options: Options,
     data_dir: PathBuf,
     hit: Option<HitCost>,
-    server: Standpoint,
+    server: ServerPresence,
     pace: Pace,
     /// The same moment by both clocks.
     anchor: (Instant, i64),
     second: Begun,
-    pen: Pen,
+    pen: RecordingWriter,
     file: Standing,
     next_number: u64,
     /// Whom we record, and the names of what was seen last: what the ring must not forget.
@@ -128,7 +129,7 @@ pub struct Recorder {
 
 /// Whether there is a server.
 #[derive(Debug)]
-enum Standpoint {
+enum ServerPresence {
     There(Box<Sources>),
     /// It ended; when to look for it again.
     Away(Instant),
@@ -173,7 +174,7 @@ impl Recorder {
     ) -> Result<Self, BeginError> {
         let hit = Capabilities::own().may_trace().then(HitCost::measure).and_then(Result::ok);
         let (sources, figures) = Sources::open(server, now, hit, options.budget)?;
-        let (pen, next_number) = Pen::open(path, options.max_bytes, MAX_BYTES)?;
+        let (pen, next_number) = RecordingWriter::open(path, options.max_bytes, MAX_BYTES)?;
         let data_dir = server.data_dir().map_err(SampleError::from)?;
         let (anchor, at_us) = (Instant::now(), wall_us(SystemTime::now()));
         let cool_down_us = i64::try_from(options.cool_down.as_micros()).unwrap_or(i64::MAX);
@@ -187,7 +188,7 @@ impl Recorder {
             options,
             data_dir,
             hit,
-            server: Standpoint::There(Box::new(sources)),
+            server: ServerPresence::There(Box::new(sources)),
             pace: Pace::new(anchor, every),
             anchor: (anchor, at_us),
             second: Begun { at: anchor, at_us, lost: Lost::default(), cpu, held_back: 0 },
@@ -216,15 +217,15 @@ impl Recorder {
     #[must_use]
     pub fn due(&self) -> Instant {
         match self.server {
-            Standpoint::There(_) => self.pace.due(),
-            Standpoint::Away(due) => due,
+            ServerPresence::There(_) => self.pace.due(),
+            ServerPresence::Away(due) => due,
         }
     }
 
     /// Whether the server has ended and is waited for.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        matches!(self.server, Standpoint::Away(_))
+        matches!(self.server, ServerPresence::Away(_))
     }
 
     /// Looks once, and gives what should be told.
@@ -234,7 +235,7 @@ impl Recorder {
             self.end_second(now);
         }
         match &mut self.server {
-            Standpoint::There(sources) => match sources.look(now) {
+            ServerPresence::There(sources) => match sources.look(now) {
                 Ok(look) => {
                     let at_us = self.at_us(now);
                     for text in look.notes {
@@ -247,8 +248,8 @@ impl Recorder {
                 }
                 Err(error) => self.lose_server(now, &error),
             },
-            Standpoint::Away(due) if now >= *due => self.look_for_server(now),
-            Standpoint::Away(_) => {}
+            ServerPresence::Away(due) if now >= *due => self.look_for_server(now),
+            ServerPresence::Away(_) => {}
         }
         mem::take(&mut self.events)
     }
@@ -325,7 +326,7 @@ impl Recorder {
         let cpu = process_cpu();
         let next = Begun { at: now, at_us, lost: Lost::default(), cpu, ..self.second };
         let begun = mem::replace(&mut self.second, next);
-        if let Standpoint::There(sources) = &mut self.server {
+        if let ServerPresence::There(sources) = &mut self.server {
             let second = sources.second(now, begun.lost.looks);
             self.end_seen_second(second, begun, now, cpu);
         }
@@ -370,11 +371,11 @@ impl Recorder {
         self.summary.fired += 1;
         let milli = |value: f64| (value * 1000.0) as u64;
         let (value_milli, threshold_milli) = (milli(value), milli(threshold));
-        let fired = Fired { at_us, kind, value_milli, threshold_milli, held_back };
+        let fired = ThresholdCrossed { at_us, kind, value_milli, threshold_milli, held_back };
         self.record(at_us, &Record::Fired(fired));
         self.episodes.begin(at_us);
         self.events.push(Event::Fired(fired));
-        let (Standpoint::There(sources), Some(hit)) = (&self.server, self.hit) else { return };
+        let (ServerPresence::There(sources), Some(hit)) = (&self.server, self.hit) else { return };
         match ExactProbes::attach(sources.server().clone(), hit, self.options.budget) {
             Ok(probes) => self.exact = Some((at_us, probes)),
             Err(error) => {
@@ -436,18 +437,18 @@ impl Recorder {
         self.end_second(now);
         let at_us = self.at_us(now);
         self.sync = Syncing::default();
-        self.server = Standpoint::Away(now);
+        self.server = ServerPresence::Away(now);
         self.note(at_us, NoteKind::ServerEnded, error.to_string());
     }
 
     fn look_for_server(&mut self, now: Instant) {
-        self.server = Standpoint::Away(now + LOOKED_FOR_EVERY);
+        self.server = ServerPresence::Away(now + LOOKED_FOR_EVERY);
         let Ok(server) = Server::in_data_dir(&self.data_dir) else { return };
         let Ok((sources, figures)) = Sources::open(&server, now, self.hit, self.options.budget)
         else {
             return;
         };
-        self.server = Standpoint::There(Box::new(sources));
+        self.server = ServerPresence::There(Box::new(sources));
         self.figures = figures;
         // Nobody was late for a look that there was nothing to see at.
         self.pace = Pace::new(now, Duration::from_secs(1) / self.options.rate.clamp(1, 1000));

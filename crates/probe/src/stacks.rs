@@ -8,7 +8,7 @@
 
 use std::{collections::HashMap, fmt, time::Duration};
 
-use howdah_inspect::{CodeMap, CodePlace, Memory, Process, Server, ends_with_call};
+use howdah_inspect::{CodeMap, Memory, Process, Server, Symbol, ends_with_call};
 
 use crate::{
     bpf::{Assembler, Register, Size, Stacks},
@@ -80,7 +80,7 @@ impl StackId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
     /// From the innermost on: the function that called what was measured comes first.
-    pub frames: Vec<CodePlace>,
+    pub frames: Vec<Symbol>,
     /// How it ends.
     pub end: StackEnd,
 }

@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
-use howdah_inspect::{BinaryError, Marker, Server};
+use howdah_inspect::{BinaryError, Server, UsdtProbe};
 
 use crate::{
     bpf::{Assembler, Helper, Label, Point, Register, Size},
@@ -97,7 +97,7 @@ impl<'a> Traced<'a> {
     }
 
     /// Where a place of a marker is in the file.
-    pub(crate) fn marker(&self, marker: &Marker) -> Option<Point> {
+    pub(crate) fn marker(&self, marker: &UsdtProbe) -> Option<Point> {
         let binary = self.server.binary();
         let semaphore = match marker.semaphore {
             Some(address) => Some(binary.file_offset(address)?),

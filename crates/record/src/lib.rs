@@ -1,11 +1,11 @@
 //! What clients of the pooler say and hear, recorded while they do, as a capture.
 //!
 //! ```text
-//! worker ──Tape──►  pieces of memory  ──►  Recorder's thread: Decoder ──► Session ──► CaptureWriter
+//! worker ──CaptureBuffer──►  pieces of memory  ──►  Recorder's thread: Decoder ──► Session ──► CaptureWriter
 //! (bytes as they come, never waits)        (frames, requests and replies, events, redaction, files)
 //! ```
 //!
-//! A worker of the pooler writes on its [`Tape`] the bytes that a client sent, when they arrived, and the few
+//! A worker of the pooler writes on its [`CaptureBuffer`] the bytes that a client sent, when they arrived, and the few
 //! messages it heard that end something. What these mean is found out by the [`Recorder`], on a thread of
 //! its own. Where that is too slow, stretches of a tape are thrown away, and the capture says so; a client
 //! waits for nothing here.
@@ -30,6 +30,6 @@ mod texts;
 
 pub use decoder::WhoIs;
 pub use recorder::{BeginError, CopyRows, Recorder, Settings, Status};
-pub use reel::Reel;
+pub use reel::CaptureHarness;
 pub use tally::Tally;
-pub use tape::{Entry, Mark, Tape};
+pub use tape::{CaptureBuffer, Entry, Mark};

@@ -21,7 +21,7 @@ use crate::{
     digests::Digests,
     session::Rows,
     tally::Tally,
-    tape::{Lane, Piece, Tape},
+    tape::{CaptureBuffer, Lane, Piece},
 };
 
 /// What is kept of the rows of `COPY … FROM STDIN`.
@@ -131,7 +131,10 @@ impl Recorder {
     /// # Errors
     ///
     /// [`BeginError`]; nothing is left behind but perhaps an empty folder.
-    pub fn begin(settings: Settings, who_is: WhoIs) -> Result<(Self, Vec<Tape>), BeginError> {
+    pub fn begin(
+        settings: Settings,
+        who_is: WhoIs,
+    ) -> Result<(Self, Vec<CaptureBuffer>), BeginError> {
         let origin = Origin {
             files: vec![settings.origin.clone()],
             format: Some("wire".to_owned()),
@@ -145,8 +148,9 @@ impl Recorder {
             (0..settings.workers).map(|number| Lane::new(number, settings.buffer_bytes)).collect();
         let keeps_rows =
             matches!(settings.copy, CopyRows::Full { .. }) && settings.redaction.is_none();
-        let tape =
-            |lane: &Arc<Lane>| Tape::new(settings.number, Arc::clone(lane), to.clone(), keeps_rows);
+        let tape = |lane: &Arc<Lane>| {
+            CaptureBuffer::new(settings.number, Arc::clone(lane), to.clone(), keeps_rows)
+        };
         let tapes = lanes.iter().map(tape).collect();
         let shared = Arc::new(Shared {
             path: settings.path,

@@ -1,4 +1,4 @@
-//! [`Reel`]: a tape that is read where it is written, without a thread and without files.
+//! [`CaptureHarness`]: a tape that is read where it is written, without a thread and without files.
 
 use std::sync::{Arc, mpsc};
 
@@ -8,20 +8,20 @@ use crate::{
     decoder::Decoder,
     session::Rows,
     tally::Tally,
-    tape::{Lane, Piece, Tape},
+    tape::{CaptureBuffer, Lane, Piece},
 };
 
 /// A tape of one worker and who reads it: for trying out what becomes of what clients say and hear. Everybody is
 /// `u` and in `d`; time 0 is that of the epoch.
 #[derive(Debug)]
-pub struct Reel {
-    tape: Option<Tape>,
+pub struct CaptureHarness {
+    tape: Option<CaptureBuffer>,
     lane: Arc<Lane>,
     pieces: mpsc::Receiver<Piece>,
     decoder: Decoder,
 }
 
-impl Reel {
+impl CaptureHarness {
     /// With room for so many bytes, and so many of the rows of one message's COPYs.
     pub fn new(buffer_bytes: usize, rows_bytes_max: usize) -> Self {
         let (to, pieces) = mpsc::channel();
@@ -29,7 +29,7 @@ impl Reel {
         let rows = Rows { counts: true, bytes_max: rows_bytes_max };
         let who_is = |_| Some(("u".into(), "d".into()));
         Self {
-            tape: Some(Tape::new(1, Arc::clone(&lane), to, rows_bytes_max > 0)),
+            tape: Some(CaptureBuffer::new(1, Arc::clone(&lane), to, rows_bytes_max > 0)),
             lane,
             pieces,
             decoder: Decoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
@@ -40,9 +40,9 @@ impl Reel {
     ///
     /// # Panics
     ///
-    /// After [`Reel::end`].
+    /// After [`CaptureHarness::end`].
     #[expect(clippy::expect_used, reason = "a promise of the caller's")]
-    pub fn tape(&mut self) -> &mut Tape {
+    pub fn tape(&mut self) -> &mut CaptureBuffer {
         self.tape.as_mut().expect("the tape has not ended")
     }
 

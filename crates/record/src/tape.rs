@@ -1,4 +1,4 @@
-//! [`Tape`]: where a worker of the pooler writes down what its clients say and hear.
+//! [`CaptureBuffer`]: where a worker of the pooler writes down what its clients say and hear.
 //!
 //! # Cost
 //!
@@ -35,7 +35,7 @@ const SPARE_MAX: usize = 4;
 
 /// The recorder of one worker.
 #[derive(Debug)]
-pub struct Tape {
+pub struct CaptureBuffer {
     /// Which capture of this process it is of.
     capture: u32,
     lane: Arc<Lane>,
@@ -159,7 +159,7 @@ impl Lane {
     }
 }
 
-impl Tape {
+impl CaptureBuffer {
     pub(crate) fn new(capture: u32, lane: Arc<Lane>, to: Sender<Piece>, keeps_rows: bool) -> Self {
         Self {
             capture,

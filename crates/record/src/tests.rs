@@ -12,12 +12,12 @@ use proptest::prelude::*;
 use crate::{
     decoder::Decoder,
     session::Rows,
-    tape::{Entry, Lane, Mark, Piece, Tape},
+    tape::{CaptureBuffer, Entry, Lane, Mark, Piece},
 };
 
 /// One client of one worker, and who reads the tape.
 struct Scene {
-    tape: Option<Tape>,
+    tape: Option<CaptureBuffer>,
     pieces: mpsc::Receiver<Piece>,
     mark: Mark,
     decoder: Decoder,
@@ -35,7 +35,7 @@ impl Scene {
         let rows = Rows { counts: true, bytes_max: 100 };
         let who_is = |pool: u32| (pool == 7).then(|| ("u".into(), "d".into()));
         let mut scene = Self {
-            tape: Some(Tape::new(1, Lane::new(0, bytes), to, true)),
+            tape: Some(CaptureBuffer::new(1, Lane::new(0, bytes), to, true)),
             pieces,
             mark: Mark::default(),
             decoder: Decoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
@@ -46,7 +46,7 @@ impl Scene {
         scene
     }
 
-    fn tape(&mut self) -> &mut Tape {
+    fn tape(&mut self) -> &mut CaptureBuffer {
         self.tape.as_mut().unwrap()
     }
 

@@ -37,7 +37,7 @@ impl Arrival {
 
 /// How an event was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handed {
+pub(crate) enum SendResult {
     /// There was room for it.
     AtOnce,
     /// There was none for a while.
@@ -71,15 +71,15 @@ impl Inbox {
     }
 
     /// Hands over an event, waiting for room before it.
-    pub(crate) fn put(&self, arrival: Arrival) -> Handed {
-        let mut handed = Handed::AtOnce;
+    pub(crate) fn put(&self, arrival: Arrival) -> SendResult {
+        let mut handed = SendResult::AtOnce;
         let mut state = self.lock();
         while state.bytes >= self.bytes_max && !state.closed {
-            handed = Handed::Late;
+            handed = SendResult::Late;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {
-            return Handed::Refused;
+            return SendResult::Refused;
         }
         // A worker knows of the event at the front and comes for those behind it by itself.
         let news = state.queue.is_empty();

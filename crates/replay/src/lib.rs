@@ -47,7 +47,7 @@ pub use login_setting::{LoginSetting, ParseLoginSettingError};
 pub use metrics::{METRICS, Progress, Standing};
 pub use notice::{Notice, Notices};
 pub use pace::{ParseRateError, Rate};
-pub use preflight::{ShutOut, shut_out};
+pub use preflight::{DeniedLogin, shut_out};
 pub use recorder::{Ends, Failures, TYPED_STATEMENTS_MAX, Tally};
 pub use run::{FeedError, Replay, Report, StartError};
 pub use settings::{Limits, Settings};

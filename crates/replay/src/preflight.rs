@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A role that the target does not let in.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct ShutOut {
+pub struct DeniedLogin {
     /// The role on the target.
     pub user: String,
     /// The database on the target.
@@ -34,7 +34,7 @@ pub struct ShutOut {
     pub error: ConnectError,
 }
 
-impl ShutOut {
+impl DeniedLogin {
     /// Whether the target has no such database (`3D000`), so that the role is not to blame.
     pub fn is_database_missing(&self) -> bool {
         self.error.sqlstate() == Some("3D000")
@@ -63,7 +63,7 @@ impl Need {
 /// `pg_hba.conf`. What may pass, such as a server that is full, is not told here.
 ///
 /// `target` has logged in before, as itself.
-pub fn shut_out(target: &Target, identities: &Identities, survey: &Survey) -> Vec<ShutOut> {
+pub fn shut_out(target: &Target, identities: &Identities, survey: &Survey) -> Vec<DeniedLogin> {
     let mut needs: Vec<_> = needs(target, identities, survey)
         .into_iter()
         .filter(|((user, database), _)| {
@@ -125,7 +125,11 @@ fn needs(
     needs
 }
 
-fn try_login(target: &Target, (user, database): (String, String), need: Need) -> Option<ShutOut> {
+fn try_login(
+    target: &Target,
+    (user, database): (String, String),
+    need: Need,
+) -> Option<DeniedLogin> {
     let target =
         target.with_user(&user).with_database(&database).with_connect_timeout(Some(PATIENCE));
     let error = Client::connect(&target).err()?;
@@ -134,7 +138,7 @@ fn try_login(target: &Target, (user, database): (String, String), need: Need) ->
         return None;
     }
     let Need { is_mapped, captured, is_database_mapped, captured_databases, sessions } = need;
-    Some(ShutOut {
+    Some(DeniedLogin {
         user,
         database,
         is_mapped,

@@ -21,7 +21,7 @@ use howdah_traffic::{Event, Kind, SessionId, Timestamp};
 
 use crate::{
     capacity::Capacity,
-    inbox::{Arrival, Handed, Inbox, event_bytes},
+    inbox::{Arrival, Inbox, SendResult, event_bytes},
     metrics::Metrics,
     notice::{Notice, Notices},
     pace::Schedule,
@@ -197,7 +197,7 @@ fn play<E: Into<FeedError>>(
     drop(shared);
     let (crew, inboxes): (Vec<_>, Vec<_>) = crew.into_iter().unzip();
     let error = Arc::new(Mutex::new(None));
-    let feeder = Feeder {
+    let feeder = Dispatcher {
         open: vec![HashSet::new(); inboxes.len()],
         inboxes,
         hash: RandomState::new(),
@@ -243,7 +243,7 @@ fn play<E: Into<FeedError>>(
 }
 
 /// Reads events and deals them out to the workers.
-struct Feeder {
+struct Dispatcher {
     inboxes: Vec<Arc<Inbox>>,
     /// Captured time of the latest event so far.
     last: Timestamp,
@@ -258,7 +258,7 @@ struct Feeder {
     error: Arc<Mutex<Option<FeedError>>>,
 }
 
-impl Feeder {
+impl Dispatcher {
     fn run<E: Into<FeedError>>(
         mut self,
         opening: Event,
@@ -305,12 +305,12 @@ impl Feeder {
             event,
         };
         match self.inboxes[worker].put(arrival) {
-            Handed::AtOnce => true,
-            Handed::Late => {
+            SendResult::AtOnce => true,
+            SendResult::Late => {
                 self.held_up = Some(Instant::now());
                 true
             }
-            Handed::Refused => false,
+            SendResult::Refused => false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! From a statement's tree to its [`Reach`].
+//! From a statement's tree to its [`ShardScope`].
 //!
 //! Never wrong is what counts, and to be sure there are two looks. [`survey`] sees every name of a table in
 //! the tree, wherever it stands, but not what it is there for. [`scope`] follows queries, joins and conditions
@@ -10,13 +10,13 @@ use pg_query::{
     protobuf::{AExprKind, ExplainStmt, Node, RangeVar, TransactionStmtKind as Transaction},
 };
 
-use howdah_sql::{Lexer, Skeleton, TokenKind};
+use howdah_sql::{Lexer, ParameterizedText, TokenKind};
 
 use crate::{
     copy::CopyFrom,
     keys::{Row, Source},
-    plan::{Otherwise, Reach},
-    refusal::Keyless,
+    plan::{MergePlan, ShardScope},
+    refusal::NoShardKey,
     settings::{DefaultShard, Meaning, Settings},
 };
 
@@ -58,7 +58,7 @@ type Understood<T = ()> = Result<T, NotUnderstood>;
 
 /// What one statement reaches.
 pub(crate) struct Found {
-    pub(crate) reach: Reach,
+    pub(crate) reach: ShardScope,
     /// It holds for this very text only.
     pub(crate) is_exact: bool,
     /// It reads the catalog.
@@ -69,17 +69,17 @@ pub(crate) struct Found {
 pub(crate) fn reach(
     statement: &Node,
     sql: &[u8],
-    skeleton: &Skeleton,
+    skeleton: &ParameterizedText,
     settings: &Settings,
 ) -> Found {
     let unknown =
-        |why| Found { reach: Reach::Keyless(Err(why)), is_exact: true, reads_catalog: false };
+        |why| Found { reach: ShardScope::Keyless(Err(why)), is_exact: true, reads_catalog: false };
     // Places in the tree are places in the text only then.
     if str::from_utf8(sql).is_err() {
-        return unknown(Keyless::Encoding);
+        return unknown(NoShardKey::Encoding);
     }
     let Some(survey) = Survey::of(statement, settings) else {
-        return unknown(Keyless::Unreadable);
+        return unknown(NoShardKey::Unreadable);
     };
     let mut at = 0;
     let mut constants = Vec::new();
@@ -107,8 +107,10 @@ pub(crate) fn reach(
 }
 
 impl<'a> Analysis<'a> {
-    fn statement(&mut self, statement: &'a Node, survey: &Survey) -> Reach {
-        let Some(node) = &statement.node else { return Reach::Keyless(Err(Keyless::Unreadable)) };
+    fn statement(&mut self, statement: &'a Node, survey: &Survey) -> ShardScope {
+        let Some(node) = &statement.node else {
+            return ShardScope::Keyless(Err(NoShardKey::Unreadable));
+        };
         match node {
             NodeEnum::SelectStmt(select) if select.into_clause.is_none() => {
                 let otherwise = |analysis: &mut Self| analysis.fan(select, survey);
@@ -122,8 +124,8 @@ impl<'a> Analysis<'a> {
                 Some(relation) => match self.meaning(&relation.schemaname, &relation.relname) {
                     Meaning::Sharded(table) if copy.filename.is_empty() && !copy.is_program => {
                         match CopyFrom::read(copy, table) {
-                            Ok(copy) => Reach::Copy(copy.into()),
-                            Err(why) => Reach::Keyless(Err(why)),
+                            Ok(copy) => ShardScope::Copy(copy.into()),
+                            Err(why) => ShardScope::Keyless(Err(why)),
                         }
                     }
                     _ => other(survey),
@@ -133,7 +135,7 @@ impl<'a> Analysis<'a> {
             NodeEnum::CopyStmt(copy) => match copy.query.as_deref() {
                 Some(query) => alone(self.statement(query, survey), COPY_TO),
                 None if survey.has_everywhere && copy.filename.is_empty() && !copy.is_program => {
-                    Reach::Free
+                    ShardScope::Free
                 }
                 None => other(survey),
             },
@@ -146,7 +148,7 @@ impl<'a> Analysis<'a> {
                 Transaction::TransStmtPrepare
                 | Transaction::TransStmtCommitPrepared
                 | Transaction::TransStmtRollbackPrepared => other(survey),
-                _ => Reach::Free,
+                _ => ShardScope::Free,
             },
             NodeEnum::VariableSetStmt(_)
             | NodeEnum::VariableShowStmt(_)
@@ -155,12 +157,12 @@ impl<'a> Analysis<'a> {
             | NodeEnum::DeallocateStmt(_)
             | NodeEnum::FetchStmt(_)
             | NodeEnum::ClosePortalStmt(_)
-            | NodeEnum::UnlistenStmt(_) => Reach::Free,
+            | NodeEnum::UnlistenStmt(_) => ShardScope::Free,
             _ => other(survey),
         }
     }
 
-    fn explained(&mut self, explain: &'a ExplainStmt, survey: &Survey) -> Reach {
+    fn explained(&mut self, explain: &'a ExplainStmt, survey: &Survey) -> ShardScope {
         match explain.query.as_deref() {
             Some(query) => alone(self.statement(query, survey), "cannot be explained as one"),
             None => other(survey),
@@ -173,39 +175,39 @@ impl<'a> Analysis<'a> {
         statement: &'a Node,
         survey: &Survey,
         reads: bool,
-        otherwise: impl FnOnce(&mut Self) -> Otherwise,
-    ) -> Reach {
+        otherwise: impl FnOnce(&mut Self) -> MergePlan,
+    ) -> ShardScope {
         let reads = reads && !survey.writes;
         let is_understood = self.any(statement, None).is_ok();
         let is_complete = self.is_complete(survey);
         let unlisted = match &survey.first_unlisted {
-            _ if survey.calls_unknown && survey.sharded == 0 => Some(Keyless::Function),
+            _ if survey.calls_unknown && survey.sharded == 0 => Some(NoShardKey::Function),
             Some(_) if is_understood && is_complete && self.unlisted == 0 => None,
-            Some(name) => Some(Keyless::Unlisted(name.clone())),
+            Some(name) => Some(NoShardKey::Unlisted(name.clone())),
             None => None,
         };
         if let Some(name) = &survey.writes_everywhere {
-            return Reach::Keyless(Err(Keyless::Everywhere(name.clone())));
+            return ShardScope::Keyless(Err(NoShardKey::Everywhere(name.clone())));
         }
         let Some(table) = survey.first_sharded.clone() else {
             return match unlisted {
-                Some(why) => Reach::Unlisted { why, reads: reads && !survey.calls_unknown },
-                None if !reads => Reach::Unlisted { why: Keyless::Kind, reads },
-                None => Reach::Free,
+                Some(why) => ShardScope::Unlisted { why, reads: reads && !survey.calls_unknown },
+                None if !reads => ShardScope::Unlisted { why: NoShardKey::Kind, reads },
+                None => ShardScope::Free,
             };
         };
         let is_keyed = is_understood && is_complete && !self.rows.is_empty();
         let rows = std::mem::take(&mut self.rows);
         // What is written to an unlisted table is not where the key is, or not there only.
         if !is_keyed || (!reads && survey.writes_unlisted) {
-            return Reach::Keyless(otherwise(self));
+            return ShardScope::Keyless(otherwise(self));
         }
         let rows = self.with_lone_parameters(rows, survey);
         let otherwise = match rows.len() {
-            1 => Err(Keyless::Value(table.clone())),
+            1 => Err(NoShardKey::Value(table.clone())),
             _ => otherwise(self),
         };
-        Reach::Keyed { table, rows, unlisted, otherwise }
+        ShardScope::Keyed { table, rows, unlisted, otherwise }
     }
 
     /// Whether everything that is there has been met.
@@ -270,22 +272,22 @@ const COPY_TO: &str = "COPY does not put together";
 const CURSOR: &str = "a cursor does not put together";
 
 /// Of a statement within one whose answers are not put together.
-fn alone(reach: Reach, why: &'static str) -> Reach {
+fn alone(reach: ShardScope, why: &'static str) -> ShardScope {
     match reach {
-        Reach::Keyless(Ok(_)) => Reach::Keyless(Err(Keyless::Spread(why))),
-        Reach::Keyed { table, rows, unlisted, otherwise: Ok(_) } => {
-            Reach::Keyed { table, rows, unlisted, otherwise: Err(Keyless::Spread(why)) }
+        ShardScope::Keyless(Ok(_)) => ShardScope::Keyless(Err(NoShardKey::Spread(why))),
+        ShardScope::Keyed { table, rows, unlisted, otherwise: Ok(_) } => {
+            ShardScope::Keyed { table, rows, unlisted, otherwise: Err(NoShardKey::Spread(why)) }
         }
         other => other,
     }
 }
 
 /// Of a statement that is not looked into.
-fn other(survey: &Survey) -> Reach {
+fn other(survey: &Survey) -> ShardScope {
     if survey.sharded > 0 || survey.has_everywhere || survey.speaks_of_listed {
-        return Reach::Keyless(Err(Keyless::Kind));
+        return ShardScope::Keyless(Err(NoShardKey::Kind));
     }
-    Reach::Unlisted { why: Keyless::Kind, reads: false }
+    ShardScope::Unlisted { why: NoShardKey::Kind, reads: false }
 }
 
 /// Whether it is `left = right`, or `left IN (…)`, by the operator of that name.

@@ -1,7 +1,7 @@
 //! Plans that are remembered.
 //!
 //! First by the text as it is: an application that binds its values sends the same text again and again, and
-//! pays one hash and one comparison. Then by the [`Skeleton`]: texts that differ in constants share a plan.
+//! pays one hash and one comparison. Then by the [`ParameterizedText`]: texts that differ in constants share a plan.
 //! Hashes are compared first and texts then, so that no two texts are ever taken for one.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use howdah_sql::Skeleton;
+use howdah_sql::ParameterizedText;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{plan::Plan, settings::Settings};
@@ -21,7 +21,7 @@ pub(crate) struct Cache {
     young: Generation,
     old: Generation,
     bytes_max: usize,
-    skeleton: Skeleton,
+    skeleton: ParameterizedText,
 }
 
 /// A text and its plan.
@@ -44,7 +44,7 @@ impl Cache {
             young: Generation::default(),
             old: Generation::default(),
             bytes_max: bytes,
-            skeleton: Skeleton::default(),
+            skeleton: ParameterizedText::default(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Cache {
     }
 
     /// Of the text last asked for.
-    pub(crate) fn skeleton(&self) -> &Skeleton {
+    pub(crate) fn skeleton(&self) -> &ParameterizedText {
         &self.skeleton
     }
 

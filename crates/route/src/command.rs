@@ -3,7 +3,7 @@
 //! The syntax is PgCat's: any case, spaces at the ends, one semicolon. Other than there, keys may be of every
 //! type that a map has, words may stand without quotes throughout, and any number of spaces is as good as one.
 
-use crate::{Refusal, role::RoleWish};
+use crate::{Refusal, role::RolePreference};
 
 /// One of the statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Command {
     /// `SET SHARDING KEY TO 'k'`, or `'k', 'l'` where a key has two columns.
     SetShardingKey(Vec<String>),
     /// `SET SERVER ROLE TO 'role'`; none is `DEFAULT`.
-    SetServerRole(Option<RoleWish>),
+    SetServerRole(Option<RolePreference>),
     /// `SHOW SERVER ROLE`.
     ShowServerRole,
     /// `SET PRIMARY READS TO 'on'`; none is `DEFAULT`.
@@ -50,10 +50,10 @@ impl Command {
     /// It is a command, but not with this value.
     ///
     /// ```
-    /// use howdah_route::{Command, RoleWish};
+    /// use howdah_route::{Command, RolePreference};
     ///
     /// let role = Command::read(b"set server role to 'Replica';").expect("a command");
-    /// assert_eq!(role, Ok(Command::SetServerRole(Some(RoleWish::Replica))));
+    /// assert_eq!(role, Ok(Command::SetServerRole(Some(RolePreference::Replica))));
     /// assert_eq!(Command::read(b"set search_path to 'app'"), None);
     /// ```
     #[inline]
@@ -156,11 +156,11 @@ fn shard(value: String) -> Result<Command, Refusal> {
     }
 }
 
-fn role(value: String) -> Result<Option<RoleWish>, Refusal> {
+fn role(value: String) -> Result<Option<RolePreference>, Refusal> {
     if value.eq_ignore_ascii_case("default") {
         return Ok(None);
     }
-    let wish = RoleWish::parse(&value);
+    let wish = RolePreference::parse(&value);
     let wanted = "primary, replica, any, auto or default";
     wish.map(Some).ok_or(Refusal::Value { what: "SERVER ROLE", value, wanted })
 }
@@ -264,8 +264,8 @@ mod tests {
             ("SET SHARDING KEY TO 1234;", key(&["1234"])),
             ("set sharding key to '-5'", key(&["-5"])),
             ("set sharding key to 'it''s', 'ü'", key(&["it's", "ü"])),
-            ("SET SERVER ROLE TO 'primary'", Command::SetServerRole(Some(RoleWish::Primary))),
-            ("set server role to 'AUTO' ;", Command::SetServerRole(Some(RoleWish::Auto))),
+            ("SET SERVER ROLE TO 'primary'", Command::SetServerRole(Some(RolePreference::Primary))),
+            ("set server role to 'AUTO' ;", Command::SetServerRole(Some(RolePreference::Auto))),
             ("set server role to 'default'", Command::SetServerRole(None)),
             ("SHOW SERVER ROLE", Command::ShowServerRole),
             ("SET PRIMARY READS TO 'on'", Command::SetPrimaryReads(Some(true))),

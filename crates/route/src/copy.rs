@@ -5,7 +5,7 @@ use pg_query::{
     protobuf::{CopyStmt, DefElem},
 };
 
-use crate::{refusal::Keyless, settings::Table};
+use crate::{refusal::NoShardKey, settings::Table};
 
 mod rows;
 
@@ -51,23 +51,23 @@ pub enum CopyFormat {
 
 impl CopyFrom {
     /// Reads the statement, which copies from the client to `table`.
-    pub(crate) fn read(copy: &CopyStmt, table: &Table) -> Result<Self, Keyless> {
+    pub(crate) fn read(copy: &CopyStmt, table: &Table) -> Result<Self, NoShardKey> {
         let name: Box<str> = table.name.as_str().into();
         let columns: Vec<_> =
             copy.attlist.iter().filter_map(|node| string(node.node.as_ref())).collect();
         if columns.is_empty() {
-            return Err(Keyless::Columns(name));
+            return Err(NoShardKey::Columns(name));
         }
         let place = |key: &String| columns.iter().position(|column| column == key);
         let key = table.key.iter().map(place).collect::<Option<_>>();
-        let key = key.ok_or_else(|| Keyless::Write(name.clone()))?;
+        let key = key.ok_or_else(|| NoShardKey::Write(name.clone()))?;
         let mut said = Said::default();
         for option in &copy.options {
             if let Some(NodeEnum::DefElem(option)) = &option.node {
-                said.take(option).ok_or(Keyless::Kind)?;
+                said.take(option).ok_or(NoShardKey::Kind)?;
             }
         }
-        let format = said.format().ok_or(Keyless::Kind)?;
+        let format = said.format().ok_or(NoShardKey::Kind)?;
         Ok(Self { table: name, key, format, header: said.header })
     }
 }

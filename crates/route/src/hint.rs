@@ -5,7 +5,7 @@
 
 use memchr::memmem;
 
-use crate::{Refusal, role::RoleWish};
+use crate::{Refusal, role::RolePreference};
 
 /// How far from the front and from the end of a text hints are looked for.
 pub(crate) const LOOK_BYTES_MAX: usize = 1000;
@@ -33,7 +33,7 @@ impl Default for HintNames {
 pub(crate) struct Hints {
     pub(crate) shard: Option<u32>,
     pub(crate) key: Option<String>,
-    pub(crate) role: Option<RoleWish>,
+    pub(crate) role: Option<RolePreference>,
 }
 
 impl Hints {
@@ -79,7 +79,7 @@ impl Hints {
                 self.shard = Some(shard);
             } else if is(&names.key) {
                 self.key = Some(value);
-            } else if let Some(role) = RoleWish::parse(&value) {
+            } else if let Some(role) = RolePreference::parse(&value) {
                 self.role = Some(role);
             } else {
                 let wanted = "primary, replica, any or auto";
@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(read(sql), hints(Some(1), None, None), "{sql}");
         }
         let all = "/* role: replica, sharding_key: \"a b\" */ select 1";
-        assert_eq!(read(all), hints(None, Some("a b"), Some(RoleWish::Replica)));
+        assert_eq!(read(all), hints(None, Some("a b"), Some(RolePreference::Replica)));
         for sql in [
             "",
             "select '/* shard_id: 1 */'",

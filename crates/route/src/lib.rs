@@ -10,12 +10,12 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use howdah_route::{Hold, Request, Role, Router, Session, Settings, Shards, Table};
+//! use howdah_route::{PinScope, Request, Role, Router, Session, Settings, Shards, Table};
 //! use howdah_shard::{KeyType, ShardMap};
 //!
 //! let orders = Table { schema: None, name: "orders".into(), key: vec!["customer".into()] };
 //! let settings = Settings {
-//!     role: howdah_route::RoleWish::Auto,
+//!     role: howdah_route::RolePreference::Auto,
 //!     shards: 3,
 //!     map: Some(ShardMap::hash(3, vec![KeyType::Int])?),
 //!     tables: [orders].into_iter().collect(),
@@ -23,7 +23,7 @@
 //! };
 //! settings.check()?;
 //! let mut router = Router::new(Arc::new(settings), 1 << 20);
-//! let mut session = Session::new(Hold::Transaction, 7);
+//! let mut session = Session::new(PinScope::Transaction, 7);
 //! let request = session.simple(&mut router, b"SELECT * FROM orders WHERE customer = 1234")?;
 //! let Request::Route(route) = request else { panic!("no command") };
 //! assert_eq!((route.shards, route.role), (Shards::One(0), Role::Any));
@@ -52,9 +52,9 @@ pub use copy::{CopyFormat, CopyFrom, CopyRows, RowPlace};
 pub use fan::{Aggregate, FanOut, SortColumn, SortKey};
 pub use hint::HintNames;
 pub use merge::{Asked, Merger};
-pub use refusal::{Keyless, Refusal};
-pub use role::{Cause, Role, RoleWish};
+pub use refusal::{NoShardKey, Refusal};
+pub use role::{Cause, Role, RolePreference};
 pub use route::{Route, Shards};
 pub use router::Router;
-pub use session::{Hold, Parsed, Request, Said, Session, Statement};
+pub use session::{Parsed, PinScope, Request, Said, Session, Statement};
 pub use settings::{DefaultShard, Functions, Settings, SettingsError, Table, Tables};

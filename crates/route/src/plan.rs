@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use howdah_sql::{
-    Skeleton,
+    ParameterizedText,
     grammar::{self, Effect},
 };
 use pg_query::{
@@ -12,7 +12,7 @@ use pg_query::{
 };
 
 use crate::{
-    analysis, copy::CopyFrom, fan::FanOut, keys::Row, refusal::Keyless, role::Cause,
+    analysis, copy::CopyFrom, fan::FanOut, keys::Row, refusal::NoShardKey, role::Cause,
     settings::Settings,
 };
 
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     /// It makes a temporary object that outlives its transaction, or forgets all of them.
     pub(crate) temporary: Option<Temporary>,
     /// Which shards it reaches.
-    pub(crate) reach: Reach,
+    pub(crate) reach: ShardScope,
     /// It holds for this very text only, not for others of its skeleton.
     pub(crate) is_exact: bool,
     /// It reads the catalog, which no two shards have alike.
@@ -41,20 +41,20 @@ pub(crate) enum Temporary {
 
 /// Which shards a text reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum ShardScope {
     /// No table: any shard is as good as another.
     Free,
     /// Nothing that is sharded: what the settings say of everything else holds.
-    Unlisted { why: Keyless, reads: bool },
+    Unlisted { why: NoShardKey, reads: bool },
     /// The shard of keys; `otherwise` if they are of several or not understood.
-    Keyed { table: Box<str>, rows: Vec<Row>, unlisted: Option<Keyless>, otherwise: Otherwise },
+    Keyed { table: Box<str>, rows: Vec<Row>, unlisted: Option<NoShardKey>, otherwise: MergePlan },
     /// All shards, or none.
-    Keyless(Otherwise),
+    Keyless(MergePlan),
     /// Rows that come later, each with its key.
     Copy(Arc<CopyFrom>),
 }
 
-impl Reach {
+impl ShardScope {
     /// Whether the text's own constants may be asked for.
     pub(crate) fn has_keys(&self) -> bool {
         matches!(self, Self::Keyed { .. })
@@ -62,29 +62,31 @@ impl Reach {
 }
 
 /// How answers of several shards are put together, or why they cannot be.
-pub(crate) type Otherwise = Result<Arc<FanOut>, Keyless>;
+pub(crate) type MergePlan = Result<Arc<FanOut>, NoShardKey>;
 
 impl Plan {
     /// Of a text that nothing is known about.
-    pub(crate) fn unreadable(why: Keyless) -> Self {
+    pub(crate) fn unreadable(why: NoShardKey) -> Self {
         Self {
             primary: Some(Cause::Unreadable),
             is_begin: false,
             temporary: None,
-            reach: Reach::Keyless(Err(why)),
+            reach: ShardScope::Keyless(Err(why)),
             is_exact: true,
             reads_catalog: false,
         }
     }
 
     /// Reads a text.
-    pub(crate) fn read(sql: &[u8], skeleton: &Skeleton, settings: &Settings) -> Self {
-        let Some(tree) = grammar::tree(sql) else { return Self::unreadable(Keyless::Unreadable) };
+    pub(crate) fn read(sql: &[u8], skeleton: &ParameterizedText, settings: &Settings) -> Self {
+        let Some(tree) = grammar::tree(sql) else {
+            return Self::unreadable(NoShardKey::Unreadable);
+        };
         let mut plan = Self {
             primary: None,
             is_begin: false,
             temporary: None,
-            reach: Reach::Free,
+            reach: ShardScope::Free,
             is_exact: !skeleton.is_whole(),
             reads_catalog: false,
         };
@@ -104,43 +106,48 @@ impl Plan {
             plan.reads_catalog |= found.reads_catalog;
             reaches.push(found.reach);
         }
-        plan.reach = reaches.into_iter().reduce(both).unwrap_or(Reach::Free);
+        plan.reach = reaches.into_iter().reduce(both).unwrap_or(ShardScope::Free);
         plan
     }
 }
 
 /// Where two statements of one text go together.
-fn both(one: Reach, other: Reach) -> Reach {
-    const TOGETHER: Keyless = Keyless::Spread("is not possible for several statements at once");
-    let alone = |reach: Reach| match reach {
-        Reach::Keyless(Ok(_)) => Reach::Keyless(Err(TOGETHER)),
-        Reach::Keyed { table, rows, unlisted, .. } => {
-            Reach::Keyed { table, rows, unlisted, otherwise: Err(TOGETHER) }
+fn both(one: ShardScope, other: ShardScope) -> ShardScope {
+    const TOGETHER: NoShardKey =
+        NoShardKey::Spread("is not possible for several statements at once");
+    let alone = |reach: ShardScope| match reach {
+        ShardScope::Keyless(Ok(_)) => ShardScope::Keyless(Err(TOGETHER)),
+        ShardScope::Keyed { table, rows, unlisted, .. } => {
+            ShardScope::Keyed { table, rows, unlisted, otherwise: Err(TOGETHER) }
         }
-        Reach::Copy(_) => Reach::Keyless(Err(TOGETHER)),
+        ShardScope::Copy(_) => ShardScope::Keyless(Err(TOGETHER)),
         other => other,
     };
     match (alone(one), alone(other)) {
-        (Reach::Free, reach) | (reach, Reach::Free) => reach,
-        (Reach::Keyless(why), _) | (_, Reach::Keyless(why)) => Reach::Keyless(why),
-        (Reach::Unlisted { why, reads }, Reach::Unlisted { reads: also, .. }) => {
-            Reach::Unlisted { why, reads: reads && also }
+        (ShardScope::Free, reach) | (reach, ShardScope::Free) => reach,
+        (ShardScope::Keyless(why), _) | (_, ShardScope::Keyless(why)) => ShardScope::Keyless(why),
+        (ShardScope::Unlisted { why, reads }, ShardScope::Unlisted { reads: also, .. }) => {
+            ShardScope::Unlisted { why, reads: reads && also }
         }
         (
-            Reach::Keyed { table, mut rows, unlisted, otherwise },
-            Reach::Keyed { rows: more, unlisted: also, .. },
+            ShardScope::Keyed { table, mut rows, unlisted, otherwise },
+            ShardScope::Keyed { rows: more, unlisted: also, .. },
         ) => {
             rows.extend(more);
-            Reach::Keyed { table, rows, unlisted: unlisted.or(also), otherwise }
+            ShardScope::Keyed { table, rows, unlisted: unlisted.or(also), otherwise }
         }
-        (Reach::Keyed { table, rows, unlisted, otherwise }, Reach::Unlisted { why, reads })
-        | (Reach::Unlisted { why, reads }, Reach::Keyed { table, rows, unlisted, otherwise }) => {
-            match reads {
-                true => Reach::Keyed { table, rows, unlisted: unlisted.or(Some(why)), otherwise },
-                false => Reach::Keyless(Err(why)),
-            }
-        }
-        (Reach::Copy(_), _) | (_, Reach::Copy(_)) => Reach::Keyless(Err(TOGETHER)),
+        (
+            ShardScope::Keyed { table, rows, unlisted, otherwise },
+            ShardScope::Unlisted { why, reads },
+        )
+        | (
+            ShardScope::Unlisted { why, reads },
+            ShardScope::Keyed { table, rows, unlisted, otherwise },
+        ) => match reads {
+            true => ShardScope::Keyed { table, rows, unlisted: unlisted.or(Some(why)), otherwise },
+            false => ShardScope::Keyless(Err(why)),
+        },
+        (ShardScope::Copy(_), _) | (_, ShardScope::Copy(_)) => ShardScope::Keyless(Err(TOGETHER)),
     }
 }
 

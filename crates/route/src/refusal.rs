@@ -94,13 +94,13 @@ pub enum Refusal {
     CopyRow(&'static str),
     /// Nothing tells the shard.
     #[error("no shard for this statement: {0}")]
-    Keyless(Keyless),
+    Keyless(NoShardKey),
 }
 
 /// Why a statement does not tell its shard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Keyless {
+pub enum NoShardKey {
     /// PostgreSQL's grammar does not take it, or it is too long or too deeply nested.
     #[error("it cannot be read")]
     Unreadable,
@@ -170,10 +170,10 @@ impl Refusal {
     /// What can be done about it.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
-            Self::Keyless(Keyless::Columns(_)) => {
+            Self::Keyless(NoShardKey::Columns(_)) => {
                 "Name the columns: INSERT INTO t (a, b) VALUES …."
             }
-            Self::Keyless(Keyless::ChangesKey(_)) => {
+            Self::Keyless(NoShardKey::ChangesKey(_)) => {
                 "Delete the row on one shard and insert it on the other."
             }
             Self::Keyless(_) => {

@@ -2,7 +2,7 @@
 
 /// What a session wants for its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RoleWish {
+pub enum RolePreference {
     /// The primary, always.
     Primary,
     /// A replica, always: what writes fails there.
@@ -16,7 +16,7 @@ pub enum RoleWish {
     Auto,
 }
 
-impl RoleWish {
+impl RolePreference {
     /// Every wish.
     pub const ALL: [Self; 5] =
         [Self::Primary, Self::Replica, Self::PreferReplica, Self::Any, Self::Auto];

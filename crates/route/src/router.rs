@@ -8,8 +8,8 @@ use crate::{
     dialect::Dialect,
     fan::FanOut,
     keys::{Found, Values},
-    plan::{Plan, Reach},
-    refusal::Keyless,
+    plan::{Plan, ShardScope},
+    refusal::NoShardKey,
     route::Shards,
     settings::{DefaultShard, Settings},
 };
@@ -36,10 +36,10 @@ impl Router {
     /// What is known of a text.
     pub(crate) fn plan(&mut self, sql: &[u8], dialect: &Dialect) -> Arc<Plan> {
         if sql.len() > self.settings.text_bytes_max {
-            return Arc::new(Plan::unreadable(Keyless::Unreadable));
+            return Arc::new(Plan::unreadable(NoShardKey::Unreadable));
         }
         if !dialect.is_followed(sql) {
-            return Arc::new(Plan::unreadable(Keyless::Encoding));
+            return Arc::new(Plan::unreadable(NoShardKey::Encoding));
         }
         self.cache.plan(sql, &self.settings)
     }
@@ -60,18 +60,18 @@ pub(crate) fn anywhere(
     values: Values<'_>,
 ) -> Result<Shards, Refusal> {
     let default = settings.default_shard;
-    let unlisted = |why: &Keyless, reads: bool| match default {
+    let unlisted = |why: &NoShardKey, reads: bool| match default {
         DefaultShard::One(shard) => Ok(Shards::One(shard)),
         DefaultShard::Any if reads => Ok(Shards::Any),
         _ => Err(Refusal::Keyless(why.clone())),
     };
     match &plan.reach {
-        Reach::Free => Ok(Shards::Any),
-        Reach::Unlisted { why, reads } => unlisted(why, *reads),
-        Reach::Keyless(Err(why)) => Err(Refusal::Keyless(why.clone())),
-        Reach::Keyless(Ok(how)) => Ok(many((0..settings.shards).collect(), how)),
-        Reach::Copy(copy) => Ok(Shards::Copy(Arc::clone(copy))),
-        Reach::Keyed { table, rows, unlisted: beside, otherwise } => {
+        ShardScope::Free => Ok(Shards::Any),
+        ShardScope::Unlisted { why, reads } => unlisted(why, *reads),
+        ShardScope::Keyless(Err(why)) => Err(Refusal::Keyless(why.clone())),
+        ShardScope::Keyless(Ok(how)) => Ok(many((0..settings.shards).collect(), how)),
+        ShardScope::Copy(copy) => Ok(Shards::Copy(Arc::clone(copy))),
+        ShardScope::Keyed { table, rows, unlisted: beside, otherwise } => {
             let Some(map) = &settings.map else { return Err(Refusal::NoMap) };
             let mut shards = Vec::new();
             for row in rows {
@@ -81,7 +81,7 @@ pub(crate) fn anywhere(
                     Found::NotUnderstood => {
                         return match otherwise {
                             Ok(how) => Ok(many((0..settings.shards).collect(), how)),
-                            Err(_) => Err(Refusal::Keyless(Keyless::Value(table.clone()))),
+                            Err(_) => Err(Refusal::Keyless(NoShardKey::Value(table.clone()))),
                         };
                     }
                 };
@@ -100,7 +100,9 @@ pub(crate) fn anywhere(
                 (&[], Some(why), _) => unlisted(why, true),
                 (&[], None, _) => Ok(Shards::Any),
                 (_, _, Ok(how)) => Ok(many(shards, how)),
-                (_, _, Err(Keyless::Spread(why))) => Err(Refusal::Keyless(Keyless::Spread(why))),
+                (_, _, Err(NoShardKey::Spread(why))) => {
+                    Err(Refusal::Keyless(NoShardKey::Spread(why)))
+                }
                 (_, _, Err(_)) => Err(Refusal::SeveralShards { shards }),
             }
         }

@@ -10,9 +10,9 @@ use crate::{
     dialect::Dialect,
     hint::Hints,
     keys::Values,
-    plan::{Plan, Reach, Temporary},
-    refusal::Keyless,
-    role::{Cause, Role, RoleWish},
+    plan::{Plan, ShardScope, Temporary},
+    refusal::NoShardKey,
+    role::{Cause, Role, RolePreference},
     route::{Route, Shards},
     router::{Router, anywhere, by_default},
     settings::{DefaultShard, Settings},
@@ -20,7 +20,7 @@ use crate::{
 
 /// How long a server stays with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum PinScope {
     /// For a transaction.
     Transaction,
     /// For the rest of the session: its first statement fixes server and shard.
@@ -41,9 +41,9 @@ pub enum Hold {
 /// when a server has been linked for it, and when it is let go.
 #[derive(Clone, Debug)]
 pub struct Session {
-    hold: Hold,
+    hold: PinScope,
     /// What holds while it has said no role, in the place of what the settings say.
-    own_role: Option<RoleWish>,
+    own_role: Option<RolePreference>,
     said: Said,
     link: Option<Link>,
     /// The route given last, in case a server is linked for it.
@@ -60,7 +60,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// By `SET SERVER ROLE`.
-    pub role: Option<RoleWish>,
+    pub role: Option<RolePreference>,
     /// By `SET PRIMARY READS`.
     pub primary_reads: Option<bool>,
     /// By `SET READ YOUR WRITES`.
@@ -113,7 +113,7 @@ pub enum Parsed {
 
 impl Session {
     /// Of a client that has said nothing yet. `seed` decides what `SET SHARD TO ANY` takes.
-    pub fn new(hold: Hold, seed: u64) -> Self {
+    pub fn new(hold: PinScope, seed: u64) -> Self {
         Self {
             hold,
             own_role: None,
@@ -129,7 +129,7 @@ impl Session {
 
     /// The same for a client that has said at its start which servers would do: that is its `DEFAULT`.
     #[must_use]
-    pub fn with_role(mut self, role: Option<RoleWish>) -> Self {
+    pub fn with_role(mut self, role: Option<RolePreference>) -> Self {
         self.own_role = role;
         self
     }
@@ -171,7 +171,7 @@ impl Session {
         };
         let may_lead = self.may_lead(settings, &none);
         let role = match self.said_role(settings, &none) {
-            RoleWish::Auto => Role::Any,
+            RolePreference::Auto => Role::Any,
             _ => self.role_for(settings, &none, None),
         };
         Route { shards, role, may_lead, why: None, is_begin: false }
@@ -181,7 +181,7 @@ impl Session {
     pub fn depends_on_text(&self, router: &Router) -> bool {
         let settings = &*router.settings;
         settings.hints.is_some()
-            || self.said_role(settings, &Hints::default()) == RoleWish::Auto
+            || self.said_role(settings, &Hints::default()) == RolePreference::Auto
             || (self.said.shard.is_none() && settings.asks_statements())
     }
 
@@ -292,7 +292,7 @@ impl Session {
             (_, Some(link)) => Shards::One(link.shard),
             _ if settings.shards == 1 => Shards::One(0),
             _ if !settings.asks_statements() => by_default(settings),
-            (Reach::Unlisted { .. }, None) => anywhere(settings, &statement.plan, values)?,
+            (ShardScope::Unlisted { .. }, None) => anywhere(settings, &statement.plan, values)?,
             (_, None) => match settings.default_shard {
                 DefaultShard::One(shard) if statement.plan.reads_catalog => Shards::One(shard),
                 _ => Shards::Any,
@@ -372,7 +372,7 @@ impl Session {
     }
 
     fn is_in_session_mode(&self) -> bool {
-        self.hold == Hold::Session
+        self.hold == PinScope::Session
     }
 
     fn hints(&self, router: &Router, sql: &[u8]) -> Result<Hints, Refusal> {
@@ -401,7 +401,7 @@ impl Session {
         };
         // Nothing is sent elsewhere once there is a server.
         let role_is_known =
-            self.link.is_some() || self.said_role(settings, hints) != RoleWish::Auto;
+            self.link.is_some() || self.said_role(settings, hints) != RolePreference::Auto;
         match shard {
             Some(shard) if role_is_known => {
                 self.last_is_said = true;
@@ -484,33 +484,33 @@ impl Session {
                     true => "is not possible in session mode",
                     false => "is not possible in a transaction",
                 };
-                Err(Refusal::Keyless(Keyless::Spread(why)))
+                Err(Refusal::Keyless(NoShardKey::Spread(why)))
             }
             (Shards::Copy(_), _) if stays || self.is_in_session_mode() => {
-                Err(Refusal::Keyless(Keyless::Spread("COPY cannot do in a transaction")))
+                Err(Refusal::Keyless(NoShardKey::Spread("COPY cannot do in a transaction")))
             }
             (shards, _) => Ok(shards),
         }
     }
 
-    fn said_role(&self, settings: &Settings, hints: &Hints) -> RoleWish {
+    fn said_role(&self, settings: &Settings, hints: &Hints) -> RolePreference {
         hints.role.or(self.said.role).or(self.own_role).unwrap_or(settings.role)
     }
 
     /// `why` a request needs the primary, if its text has been looked at.
     fn role_for(&self, settings: &Settings, hints: &Hints, why: Option<Option<Cause>>) -> Role {
         let role = match self.said_role(settings, hints) {
-            RoleWish::Primary => Role::Primary,
-            RoleWish::Replica => Role::Replica,
-            RoleWish::PreferReplica => Role::PreferReplica,
-            RoleWish::Any => Role::Any,
+            RolePreference::Primary => Role::Primary,
+            RolePreference::Replica => Role::Replica,
+            RolePreference::PreferReplica => Role::PreferReplica,
+            RolePreference::Any => Role::Any,
             // What comes later in the session nobody knows.
-            RoleWish::Auto if self.is_in_session_mode() => Role::Primary,
-            RoleWish::Auto if why != Some(None) => Role::Primary,
-            RoleWish::Auto if self.said.primary_reads.unwrap_or(settings.primary_reads) => {
+            RolePreference::Auto if self.is_in_session_mode() => Role::Primary,
+            RolePreference::Auto if why != Some(None) => Role::Primary,
+            RolePreference::Auto if self.said.primary_reads.unwrap_or(settings.primary_reads) => {
                 Role::Any
             }
-            RoleWish::Auto => Role::Replica,
+            RolePreference::Auto => Role::Replica,
         };
         // The BEGIN before it needs a server that would do for both.
         match self.begun {
@@ -522,7 +522,7 @@ impl Session {
     /// Whether the primary does for a request that goes to a replica, if it comes to that: nobody has said that
     /// it has to be a replica.
     fn may_lead(&self, settings: &Settings, hints: &Hints) -> bool {
-        self.said_role(settings, hints) != RoleWish::Replica
+        self.said_role(settings, hints) != RolePreference::Replica
     }
 
     /// The shard that the client has said, for this request or until it says another.
@@ -559,7 +559,7 @@ impl Session {
         let column = |(text, of): (&&str, &howdah_shard::KeyType)| {
             // The server would be sent other bytes.
             match *of == howdah_shard::KeyType::Text && !self.dialect.is_same(text.as_bytes()) {
-                true => Err(Refusal::Keyless(Keyless::Encoding)),
+                true => Err(Refusal::Keyless(NoShardKey::Encoding)),
                 false => Ok(of.parse(text)?),
             }
         };

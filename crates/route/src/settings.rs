@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use howdah_shard::ShardMap;
 use howdah_sql::grammar;
 
-use crate::{hint::HintNames, role::RoleWish};
+use crate::{hint::HintNames, role::RolePreference};
 
 /// How the requests of one database are routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// What sessions want that do not say.
-    pub role: RoleWish,
+    pub role: RolePreference,
     /// Whether reads that are routed automatically may go to the primary, too.
     pub primary_reads: bool,
     /// Whether sessions that do not say read what they wrote, from whichever server.
@@ -38,7 +38,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            role: RoleWish::Any,
+            role: RolePreference::Any,
             primary_reads: true,
             read_your_writes: false,
             shards: 1,

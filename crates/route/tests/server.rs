@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use howdah_connect::{Client, Environment, Target, Words};
 use howdah_lab::{Cluster, or_say_why_not};
-use howdah_route::{Hold, Refusal, Request, Route, Router, Session, Settings, Table};
+use howdah_route::{PinScope, Refusal, Request, Route, Router, Session, Settings, Table};
 use howdah_shard::{KeyType, ShardMap};
 
 const SHARDS: u32 = 3;
@@ -81,7 +81,7 @@ impl Chooser {
             ..Settings::default()
         };
         settings.check().unwrap();
-        let mut session = Session::new(Hold::Transaction, 0);
+        let mut session = Session::new(PinScope::Transaction, 0);
         session.parameter_status(b"client_encoding", b"UTF8");
         session.parameter_status(b"server_encoding", b"UTF8");
         Self { router: Router::new(Arc::new(settings), 1 << 20), session }

@@ -1,8 +1,8 @@
 //! Which events of a capture to keep, and what of them to hide.
 //!
-//! - [`Sieve`] keeps the events that a [`Filter`] describes, and with them what their sessions need to
+//! - [`EventFilter`] keeps the events that a [`Filter`] describes, and with them what their sessions need to
 //!   have the same meaning: the login, prepared statements, settings.
-//! - [`Share`] takes whole sessions, the same ones every time: parts of a capture, or a sample.
+//! - [`SampleRate`] takes whole sessions, the same ones every time: parts of a capture, or a sample.
 //! - [`Slices`] cuts a stream of events by time, each slice a capture of its own right.
 //! - [`OpenTransactions`] counts the transactions that a capture ends in the middle of.
 //! - [`Redactor`] replaces values by others of the same shape.
@@ -23,6 +23,6 @@ mod trust;
 pub use filter::{Filter, Reason};
 pub use open_transactions::OpenTransactions;
 pub use redact::{KeyError, RedactionKey, Redactor};
-pub use share::{ParseShareError, Share};
-pub use sieve::{Left, Sieve};
+pub use share::{ParseShareError, SampleRate};
+pub use sieve::{EventFilter, Left};
 pub use slices::Slices;

@@ -1,4 +1,4 @@
-//! [`Share`]: whole sessions, the same ones every time.
+//! [`SampleRate`]: whole sessions, the same ones every time.
 
 use std::str::FromStr;
 
@@ -10,13 +10,13 @@ use xxhash_rust::xxh3::xxh3_64;
 /// in the same share on every machine, a larger sample holds every smaller one, and `n` workers that
 /// take one part each take every session once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
+pub struct SampleRate {
     /// First hash in it, and the one after its last; up to 2⁶⁴.
     from: u128,
     to: u128,
 }
 
-impl Share {
+impl SampleRate {
     /// Part `number`, from 1, of `count` parts of about equal numbers of sessions. `None` unless
     /// 1 ≤ number ≤ count.
     pub fn part(number: u32, count: u32) -> Option<Self> {
@@ -32,7 +32,7 @@ impl Share {
 }
 
 /// Reads `10%`, `0.1`, `1/10`: more than nothing, at most all.
-impl FromStr for Share {
+impl FromStr for SampleRate {
     type Err = ParseShareError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -63,14 +63,14 @@ pub struct ParseShareError {
 
 #[test]
 fn parts_take_every_session_once_and_samples_contain_each_other() {
-    let small: Share = "1%".parse().unwrap();
-    let large: Share = "1/10".parse().unwrap();
-    let all: Share = "1".parse().unwrap();
+    let small: SampleRate = "1%".parse().unwrap();
+    let large: SampleRate = "1/10".parse().unwrap();
+    let all: SampleRate = "1".parse().unwrap();
     let mut sizes = [0_u32; 7];
     let mut sampled = 0;
     for id in 0..20_000 {
         let session = format!("65e1a2b3.{id:x}");
-        let holders = (1..=7).filter(|part| Share::part(*part, 7).unwrap().holds(&session));
+        let holders = (1..=7).filter(|part| SampleRate::part(*part, 7).unwrap().holds(&session));
         let holders: Vec<_> = holders.collect();
         assert_eq!(holders.len(), 1);
         sizes[holders[0] as usize - 1] += 1;
@@ -85,9 +85,9 @@ fn parts_take_every_session_once_and_samples_contain_each_other() {
 #[test]
 fn what_is_no_share_is_refused() {
     for text in ["0", "0%", "101%", "2", "-1", "", "x", "1/0", "0/0", "nan", "inf"] {
-        assert!(text.parse::<Share>().is_err(), "{text}");
+        assert!(text.parse::<SampleRate>().is_err(), "{text}");
     }
-    assert_eq!(Share::part(0, 4), None);
-    assert_eq!(Share::part(5, 4), None);
-    assert_eq!(Share::part(1, 0), None);
+    assert_eq!(SampleRate::part(0, 4), None);
+    assert_eq!(SampleRate::part(5, 4), None);
+    assert_eq!(SampleRate::part(1, 0), None);
 }

@@ -1,4 +1,4 @@
-//! [`Sieve`]: the events that a filter keeps, in sessions that still make sense.
+//! [`EventFilter`]: the events that a filter keeps, in sessions that still make sense.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -9,7 +9,7 @@ use crate::trust::Trust;
 use crate::{
     filter::{Filter, Reason},
     memory::{Memory, again, is_remembered},
-    share::Share,
+    share::SampleRate,
 };
 
 /// Events left out, by reason.
@@ -33,9 +33,9 @@ pub type Left = BTreeMap<Reason, u64>;
 ///                               10:02 execute S_1           10:02 execute S_1
 /// ```
 #[derive(Debug, Default)]
-pub struct Sieve {
+pub struct EventFilter {
     filter: Filter,
-    sample: Option<Share>,
+    sample: Option<SampleRate>,
     #[cfg(feature = "grammar")]
     trust: Trust,
     /// What was left out of sessions that are not in yet.
@@ -47,9 +47,9 @@ pub struct Sieve {
     left: Left,
 }
 
-impl Sieve {
+impl EventFilter {
     /// Keeps what `filter` wants, of the sessions that `sample` holds.
-    pub fn new(filter: Filter, sample: Option<Share>) -> Self {
+    pub fn new(filter: Filter, sample: Option<SampleRate>) -> Self {
         Self { filter, sample, ..Self::default() }
     }
 

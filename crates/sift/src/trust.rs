@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use howdah_sql::grammar::{Effect, Judge, Name, NameUse, Sort, is_harmless_function};
+use howdah_sql::grammar::{Effect, Judge, Name, NameKind, NameUse, is_harmless_function};
 use howdah_traffic::{Action, Event, SessionId, Text};
 
 use crate::filter::Reason;
@@ -32,7 +32,7 @@ impl Trust {
                 if refused.is_none()
                     && let Some(name) = statement.to_str().filter(|name| !name.is_empty())
                 {
-                    let name = Name { sort: Sort::Statement, name: name.into() };
+                    let name = Name { sort: NameKind::Statement, name: name.into() };
                     self.apply(&event.session, &NameUse::Makes(name));
                 }
                 refused

@@ -61,21 +61,21 @@ pub enum NameUse {
     /// `DEALLOCATE name`, `CLOSE name`.
     Drops(Name),
     /// `DEALLOCATE ALL`, `CLOSE ALL`.
-    DropsAll(Sort),
+    DropsAll(NameKind),
 }
 
 /// A name within a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     /// Of what.
-    pub sort: Sort,
+    pub sort: NameKind,
     /// The name, as the server folds it.
     pub name: Box<str>,
 }
 
 /// What a session gives names to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sort {
+pub enum NameKind {
     /// A prepared statement, of SQL or of the protocol: they share one room.
     Statement,
     /// A cursor.
@@ -113,10 +113,10 @@ pub fn tree(sql: &[u8]) -> Option<ParseResult> {
 }
 
 /// Whether a function changes nothing, by the parts of its name: `["lower"]`, `["app", "total"]`.
-pub type Harmless<'f> = &'f dyn Fn(&[&str]) -> bool;
+pub type SideEffectFree<'f> = &'f dyn Fn(&[&str]) -> bool;
 
 /// What one statement of a [`tree()`] may do, by the caller's own word on functions.
-pub fn effect_of_statement(statement: &Node, harmless: Harmless<'_>) -> Effect {
+pub fn effect_of_statement(statement: &Node, harmless: SideEffectFree<'_>) -> Effect {
     statement::judge_one(statement, &mut Vec::new(), harmless)
 }
 

@@ -33,6 +33,6 @@ pub use fingerprint::{Fingerprint, ParseFingerprintError, fingerprint};
 pub use lexer::{Lexer, Token, TokenKind};
 pub use normal::{normalize, normalize_into};
 pub use placeholder::placeholder_count;
-pub use skeleton::Skeleton;
+pub use skeleton::ParameterizedText;
 pub use split::{Statements, split_statements};
 pub use transaction::TransactionBlock;

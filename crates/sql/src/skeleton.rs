@@ -1,4 +1,4 @@
-//! [`Skeleton`]: a statement without its constants, and where each of them stands.
+//! [`ParameterizedText`]: a statement without its constants, and where each of them stands.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ use crate::lexer::{Lexer, Token, TokenKind};
 /// assert_eq!(one.bytes(), other.bytes());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Skeleton {
+pub struct ParameterizedText {
     bytes: Vec<u8>,
     constants: Vec<Range<usize>>,
     is_whole: bool,
@@ -35,7 +35,7 @@ pub struct Skeleton {
 /// Stands before the sort of a constant. Outside quotes it is nothing that the scanner takes.
 const MARK: u8 = 1;
 
-impl Skeleton {
+impl ParameterizedText {
     /// Reads another text; the memory of the one before is reused.
     pub fn read(&mut self, sql: &[u8]) {
         self.bytes.clear();
@@ -129,7 +129,7 @@ fn is_ended(token: Token<'_>) -> bool {
 
 #[cfg(test)]
 fn skeleton(sql: &str) -> (String, usize, bool) {
-    let mut skeleton = Skeleton::default();
+    let mut skeleton = ParameterizedText::default();
     skeleton.read(b"select 'another text before'");
     skeleton.read(sql.as_bytes());
     let bytes = String::from_utf8_lossy(skeleton.bytes()).replace('\u{1}', "?");
@@ -170,7 +170,7 @@ fn constants_are_taken_out_where_they_are_values() {
 #[test]
 fn constants_stand_where_they_are_said_to() {
     let sql = b"select 'it''s' from t where a = 12 and b in (3, $1)";
-    let mut skeleton = Skeleton::default();
+    let mut skeleton = ParameterizedText::default();
     skeleton.read(sql);
     let texts: Vec<_> = skeleton.constants().iter().map(|place| &sql[place.clone()]).collect();
     assert_eq!(texts, [&b"'it''s'"[..], b"12", b"3"]);

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use howdah_collect::{Action, Signalled, Suspect};
+use howdah_collect::{Action, SignalTarget, Signalled};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -55,7 +55,7 @@ impl Audit {
         role: &str,
         action: Action,
         listed: &[Listed],
-        results: &[(Suspect, Result<Signalled, String>)],
+        results: &[(SignalTarget, Result<Signalled, String>)],
     ) -> Result<(), AuditError> {
         let mut lines = String::new();
         for (listed, (suspect, result)) in listed.iter().zip(results) {
@@ -89,7 +89,7 @@ mod tests {
     fn each_signal_is_a_line_that_says_who_why_and_what_became_of_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("signals");
-        let suspect = |pid| Suspect { pid, started_us: 1, query_started_us: None };
+        let suspect = |pid| SignalTarget { pid, started_us: 1, query_started_us: None };
         let listed = |pid| Listed {
             suspect: suspect(pid),
             who: format!("{pid} app@shop"),

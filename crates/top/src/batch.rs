@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Filter, Lookout, Settings, Standing, Table,
+    AlertEngine, Filter, Settings, Standing, Table,
     history::{History, Keeper},
     output::{Format, Output, Sample},
     rules::{Alert, Unchecked},
@@ -113,7 +113,7 @@ pub struct Ended {
 pub fn run(
     servers: &[Watch],
     batch: &Batch,
-    lookout: &Lookout,
+    lookout: &AlertEngine,
     keeper: Option<&Keeper>,
     writer: impl Write,
     is_over: impl Fn() -> bool,

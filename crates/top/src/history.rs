@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use self::track::{Cutter, Track};
+use self::track::{FrameEncoder, Track};
 pub use self::{
     bytes::Damage,
     recorder::{RecordError, Recorder},
@@ -67,7 +67,7 @@ pub struct History {
 
 #[derive(Debug)]
 struct Kept {
-    cutter: Cutter,
+    cutter: FrameEncoder,
     track: Track,
     /// The last standing was none: it is not told again at each attempt.
     is_away: bool,
@@ -226,7 +226,7 @@ impl History {
 
 impl Kept {
     fn new(track: Track) -> io::Result<Mutex<Self>> {
-        let cutter = Cutter::new()?;
+        let cutter = FrameEncoder::new()?;
         Ok(Mutex::new(Self { cutter, track, is_away: false, waits_told: i64::MIN }))
     }
 }

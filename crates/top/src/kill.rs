@@ -1,6 +1,6 @@
 //! Whom to cancel or to terminate: always a list first, with who and why, and who not and why not.
 
-use howdah_collect::{Action, Backend, Kind, State, Suspect};
+use howdah_collect::{Action, Backend, Kind, SignalTarget, State};
 
 use crate::{Snapshot, table::RowKey, units::span};
 
@@ -22,7 +22,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
     /// Whom the signal is for.
-    pub suspect: Suspect,
+    pub suspect: SignalTarget,
     /// Process, role, database.
     pub who: String,
     /// Why.
@@ -100,8 +100,8 @@ impl Plan {
             }
             // A statement is meant where one runs; if the next has begun, the signal is not for it.
             let suspect = match backend.state {
-                Some(State::Active | State::FastPath) => Suspect::statement_of(backend),
-                _ => Suspect::session_of(backend),
+                Some(State::Active | State::FastPath) => SignalTarget::statement_of(backend),
+                _ => SignalTarget::session_of(backend),
             };
             let query =
                 backend.query.as_ref().map(howdah_collect::SqlText::one_line).unwrap_or_default();

@@ -43,7 +43,7 @@ pub mod watch;
 pub mod webhook;
 
 pub use filter::{Filter, ParseFilterError};
-pub use lookout::{Lookout, Plan, Sight};
+pub use lookout::{AlertEngine, Plan, Sight};
 pub use metrics::METRICS;
 pub use model::{Model, Settings};
 pub use pooler::{Pooled, Poolers};

@@ -19,7 +19,7 @@ use crate::{
     rules::{Alert, Change, Guard, Rule, Unchecked},
     sampler::{Wanted, with_causes},
     slow::{SlowLog, SlowStatement, Watcher},
-    webhook::{Courier, Event},
+    webhook::{Event, WebhookSender},
 };
 
 /// What to look for, and whom to tell.
@@ -32,7 +32,7 @@ pub struct Plan {
     /// What else is told.
     pub rules: Vec<Rule>,
     /// Who is told.
-    pub couriers: Vec<Courier>,
+    pub couriers: Vec<WebhookSender>,
     /// Where figures go.
     pub registry: Option<Registry>,
     /// Where signals are written that somebody sends.
@@ -43,7 +43,7 @@ pub struct Plan {
 
 /// Looks at all servers. Clones share the log, the webhooks and the figures.
 #[derive(Clone, Debug)]
-pub struct Lookout {
+pub struct AlertEngine {
     slow: Option<Duration>,
     rules: Arc<[Rule]>,
     registry: Option<Registry>,
@@ -54,7 +54,7 @@ pub struct Lookout {
 #[derive(Debug)]
 struct Shared {
     log: Mutex<Log>,
-    couriers: Vec<Courier>,
+    couriers: Vec<WebhookSender>,
     audit: Option<Arc<Audit>>,
 }
 
@@ -76,13 +76,13 @@ pub struct Sight {
     pub troubles: Vec<String>,
 }
 
-impl Default for Lookout {
+impl Default for AlertEngine {
     fn default() -> Self {
         Self::new(Plan::default())
     }
 }
 
-impl Lookout {
+impl AlertEngine {
     /// A lookout for this plan.
     pub fn new(plan: Plan) -> Self {
         let has_listener = plan.slow_log.is_some() || !plan.couriers.is_empty() || plan.logs;
@@ -106,8 +106,8 @@ impl Lookout {
     }
 
     /// What looks at one server.
-    pub(crate) fn for_server(&self, name: &str) -> Sentry {
-        Sentry {
+    pub(crate) fn for_server(&self, name: &str) -> ServerMonitor {
+        ServerMonitor {
             lookout: self.clone(),
             watcher: self.slow.map(|slow| Watcher::new(name, slow)),
             guard: Guard::new(name, Arc::clone(&self.rules)),
@@ -153,15 +153,15 @@ impl Lookout {
     }
 
     fn troubles(&self) -> Vec<String> {
-        let couriers = self.shared.couriers.iter().filter_map(Courier::trouble);
+        let couriers = self.shared.couriers.iter().filter_map(WebhookSender::trouble);
         self.log().trouble.clone().into_iter().chain(couriers).collect()
     }
 }
 
 /// Looks at one server.
 #[derive(Debug)]
-pub(crate) struct Sentry {
-    lookout: Lookout,
+pub(crate) struct ServerMonitor {
+    lookout: AlertEngine,
     watcher: Option<Watcher>,
     guard: Guard,
     /// Rules that could not be evaluated in the last reading.
@@ -169,7 +169,7 @@ pub(crate) struct Sentry {
     figures: Option<Figures>,
 }
 
-impl Sentry {
+impl ServerMonitor {
     /// Looks at how it stands, and tells what is new to those who listen.
     pub(crate) fn look(&mut self, standing: &Standing) -> Sight {
         let mut slow = Vec::new();

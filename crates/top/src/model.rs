@@ -11,13 +11,13 @@ mod prompt;
 
 use std::{collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 
-use howdah_collect::{Action, Backend, Signalled, Suspect};
+use howdah_collect::{Action, Backend, SignalTarget, Signalled};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseEvent};
 
 use self::cache::TableCache;
 pub use self::{
     mouse::Geometry,
-    past::{Past, Replay},
+    past::{Playback, Replay},
     prompt::{Asked, Prompt},
 };
 use crate::{
@@ -95,7 +95,7 @@ pub enum Message {
     /// Something went wrong that a person should know.
     Trouble(String),
     /// What became of signals that were sent.
-    Signalled(Vec<(Suspect, Result<Signalled, String>)>),
+    Signalled(Vec<(SignalTarget, Result<Signalled, String>)>),
     /// The plan that was asked for, or why there is none.
     Planned(Result<howdah_collect::Plan, String>),
 }
@@ -201,7 +201,7 @@ pub struct Model {
     /// What was read before.
     pub history: Option<Arc<History>>,
     /// The moment that is looked at, if not the present.
-    pub past: Option<Past>,
+    pub past: Option<Playback>,
     /// The recording that is shown, if one is.
     pub replay: Option<Replay>,
     cache: TableCache,

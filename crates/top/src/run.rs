@@ -12,12 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_collect::{Action, Signalled, Signals, Suspect, VIEWS};
+use howdah_collect::{Action, SignalTarget, Signalled, Signals, VIEWS};
 use howdah_connect::Target;
 use ratatui::crossterm::event::{self, Event, KeyEventKind, MouseEventKind};
 
 use crate::{
-    Lookout, Model, Settings,
+    AlertEngine, Model, Settings,
     history::{History, Keeper},
     kill::APPLICATION,
     model::{Effect, Message},
@@ -52,7 +52,7 @@ const FRAME: Duration = Duration::from_millis(200);
 pub fn run(
     servers: Vec<Watch>,
     settings: Settings,
-    lookout: &Lookout,
+    lookout: &AlertEngine,
     keeper: &Keeper,
     with_colours: bool,
     is_over: impl Fn() -> bool,
@@ -154,7 +154,7 @@ fn read_keys(sender: Sender<Message>) -> io::Result<()> {
 struct Watching {
     servers: Vec<Watch>,
     samplers: Vec<Sampler>,
-    lookout: Lookout,
+    lookout: AlertEngine,
     sender: Sender<Message>,
     all_views: bool,
     whole_texts: bool,
@@ -166,7 +166,7 @@ impl Watching {
         mut servers: Vec<Watch>,
         wanted: Wanted,
         plan_user: Option<String>,
-        lookout: &Lookout,
+        lookout: &AlertEngine,
         keeper: &Keeper,
         sender: &Sender<Message>,
     ) -> io::Result<Self> {
@@ -244,10 +244,10 @@ impl Watching {
 pub fn signal(
     target: &Target,
     action: Action,
-    suspects: &[Suspect],
-) -> Vec<(Suspect, Result<Signalled, String>)> {
+    suspects: &[SignalTarget],
+) -> Vec<(SignalTarget, Result<Signalled, String>)> {
     let mut signals = Signals::connect(target);
-    let mut send = |suspect: &Suspect| match &mut signals {
+    let mut send = |suspect: &SignalTarget| match &mut signals {
         Ok(signals) => signals.send(action, *suspect).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };

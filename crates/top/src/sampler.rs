@@ -13,12 +13,12 @@ use std::{
 };
 
 use howdah_collect::{
-    Activity, CollectError, Identity, Missing, Overview, Rated, View, WaitCounts,
+    Activity, CollectError, Identity, Missing, Overview, RateView, View, WaitCounts,
 };
 use howdah_connect::Target;
 use howdah_traffic::Timestamp;
 
-use self::course::Course;
+use self::course::SamplerState;
 use crate::{Pooled, Poolers, host::HostFigures, waits::WaitHistory};
 
 /// All that was read of a server at one moment.
@@ -37,13 +37,13 @@ pub struct Snapshot {
     /// The figures of the reading before.
     pub before: Option<Overview>,
     /// The view that is looked at, if one is.
-    pub view: Option<Rated>,
+    pub view: Option<RateView>,
     /// Why that view cannot be read.
     pub view_error: Option<String>,
     /// The clients of poolers, if there are poolers.
     pub pooled: Option<Arc<Pooled>>,
     /// A view that was read for the history, beside the one that is looked at.
-    pub also: Option<Rated>,
+    pub also: Option<RateView>,
     /// What active sessions were doing, second by second.
     pub waits: Arc<WaitHistory>,
     /// Figures of its host, if that is ours.
@@ -249,7 +249,7 @@ impl<F: FnMut(Standing)> Worker<F> {
         let mut failures = 0;
         let mut since = Instant::now();
         loop {
-            let outcome = Course::begin(&self.target).and_then(|course| {
+            let outcome = SamplerState::begin(&self.target).and_then(|course| {
                 failures = 0;
                 self.read_on(course)
             });
@@ -275,7 +275,7 @@ impl<F: FnMut(Standing)> Worker<F> {
     }
 
     /// Reads until the orders are to end, or the connection is of no use any more.
-    fn read_on(&mut self, mut course: Course) -> Result<(), CollectError> {
+    fn read_on(&mut self, mut course: SamplerState) -> Result<(), CollectError> {
         loop {
             let orders = *self.shared.orders();
             if orders.is_over {
@@ -306,7 +306,7 @@ impl<F: FnMut(Standing)> Worker<F> {
     /// `number`.
     fn sample_waits(
         &mut self,
-        course: &mut Course,
+        course: &mut SamplerState,
         until: Instant,
         number: u64,
     ) -> Result<Orders, CollectError> {

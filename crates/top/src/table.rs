@@ -5,7 +5,7 @@ mod blocking;
 mod clients;
 mod waits;
 
-use howdah_collect::{Cell, Meaning, Rated, Unit, VIEWS, View};
+use howdah_collect::{Cell, Meaning, RateView, Unit, VIEWS, View};
 
 use crate::{Filter, Snapshot};
 
@@ -255,7 +255,7 @@ impl Table {
         Some(table)
     }
 
-    fn of_view(rated: &Rated) -> Self {
+    fn of_view(rated: &RateView) -> Self {
         let view = rated.reading.view;
         let head = |column: &howdah_collect::Column| Head {
             name: column.name,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    Lookout, Standing,
+    AlertEngine, Standing,
     history::Keeper,
     run::Watch,
     sampler::{Sampler, Wanted},
@@ -21,7 +21,7 @@ use crate::{
 pub fn run(
     servers: &[Watch],
     interval: Duration,
-    lookout: &Lookout,
+    lookout: &AlertEngine,
     keeper: Option<&Keeper>,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {

@@ -18,7 +18,7 @@ use std::{path::Path, time::Duration};
 
 use howdah_post::{Endpoint, EndpointError};
 
-pub use self::courier::{Courier, Pace};
+pub use self::courier::{Pace, WebhookSender};
 pub use self::payload::{Event, Message};
 
 /// What receivers get to know of us.

@@ -30,7 +30,7 @@ pub struct Advice {
     /// What the server says of itself.
     pub facts: Facts,
     /// Relations in the cache, those with most pages first.
-    pub filling: Vec<Filling>,
+    pub filling: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
     /// Buffers that hold nothing.
@@ -45,7 +45,7 @@ pub struct Advice {
 
 /// A relation's part of the cache, all its forks together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filling {
+pub struct RelationUsage {
     /// Its place in [`CacheImage::relations`].
     pub index: usize,
     /// Pages in the cache.
@@ -103,13 +103,13 @@ pub fn advise(target: &Target, choice: Choice) -> Result<Advice, DumpError> {
     })
 }
 
-fn filling_of((index, relation): (usize, &Relation)) -> Filling {
+fn filling_of((index, relation): (usize, &Relation)) -> RelationUsage {
     let pages = || relation.forks.iter().flat_map(|fork| fork.pages.iter());
     let mut usage = [0; 6];
     for page in pages() {
         usage[usize::from(page.usage).min(5)] += 1;
     }
-    Filling {
+    RelationUsage {
         index,
         pages: relation.page_count(),
         length: main_length(relation),

@@ -38,7 +38,7 @@ use crate::{
 
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Patience {
+pub struct ReadyTimeouts {
     /// When traffic comes, warm or not.
     pub until: Instant,
     /// The share of the pages to load, 0 to 1, with which the server is warm enough: loading ends there.
@@ -84,7 +84,7 @@ pub fn warm_before(
     target: &Target,
     image: &Arc<CacheImage>,
     options: &Options,
-    patience: Patience,
+    patience: ReadyTimeouts,
 ) -> Result<Readiness, LoadError> {
     let began = Instant::now();
     let left = patience.until.saturating_duration_since(began);
@@ -119,7 +119,7 @@ struct Progress {
     /// `u64::MAX` until it is known.
     planned: AtomicU64,
     done: AtomicU64,
-    patience: Patience,
+    patience: ReadyTimeouts,
 }
 
 impl Observer for Progress {

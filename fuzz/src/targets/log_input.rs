@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::UNIX_EPOCH};
 
-use howdah_logs::{Reason, Unwrapper, Wrapping};
+use howdah_logs::{Envelope, EnvelopeReader, Reason};
 
 use super::Shape;
 
@@ -45,7 +45,7 @@ const RECORD_BYTES_MAX: usize = 500;
 /// The first byte says which wrapping to expect; 255 finds out.
 pub fn unwrap(input: &[u8]) -> Shape {
     let Some((first, text)) = input.split_first() else { return Shape::of(0) };
-    let wrapping = Wrapping::ALL.get(usize::from(*first)).copied();
+    let wrapping = Envelope::ALL.get(usize::from(*first)).copied();
     let whole = through(wrapping, text, text.len());
     let pieces = through(wrapping, text, 1 + text.len() % 13);
     assert_eq!(whole.problems, pieces.problems, "in pieces");
@@ -69,13 +69,13 @@ struct Through {
     last_line: u64,
 }
 
-fn through(wrapping: Option<Wrapping>, text: &[u8], piece_bytes: usize) -> Through {
+fn through(wrapping: Option<Envelope>, text: &[u8], piece_bytes: usize) -> Through {
     let mut unwrapper = match wrapping {
-        Some(wrapping) => Unwrapper::expecting(wrapping, RECORD_BYTES_MAX, UNIX_EPOCH),
-        None => Unwrapper::new(RECORD_BYTES_MAX, UNIX_EPOCH),
+        Some(wrapping) => EnvelopeReader::expecting(wrapping, RECORD_BYTES_MAX, UNIX_EPOCH),
+        None => EnvelopeReader::new(RECORD_BYTES_MAX, UNIX_EPOCH),
     };
     let mut through = Through { inside: Vec::new(), problems: BTreeMap::new(), last_line: 0 };
-    let mut take = |unwrapper: &mut Unwrapper| {
+    let mut take = |unwrapper: &mut EnvelopeReader| {
         through.inside.append(&mut unwrapper.take_inside());
         for (reason, count, line) in unwrapper.take_problems() {
             *through.problems.entry(reason).or_default() += count;
@@ -137,7 +137,7 @@ pub fn syslog(input: &[u8]) -> Shape {
         }
         log.push(b'\n');
     }
-    let mut unwrapper = Unwrapper::expecting(Wrapping::Syslog, 1 << 20, UNIX_EPOCH);
+    let mut unwrapper = EnvelopeReader::expecting(Envelope::Syslog, 1 << 20, UNIX_EPOCH);
     unwrapper.feed(&log);
     unwrapper.finish();
     let got = unwrapper.take_inside();

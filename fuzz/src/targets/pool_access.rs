@@ -9,7 +9,7 @@ use std::{
 
 use howdah_pool::{
     console_tag,
-    hba::{Certificate, Files, Hba, Knock, Networks, Origin},
+    hba::{Certificate, ConnectionInfo, Files, Hba, Networks, Origin},
     proxy,
 };
 
@@ -96,7 +96,8 @@ pub fn rules(input: &[u8]) -> Shape {
                     let certificate = name.map(|name| Certificate { common_name: Some(name) });
                     let is_tls = certificate.is_some();
                     let (user, database, is_physical) = ("a", "c", false);
-                    let knock = Knock { user, database, is_physical, from, is_tls, certificate };
+                    let knock =
+                        ConnectionInfo { user, database, is_physical, from, is_tls, certificate };
                     let judged = hba.judge(&knock);
                     assert_eq!(judged, hba.judge(&knock));
                     outcomes.push(format!("{judged:?}"));

@@ -1,6 +1,6 @@
 //! What clients say and hear, on a tape: events of it are whole, and each has ended or is counted.
 
-use howdah_record::{Entry, Mark, Reel};
+use howdah_record::{CaptureHarness, Entry, Mark};
 use howdah_traffic::{Event, Kind, Said};
 use howdah_wire::Backend;
 
@@ -101,7 +101,7 @@ pub fn run(input: &[u8]) -> Shape {
 }
 
 struct Scene {
-    reel: Reel,
+    reel: CaptureHarness,
     marks: [Mark; 2],
     /// Who says and hears what comes.
     who: usize,
@@ -114,7 +114,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let mut scene = Self {
-            reel: Reel::new(1 << 20, 64),
+            reel: CaptureHarness::new(1 << 20, 64),
             marks: [Mark::default(), Mark::default()],
             who: 0,
             now: 0,

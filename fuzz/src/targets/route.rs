@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use howdah_route::{
-    DefaultShard, HintNames, Hold, Refusal, Request, Role, RoleWish, Router, Session, Settings,
-    Shards, Table,
+    DefaultShard, HintNames, PinScope, Refusal, Request, Role, RolePreference, Router, Session,
+    Settings, Shards, Table,
 };
 use howdah_shard::{KeyType, ShardMap};
 
@@ -111,7 +111,7 @@ fn router() -> Router {
     let tables: [(&str, &[&str]); 3] =
         [("orders", &["id"]), ("items", &["order_id"]), ("countries", &[])];
     let settings = Settings {
-        role: RoleWish::Auto,
+        role: RolePreference::Auto,
         shards: 3,
         map: ShardMap::hash(3, vec![KeyType::Int]).ok(),
         tables: tables.into_iter().map(table).collect(),
@@ -124,7 +124,7 @@ fn router() -> Router {
 
 /// By a session that has said nothing.
 fn route(router: &mut Router, sql: &[u8]) -> Result<Request, Refusal> {
-    let mut session = Session::new(Hold::Transaction, 1);
+    let mut session = Session::new(PinScope::Transaction, 1);
     session.parameter_status(b"client_encoding", b"UTF8");
     session.parameter_status(b"server_encoding", b"UTF8");
     session.simple(router, sql)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use howdah_logs::{Format, Importer, Options};
-use howdah_sift::{Filter, Share, Sieve, Slices};
+use howdah_sift::{EventFilter, Filter, SampleRate, Slices};
 use howdah_sql::grammar::{Effect, judge};
 use howdah_traffic::{Event, Source, Timestamp};
 
@@ -69,7 +69,10 @@ fn events(log: &[u8]) -> Vec<Event> {
 }
 
 /// A filter by what is in the events: bits of the first byte say by what, the others which.
-fn wanted([by, first, second, _]: [u8; CHOICE_BYTES], events: &[Event]) -> (Filter, Option<Share>) {
+fn wanted(
+    [by, first, second, _]: [u8; CHOICE_BYTES],
+    events: &[Event],
+) -> (Filter, Option<SampleRate>) {
     let at = |number: u8| events.get(usize::from(number) % events.len().max(1));
     let time = |number: u8| at(number).map(|event| event.time);
     let names = |bit: u8, name: fn(&Event) -> &str| match at(first) {
@@ -85,12 +88,12 @@ fn wanted([by, first, second, _]: [u8; CHOICE_BYTES], events: &[Event]) -> (Filt
         sessions: names(128, |event| &event.session),
         read_only: by & 32 != 0,
     };
-    (filter, Share::part(1 + u32::from(second) % 3, 3).filter(|_| by & 64 != 0))
+    (filter, SampleRate::part(1 + u32::from(second) % 3, 3).filter(|_| by & 64 != 0))
 }
 
 /// What is kept; every event is kept or counted.
-fn sift(events: &[Event], filter: &Filter, sample: Option<Share>) -> Vec<Event> {
-    let mut sieve = Sieve::new(filter.clone(), sample);
+fn sift(events: &[Event], filter: &Filter, sample: Option<SampleRate>) -> Vec<Event> {
+    let mut sieve = EventFilter::new(filter.clone(), sample);
     let mut kept = Vec::new();
     for event in events {
         sieve.push(event.clone());

@@ -55,7 +55,7 @@ struct Known {
 
 /// The rows of a reading cannot be understood, since what they stand on is not known.
 #[derive(Debug)]
-struct Forgotten;
+struct StaleBaseline;
 
 impl Reader {
     pub(crate) fn new(version: Version, query_bytes_max: Option<usize>) -> Self {
@@ -88,7 +88,7 @@ impl Reader {
         self.had_idle = idle_texts;
         let backends = match self.try_read(client, idle_texts)? {
             Ok(backends) => backends,
-            Err(Forgotten) => {
+            Err(StaleBaseline) => {
                 self.told = Told::nothing(self.told.taken_us);
                 self.try_read(client, idle_texts)?.unwrap_or_default()
             }
@@ -100,7 +100,7 @@ impl Reader {
         &mut self,
         client: &mut Client,
         idle_texts: bool,
-    ) -> Result<Result<Vec<Backend>, Forgotten>, CollectError> {
+    ) -> Result<Result<Vec<Backend>, StaleBaseline>, CollectError> {
         let nothing = Told::nothing(self.told.taken_us);
         // If the statement fails, what it would have told is told by the next.
         let told = mem::replace(&mut self.told, nothing);
@@ -122,7 +122,7 @@ impl Reader {
             self.told = now;
         }
         if self.told.is_set_back(&told) {
-            return Ok(Err(Forgotten));
+            return Ok(Err(StaleBaseline));
         }
         let lines = result.rows.iter().map(|row| (row.bytes(0).unwrap_or_default(), row.bytes(1)));
         Ok(self.backends(lines, &told))
@@ -133,7 +133,7 @@ impl Reader {
         &mut self,
         lines: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
         told: &Told,
-    ) -> Result<Vec<Backend>, Forgotten> {
+    ) -> Result<Vec<Backend>, StaleBaseline> {
         let before = mem::take(&mut self.known);
         let mut backends = Vec::with_capacity(before.len());
         for (now, text) in lines {
@@ -148,7 +148,7 @@ impl Reader {
                 // One that was not idle has become it since, whatever the moment it gives for that.
                 _ if is_quiet => {
                     let is_idle = |known: &&Known| known.backend.state == Some(State::Idle);
-                    known.filter(is_idle).ok_or(Forgotten)?.clone()
+                    known.filter(is_idle).ok_or(StaleBaseline)?.clone()
                 }
                 known => self.session(now, text, known, told.taken_us)?,
             };
@@ -168,7 +168,7 @@ impl Reader {
         text: Option<&[u8]>,
         known: Option<&Known>,
         since_us: i64,
-    ) -> Result<Known, Forgotten> {
+    ) -> Result<Known, StaleBaseline> {
         let mut now = RecordFields::of(now);
         let pid = now.integer().and_then(|pid| pid.try_into().ok()).unwrap_or(0);
         let application = match now.word() {
@@ -196,7 +196,7 @@ impl Reader {
         let (fixed, encoding) = match (now.word(), known) {
             (Some(fixed), _) => self.fixed(pid, &fixed),
             (None, Some(known)) => (known.backend.clone(), known.encoding.clone()),
-            (None, None) => return Err(Forgotten),
+            (None, None) => return Err(StaleBaseline),
         };
         let is_same = |known: &&Known| {
             known.backend.started_us == fixed.started_us
@@ -358,7 +358,7 @@ mod tests {
     fn read(
         reader: &mut Reader,
         lines: &[(&[u8], Option<&[u8]>)],
-    ) -> Result<Vec<Backend>, Forgotten> {
+    ) -> Result<Vec<Backend>, StaleBaseline> {
         let mut told = Told::nothing(1000);
         told.sessions = "now".to_owned();
         reader.backends(lines.iter().copied(), &told)

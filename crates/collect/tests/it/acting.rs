@@ -1,6 +1,6 @@
 //! Signals reach those they are for, and nobody else.
 
-use howdah_collect::{Action, Server, Signalled, Signals, State, Suspect};
+use howdah_collect::{Action, Server, SignalTarget, Signalled, Signals, State};
 use howdah_lab::Cluster;
 
 use crate::support::{activity_when, run_elsewhere, session, start, target};
@@ -16,12 +16,13 @@ fn a_statement_is_cancelled_and_its_session_lives() {
     };
     let activity =
         activity_when(&mut server, |activity| activity.backends.iter().any(|b| is_it(&b)));
-    let suspect = Suspect::statement_of(activity.backends.iter().find(is_it).unwrap());
+    let suspect = SignalTarget::statement_of(activity.backends.iter().find(is_it).unwrap());
     let mut signals = Signals::connect(&target).unwrap();
     // Another session that got the same pid, another statement of the same session: not meant.
-    let reused = Suspect { started_us: suspect.started_us + 1, ..suspect };
+    let reused = SignalTarget { started_us: suspect.started_us + 1, ..suspect };
     assert_eq!(signals.send(Action::Terminate, reused).unwrap(), Signalled::Gone);
-    let later = Suspect { query_started_us: suspect.query_started_us.map(|us| us + 1), ..suspect };
+    let later =
+        SignalTarget { query_started_us: suspect.query_started_us.map(|us| us + 1), ..suspect };
     assert_eq!(signals.send(Action::Cancel, later).unwrap(), Signalled::Gone);
     assert_eq!(signals.send(Action::Cancel, suspect).unwrap(), Signalled::Sent);
     let error = ends.join().unwrap().unwrap_err();
@@ -41,7 +42,7 @@ fn a_refusal_is_told_in_the_server_s_words() {
     let activity = server.activity(false).unwrap();
     let backend = activity.backends.iter().find(|backend| backend.pid == pid).unwrap();
     let mut signals = Signals::connect(&watcher).unwrap();
-    let answer = signals.send(Action::Terminate, Suspect::session_of(backend)).unwrap();
+    let answer = signals.send(Action::Terminate, SignalTarget::session_of(backend)).unwrap();
     let Signalled::Refused { sqlstate, message } = answer else { panic!("{answer:?}") };
     assert_eq!(sqlstate, "42501");
     assert!(!message.is_empty());
@@ -58,7 +59,7 @@ fn a_session_that_idles_in_its_transaction_is_terminated() {
     let mut server = Server::connect(&target).unwrap();
     let activity = server.activity(false).unwrap();
     let backend = activity.backends.iter().find(|backend| backend.pid == pid).unwrap();
-    let suspect = Suspect::session_of(backend);
+    let suspect = SignalTarget::session_of(backend);
     let mut signals = Signals::connect(&target).unwrap();
     assert_eq!(signals.send(Action::Terminate, suspect).unwrap(), Signalled::Sent);
     activity_when(&mut server, |activity| {

@@ -1,7 +1,7 @@
 //! Sessions as they are.
 
 use howdah_collect::{
-    Activity, Backend, Blocker, Forest, Kind, Privileges, Server, State, WaitCounts,
+    Activity, Backend, Blocker, BlockingTrees, Kind, Privileges, Server, State, WaitCounts,
 };
 use howdah_lab::Cluster;
 
@@ -83,7 +83,7 @@ fn a_lock_chain_is_a_tree_with_its_root_first() {
             .iter()
             .any(|backend| backend.pid == second && !backend.blockers.is_empty())
     });
-    let forest = Forest::of(&activity);
+    let forest = BlockingTrees::of(&activity);
     let whom = root.process_id().unwrap();
     assert_eq!(forest.nodes[0].who, Blocker::Process(whom));
     assert_eq!(forest.nodes[0].victims, 2);

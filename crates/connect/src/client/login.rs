@@ -3,13 +3,13 @@
 use howdah_session::{self as session, Event};
 
 use super::{error::ConnectFailure, run::log_notice, socket::Socket};
-use crate::{GuardedInput, LoginGuard};
+use crate::{AuthPolicy, GuardedInput};
 
 /// Logs in over an open socket.
 pub(super) fn log_in(
     socket: &mut Socket,
     session: &mut session::Client,
-    guard: LoginGuard,
+    guard: AuthPolicy,
 ) -> Result<(), ConnectFailure> {
     let mut input = GuardedInput::new(guard);
     while !is_logged_in(session)? {

@@ -6,12 +6,12 @@ use howdah_wire::{
     backend::{Authentication, Message},
 };
 
-use super::{LoginGuard, LoginRefused};
+use super::{AuthPolicy, LoginRefused};
 
 /// Most bytes of one message before the server has let us in. Nobody has proved anything yet.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Hands a session what its server sends, each authentication request only after a [`LoginGuard`]
+/// Hands a session what its server sends, each authentication request only after a [`AuthPolicy`]
 /// has judged it.
 ///
 /// A session answers what it is given, so the guard has to stand before it. Once the server has let
@@ -19,7 +19,7 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 #[derive(Debug)]
 pub struct GuardedInput {
     /// `None` once the server has let us in.
-    guard: Option<LoginGuard>,
+    guard: Option<AuthPolicy>,
     /// The beginning of a message.
     held: Vec<u8>,
 }
@@ -38,7 +38,7 @@ pub enum LoginFault {
 
 impl GuardedInput {
     /// The way past `guard`, for one login.
-    pub fn new(guard: LoginGuard) -> Self {
+    pub fn new(guard: AuthPolicy) -> Self {
         Self { guard: Some(guard), held: Vec::new() }
     }
 
@@ -63,7 +63,7 @@ impl GuardedInput {
             let Some(guard) = &mut self.guard else { break Ok(()) };
             match judge_message(&self.held[judged..], guard) {
                 Ok(None) => break Ok(()),
-                Ok(Some(Judged { message_bytes, is_in })) => {
+                Ok(Some(AllowedMessage { message_bytes, is_in })) => {
                     judged += message_bytes;
                     if is_in {
                         self.guard = None;
@@ -85,14 +85,17 @@ impl GuardedInput {
 }
 
 /// A message that may be answered.
-struct Judged {
+struct AllowedMessage {
     message_bytes: usize,
     /// It was the server's word that we are let in.
     is_in: bool,
 }
 
 /// Shows the guard the first message; `None` while it is not all there.
-fn judge_message(bytes: &[u8], guard: &mut LoginGuard) -> Result<Option<Judged>, LoginFault> {
+fn judge_message(
+    bytes: &[u8],
+    guard: &mut AuthPolicy,
+) -> Result<Option<AllowedMessage>, LoginFault> {
     let split = Frame::split(bytes, MESSAGE_BYTES_MAX).map_err(session::Error::from)?;
     let Some((frame, _)) = split else { return Ok(None) };
     let mut is_in = false;
@@ -103,7 +106,7 @@ fn judge_message(bytes: &[u8], guard: &mut LoginGuard) -> Result<Option<Judged>,
         guard.check(&request)?;
         is_in = matches!(request, Authentication::Ok);
     }
-    Ok(Some(Judged { message_bytes: Header::BYTES + frame.body.len(), is_in }))
+    Ok(Some(AllowedMessage { message_bytes: Header::BYTES + frame.body.len(), is_in }))
 }
 
 #[cfg(test)]
@@ -133,7 +136,7 @@ mod tests {
     fn input(require_auth: &str) -> GuardedInput {
         let mut settings = Settings::default();
         settings.set("require_auth", require_auth, Origin::Typed).unwrap();
-        let guard = LoginGuard::resolve(&settings, &TlsSettings::default()).unwrap();
+        let guard = AuthPolicy::resolve(&settings, &TlsSettings::default()).unwrap();
         GuardedInput::new(guard.for_login(false))
     }
 

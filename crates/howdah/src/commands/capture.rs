@@ -29,7 +29,7 @@ pub(crate) use self::{
 };
 use crate::{
     context::Context,
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     outcome::Outcome,
 };
 

@@ -16,7 +16,7 @@ use howdah_sql::Fingerprint;
 
 use crate::{
     context::Context,
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     format::{self, Format},
     outcome::Outcome,
     progress::Total,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use howdah_demo::{Demo, Ending};
 use howdah_lab::Search;
 
-use crate::{context::Context, errors::Advise as _, outcome::Outcome, values::time_within};
+use crate::{context::Context, errors::WithHint as _, outcome::Outcome, values::time_within};
 
 /// See it work: a slowdown is planted in a throw-away PostgreSQL, and found.
 ///

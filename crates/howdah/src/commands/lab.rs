@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     context::Context,
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     format::{self, Format},
     outcome::Outcome,
 };

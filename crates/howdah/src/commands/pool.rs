@@ -29,7 +29,7 @@ use super::verdict::Verdict;
 use crate::{
     config::ConfigFile,
     context::Context,
-    errors::{Advise as _, with_hint},
+    errors::{WithHint as _, with_hint},
     logging,
     metrics::MetricsArgs,
     notify::service_state,

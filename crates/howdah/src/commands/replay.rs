@@ -17,8 +17,8 @@ use howdah_connect::{Client, Target};
 use howdah_dataset::{Events, RunSettings, RunWriter, WriteError};
 use howdah_logs::{LogStream, NotTaken, ReadFilesError};
 use howdah_replay::{
-    Capacity, Encodings, FeedError, Identities, Limits, LoginSetting, Notice, Notices, Rate,
-    Renaming, Replay, Report, Settings, ShutOut, StartError, Survey, shut_out,
+    Capacity, DeniedLogin, Encodings, FeedError, Identities, Limits, LoginSetting, Notice, Notices,
+    Rate, Renaming, Replay, Report, Settings, StartError, Survey, shut_out,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -27,7 +27,7 @@ use crate::{
     commands::capture::{self, EncodingArgs, LeftOut, LogArgs, SelectArgs, Sifted},
     connection::{self, ConnectionArgs},
     context::Context,
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     metrics::MetricsArgs,
     outcome::Outcome,
     progress::Total,
@@ -269,8 +269,8 @@ fn survey(args: &Args, capacity: Option<Capacity>) -> anyhow::Result<Survey> {
 
 /// Tells of a role that is not let in. One that was named for the replay is a slip of the pen, one of
 /// the capture perhaps known and of no interest.
-fn complain(ctx: &Context, out: ShutOut) -> anyhow::Result<()> {
-    let ShutOut { user, database, is_mapped, captured, sessions, error, .. } = out;
+fn complain(ctx: &Context, out: DeniedLogin) -> anyhow::Result<()> {
+    let DeniedLogin { user, database, is_mapped, captured, sessions, error, .. } = out;
     let whose: Vec<_> = captured.iter().filter(|name| !name.is_empty()).cloned().collect();
     let whose = if whose.is_empty() {
         "all sessions".to_owned()
@@ -293,8 +293,8 @@ fn complain(ctx: &Context, out: ShutOut) -> anyhow::Result<()> {
 }
 
 /// Reports a database that the target does not have: an error if it was named for the replay.
-fn complain_of_database(args: &Args, ctx: &Context, out: ShutOut) -> anyhow::Result<()> {
-    let ShutOut { database, is_database_mapped, captured_databases, sessions, error, .. } = out;
+fn complain_of_database(args: &Args, ctx: &Context, out: DeniedLogin) -> anyhow::Result<()> {
+    let DeniedLogin { database, is_database_mapped, captured_databases, sessions, error, .. } = out;
     if is_database_mapped {
         let hint = match &args.as_database {
             Some(_) => format!("--as-database {database} sends all sessions there"),

@@ -16,7 +16,7 @@ use signal_hook::{
 
 use super::verdict::Verdict;
 use crate::{
-    config::ConfigFile, context::Context, errors::Advise as _, logging, notify::service_state,
+    config::ConfigFile, context::Context, errors::WithHint as _, logging, notify::service_state,
     outcome::Outcome,
 };
 

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use howdah_connect::{Environment, Target, Words};
 use howdah_top::{
-    Filter, Lookout, Palette, Poolers, Screen, Settings,
+    AlertEngine, Filter, Palette, Poolers, Screen, Settings,
     batch::{self, Batch},
     history::Keeper,
     keys::Keymap,
@@ -229,7 +229,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 fn watch_only(
     args: &Args,
     servers: &[Watch],
-    lookout: &Lookout,
+    lookout: &AlertEngine,
     keeper: &Keeper,
     is_over: impl Fn() -> bool,
 ) -> anyhow::Result<Outcome> {
@@ -248,7 +248,7 @@ impl Args {
         &self,
         servers: Vec<Watch>,
         settings: Settings,
-        lookout: &Lookout,
+        lookout: &AlertEngine,
         keeper: &Keeper,
         ctx: &Context,
         is_over: impl Fn() -> bool,
@@ -348,7 +348,7 @@ impl Args {
     }
 
     /// What looks out for what is to be told.
-    fn lookout(&self, ctx: &Context) -> anyhow::Result<Lookout> {
+    fn lookout(&self, ctx: &Context) -> anyhow::Result<AlertEngine> {
         let by_keymap = (self.keymap == KeymapName::Pgtop).then(|| PathBuf::from("pgtop.log"));
         self.tell.lookout(by_keymap, self.metrics.is_wanted(), ctx)
     }

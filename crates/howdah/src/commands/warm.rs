@@ -23,7 +23,7 @@ use indicatif::BinaryBytes;
 
 use crate::{
     context::Context,
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     outcome::Outcome,
 };
 

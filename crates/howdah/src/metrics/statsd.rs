@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use howdah_stats::{Registry, statsd::Packets};
 
-use crate::errors::Advise as _;
+use crate::errors::WithHint as _;
 
 /// What statsd servers flush at, too.
 const INTERVAL: Duration = Duration::from_secs(10);

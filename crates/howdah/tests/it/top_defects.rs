@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use howdah_collect::{
-    Action, Activity, Backend, Cell, Kind, PlanError, Server, Signalled, SqlText, State, Suspect,
-    plan,
+    Action, Activity, Backend, Cell, Kind, PlanError, Server, SignalTarget, Signalled, SqlText,
+    State, plan,
 };
 use howdah_connect::{Client, Target};
 use howdah_lab::{Cluster, or_say_why_not};
@@ -104,7 +104,7 @@ fn defect_02_kill_all_slower_than_kills_and_spares_whom_it_should() {
     let listed: Vec<i32> = plan.listed.iter().map(|listed| listed.suspect.pid).collect();
     assert_eq!(listed, [slow.pid]);
     assert!(plan.excluded.iter().any(|excluded| excluded.who.contains(&spared.pid.to_string())));
-    let suspects: Vec<Suspect> = plan.listed.iter().map(|listed| listed.suspect).collect();
+    let suspects: Vec<SignalTarget> = plan.listed.iter().map(|listed| listed.suspect).collect();
     let results = run::signal(&target, plan.action, &suspects);
     assert_eq!(results, [(suspects[0], Ok(Signalled::Sent))]);
     while server
@@ -134,7 +134,7 @@ fn defect_03_what_became_of_a_signal_is_told_as_it_is() {
     session(&cluster).query("CREATE ROLE app LOGIN; CREATE ROLE weak LOGIN").unwrap();
     let mut server = Server::connect(&target).unwrap();
     let (backend, _) = at_work(&target.with_user("app"), &mut server, "SELECT pg_sleep(600)");
-    let suspect = Suspect::statement_of(&backend);
+    let suspect = SignalTarget::statement_of(&backend);
     let refused = run::signal(&target.with_user("weak"), Action::Cancel, &[suspect]);
     let [(_, Ok(Signalled::Refused { sqlstate, .. }))] = &refused[..] else {
         // A role that may not look finds nobody there, which is said, too.
@@ -272,8 +272,9 @@ fn defect_09_signals_are_counted_by_their_results_and_one_refusal_stops_no_other
     let mut server = Server::connect(&killer).unwrap();
     let (superuser_s, _) = at_work(&admin, &mut server, "SELECT pg_sleep(600)");
     let (app_s, _) = at_work(&admin.with_user("app"), &mut server, "SELECT pg_sleep(600)");
-    let gone = Suspect { pid: i32::MAX, started_us: 1, query_started_us: None };
-    let suspects = [Suspect::statement_of(&superuser_s), gone, Suspect::statement_of(&app_s)];
+    let gone = SignalTarget { pid: i32::MAX, started_us: 1, query_started_us: None };
+    let suspects =
+        [SignalTarget::statement_of(&superuser_s), gone, SignalTarget::statement_of(&app_s)];
     let results: Vec<_> = run::signal(&killer, Action::Cancel, &suspects)
         .into_iter()
         .map(|(_, result)| result.unwrap())

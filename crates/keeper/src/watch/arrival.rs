@@ -14,7 +14,7 @@ use super::host::{self, Host};
 #[derive(Debug)]
 pub(super) struct Arrival {
     /// When its cache was empty last.
-    pub(super) birth: Birth,
+    pub(super) birth: CacheColdSince,
     /// The server on this host, if it is one that can be looked at.
     pub(super) host: Option<Host>,
     /// Why it cannot, where it was tried.
@@ -23,14 +23,14 @@ pub(super) struct Arrival {
 
 /// When a server's cache was empty last.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Birth {
+pub(super) struct CacheColdSince {
     /// By our clock, in microseconds since 1970: to be compared with images.
     pub(super) at_us: i64,
     /// By the server's clock: the same number for as long as the cache lives.
     mark: i64,
 }
 
-impl Birth {
+impl CacheColdSince {
     /// Whether that is the birth of the same cache. No span is too short for a restart, so this goes by the
     /// server's own mark and not by our clock, which is late by the time that a question takes.
     pub(super) fn is_same(self, other: Self) -> bool {
@@ -105,7 +105,7 @@ pub(super) fn arrive(target: &Target, choice: Choice) -> Result<Arrival, Failure
 }
 
 /// When the server's cache was empty last.
-pub(super) fn birth(target: &Target) -> Result<Birth, Failure> {
+pub(super) fn birth(target: &Target) -> Result<CacheColdSince, Failure> {
     ask(&mut connect(target)?)
 }
 
@@ -117,7 +117,7 @@ fn connect(target: &Target) -> Result<Client, Failure> {
     Ok(client)
 }
 
-fn ask(client: &mut Client) -> Result<Birth, Failure> {
+fn ask(client: &mut Client) -> Result<CacheColdSince, Failure> {
     let results = client.query(BORN)?;
     let row = results.first().and_then(|result| result.rows.first());
     let number = |column| {
@@ -126,7 +126,7 @@ fn ask(client: &mut Client) -> Result<Birth, Failure> {
     };
     let (age_us, mark) = (number(0)?, number(1)?);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(Birth { at_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX) - age_us, mark })
+    Ok(CacheColdSince { at_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX) - age_us, mark })
 }
 
 /// The data directory behind a target that is a unix socket.

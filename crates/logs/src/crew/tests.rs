@@ -16,7 +16,7 @@ fn fixture(setting: &str, format: &str) -> Vec<u8> {
 #[derive(Default)]
 struct Keeper(Vec<Event>);
 
-impl Visit for Keeper {
+impl EventSink for Keeper {
     fn event(&mut self, event: &EventRef<'_>) {
         self.0.push(event.to_event(&mut |text| Text::from(text.as_bytes())));
     }
@@ -159,7 +159,7 @@ fn what_cannot_be_read_is_told() {
     let mut keeper = Keeper::default();
     crew.feed(&mut importer, &fixture("prod", "csv"), &mut keeper).expect("fed");
     assert!(crew.can_read(&importer));
-    let stretch = Stretch::of(open, 0);
+    let stretch = FileRange::of(open, 0);
     crew.feed_stretch(&mut importer, stretch, &mut keeper).expect("nothing wrong with the log");
     crew.flush(&mut importer, &mut keeper).expect("flushed");
     let failure = crew.take_failure().expect("told");

@@ -30,12 +30,12 @@ pub(super) struct Found {
     /// Bytes of the log inside.
     pub(super) inside: Vec<u8>,
     /// What could not be read, or is not ours.
-    pub(super) problems: Vec<Met>,
+    pub(super) problems: Vec<Issue>,
 }
 
 /// Something met in the outside, once or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Met {
+pub(crate) struct Issue {
     pub(crate) reason: Reason,
     pub(crate) count: u64,
     /// Line of the first one, from 1.
@@ -50,7 +50,7 @@ impl Found {
     pub(super) fn problem(&mut self, reason: Reason, line: u64, excerpt: &[u8]) {
         match self.problems.iter_mut().filter(|met| met.reason == reason).nth(SAMPLES_MAX - 1) {
             Some(met) => met.count += 1,
-            None => self.problems.push(Met { reason, count: 1, line, excerpt: shorten(excerpt) }),
+            None => self.problems.push(Issue { reason, count: 1, line, excerpt: shorten(excerpt) }),
         }
     }
 }

@@ -20,7 +20,7 @@ use self::{
     copies::{Copies, compare},
     probe::Probe,
 };
-use super::{Compression, Wrapping, glob};
+use super::{Compression, Envelope, glob};
 use crate::options::Options;
 
 /// Files in the order of reading.
@@ -123,7 +123,7 @@ pub struct LogFile {
     /// What it was packed with.
     pub compression: Option<Compression>,
     /// What was around the log in it, from the outside.
-    pub wrappings: Vec<Wrapping>,
+    pub wrappings: Vec<Envelope>,
 }
 
 /// A file that was named, and not read.
@@ -416,7 +416,7 @@ fn list(directory: &Path, candidates: &mut Vec<Candidate>) -> Result<(), PlanErr
 
 #[test]
 fn what_was_read_is_told() {
-    let file = |name: &str, compression, wrappings: &[Wrapping]| LogFile {
+    let file = |name: &str, compression, wrappings: &[Envelope]| LogFile {
         name: name.to_owned(),
         compression,
         wrappings: wrappings.to_vec(),
@@ -424,8 +424,8 @@ fn what_was_read_is_told() {
     let inputs = Inputs {
         order: Order::ByFirstTime,
         files: vec![
-            file("a.gz", Some(Compression::Gzip), &[Wrapping::Cri, Wrapping::Json]),
-            file("b.gz", Some(Compression::Gzip), &[Wrapping::Cri, Wrapping::Json]),
+            file("a.gz", Some(Compression::Gzip), &[Envelope::Cri, Envelope::Json]),
+            file("b.gz", Some(Compression::Gzip), &[Envelope::Cri, Envelope::Json]),
             file("c", None, &[]),
         ],
         left_out: vec![LeftOut { name: "c.log".to_owned(), instead: "c".to_owned() }],
@@ -436,7 +436,7 @@ fn what_was_read_is_told() {
         "c.log was left out: c is the same log",
     ];
     assert_eq!(inputs.lines(), expected);
-    let file = file("x", None, &[Wrapping::PgreplayGo]);
+    let file = file("x", None, &[Envelope::PgreplayGo]);
     let inputs = Inputs { files: vec![file], ..Inputs::default() };
     assert!(inputs.lines()[1].contains("lack durations"));
 }

@@ -1,11 +1,11 @@
-//! [`Unwrapper`]: the layers around a log without files and threads.
+//! [`EnvelopeReader`]: the layers around a log without files and threads.
 
 use std::time::SystemTime;
 
 use super::{
     Calendar,
-    layer::{Found, Met},
-    wrapping::{Chain, Settings, Wrapping},
+    layer::{Found, Issue},
+    wrapping::{Chain, Envelope, Settings},
 };
 use crate::{reader::Closing, summary::Reason};
 
@@ -31,13 +31,13 @@ use crate::{reader::Closing, summary::Reason};
 /// assert_eq!(unwrapper.wrappings(), [Wrapping::Cri]);
 /// ```
 #[derive(Debug)]
-pub struct Unwrapper {
+pub struct EnvelopeReader {
     chain: Chain,
     settings: Settings,
     found: Found,
 }
 
-impl Unwrapper {
+impl EnvelopeReader {
     /// Finds out by itself what is around the log, if anything is. `written` is when the last of it was
     /// written: some times in syslog have no year.
     pub fn new(record_bytes_max: usize, written: SystemTime) -> Self {
@@ -46,7 +46,7 @@ impl Unwrapper {
     }
 
     /// Takes this off, and nothing else.
-    pub fn expecting(wrapping: Wrapping, record_bytes_max: usize, written: SystemTime) -> Self {
+    pub fn expecting(wrapping: Envelope, record_bytes_max: usize, written: SystemTime) -> Self {
         let settings = Settings { record_bytes_max, calendar: Calendar::at(written) };
         Self { chain: Chain::expecting(wrapping, &settings), settings, found: Found::default() }
     }
@@ -75,11 +75,11 @@ impl Unwrapper {
     /// outside where it was met first.
     pub fn take_problems(&mut self) -> impl Iterator<Item = (Reason, u64, u64)> {
         let problems = std::mem::take(&mut self.found.problems);
-        problems.into_iter().map(|Met { reason, count, line, .. }| (reason, count, line))
+        problems.into_iter().map(|Issue { reason, count, line, .. }| (reason, count, line))
     }
 
     /// What was taken off so far, from the outside.
-    pub fn wrappings(&self) -> &[Wrapping] {
+    pub fn wrappings(&self) -> &[Envelope] {
         self.chain.wrappings()
     }
 

@@ -19,7 +19,7 @@ use crate::reader::Closing;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Wrapping {
+pub enum Envelope {
     /// Lines of a container runtime for Kubernetes: time, stream, tag.
     Cri,
     /// Lines with a time in ISO 8601: `kubectl logs --timestamps`, CloudWatch's export to S3.
@@ -38,7 +38,7 @@ pub enum Wrapping {
     Pgreplay,
 }
 
-impl Wrapping {
+impl Envelope {
     /// Every one, in the order of declaration.
     pub const ALL: [Self; 8] = [
         Self::Cri,
@@ -111,7 +111,7 @@ pub(crate) struct Settings {
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     layers: Vec<Box<dyn Layer>>,
-    wrappings: Vec<Wrapping>,
+    wrappings: Vec<Envelope>,
     /// The beginning of what is inside, while it may be wrapped once more.
     sample: Option<Vec<u8>>,
 }
@@ -129,13 +129,13 @@ impl Chain {
     }
 
     /// Nothing was read yet, and it is known what is around the log: this and nothing more.
-    pub(super) fn expecting(wrapping: Wrapping, settings: &Settings) -> Self {
+    pub(super) fn expecting(wrapping: Envelope, settings: &Settings) -> Self {
         let layers = vec![wrapping.layer(settings)];
         Self { layers, wrappings: vec![wrapping], sample: None }
     }
 
     /// What was taken off so far, from the outside.
-    pub(super) fn wrappings(&self) -> &[Wrapping] {
+    pub(super) fn wrappings(&self) -> &[Envelope] {
         &self.wrappings
     }
 
@@ -221,16 +221,16 @@ impl Chain {
 }
 
 /// What a log that begins with `sample` is wrapped in, if in anything.
-pub(super) fn detect(sample: &[u8], calendar: Calendar) -> Option<Wrapping> {
+pub(super) fn detect(sample: &[u8], calendar: Calendar) -> Option<Envelope> {
     let start = sample.iter().position(|byte| !byte.is_ascii_whitespace() && *byte != b'\x1e');
     match sample.get(start?..)? {
         [b'{' | b'[', ..] => of_objects(sample),
-        _ if pgreplay::is_replay_file(sample) => Some(Wrapping::Pgreplay),
+        _ if pgreplay::is_replay_file(sample) => Some(Envelope::Pgreplay),
         _ => of_lines(sample, calendar),
     }
 }
 
-fn of_objects(sample: &[u8]) -> Option<Wrapping> {
+fn of_objects(sample: &[u8]) -> Option<Envelope> {
     let mut found = None;
     let mut objects = Objects::new(sample.len());
     let mut seen = 0;
@@ -247,26 +247,26 @@ fn of_objects(sample: &[u8]) -> Option<Wrapping> {
 const OBJECTS_MAX: usize = 20;
 const LINES_MAX: usize = 50;
 
-fn of_object(object: &[u8]) -> Option<Wrapping> {
+fn of_object(object: &[u8]) -> Option<Envelope> {
     let has = |name: &[u8]| members(object).any(|(known, _)| known == name);
     if has(b"error_severity") {
         return None;
     }
     if has(b"MESSAGE") && has(b"__REALTIME_TIMESTAMP") {
-        return Some(Wrapping::JournalJson);
+        return Some(Envelope::JournalJson);
     }
     if pgreplay_go::is_item(object) {
-        return Some(Wrapping::PgreplayGo);
+        return Some(Envelope::PgreplayGo);
     }
-    envelopes::open(object, 0, &mut Vec::new()).map(|_| Wrapping::Json)
+    envelopes::open(object, 0, &mut Vec::new()).map(|_| Envelope::Json)
 }
 
 /// Wrappings of lines are told by most of the first lines: each has its header on every line.
-fn of_lines(sample: &[u8], calendar: Calendar) -> Option<Wrapping> {
+fn of_lines(sample: &[u8], calendar: Calendar) -> Option<Envelope> {
     let is_export =
         sample.starts_with(b"__CURSOR=") || sample.starts_with(b"__REALTIME_TIMESTAMP=");
     if is_export {
-        return Some(Wrapping::JournalExport);
+        return Some(Envelope::JournalExport);
     }
     let mut lines = 0;
     let mut counts = [0; 3];
@@ -284,7 +284,7 @@ fn of_lines(sample: &[u8], calendar: Calendar) -> Option<Wrapping> {
             break;
         }
     }
-    let kinds = [Wrapping::Cri, Wrapping::Syslog, Wrapping::Timestamps];
+    let kinds = [Envelope::Cri, Envelope::Syslog, Envelope::Timestamps];
     kinds.into_iter().zip(counts).find(|(_, count)| count * 2 > lines).map(|(kind, _)| kind)
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Balance {
 
 /// What does not add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Signs {
+pub(super) struct SamplingEvidence {
     /// Transaction blocks without their beginning or end.
     pub(super) broken_blocks: u64,
     /// Transactions of which nothing is there, at least.
@@ -30,8 +30,8 @@ pub(super) struct Signs {
 
 impl Balance {
     /// Takes the next statement of the session, by its text and transaction.
-    pub(super) fn take(&mut self, sql: &[u8], vxid: &[u8]) -> Signs {
-        Signs {
+    pub(super) fn take(&mut self, sql: &[u8], vxid: &[u8]) -> SamplingEvidence {
+        SamplingEvidence {
             broken_blocks: u64::from(self.is_broken_by(sql)),
             missing_transactions: self.missing_before(vxid),
         }
@@ -87,11 +87,11 @@ fn is_plain(sql: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn signs(statements: &[(&str, &str)]) -> Signs {
+    fn signs(statements: &[(&str, &str)]) -> SamplingEvidence {
         let mut balance = Balance::default();
-        statements.iter().fold(Signs::default(), |sum, (sql, vxid)| {
+        statements.iter().fold(SamplingEvidence::default(), |sum, (sql, vxid)| {
             let more = balance.take(sql.as_bytes(), vxid.as_bytes());
-            Signs {
+            SamplingEvidence {
                 broken_blocks: sum.broken_blocks + more.broken_blocks,
                 missing_transactions: sum.missing_transactions + more.missing_transactions,
             }
@@ -116,7 +116,7 @@ mod tests {
             ("abort", "3/0"),
             ("select $1", "4/500"),
         ];
-        assert_eq!(signs(&whole), Signs::default());
+        assert_eq!(signs(&whole), SamplingEvidence::default());
     }
 
     #[test]
@@ -124,6 +124,6 @@ mod tests {
         let blocks = [("begin", ""), ("begin", ""), ("commit", ""), ("end", ""), ("rollback", "")];
         assert_eq!(signs(&blocks).broken_blocks, 3);
         let gaps = [("select $1", "3/10"), ("select 1", "3/0"), ("select $1", "3/20")];
-        assert_eq!(signs(&gaps), Signs { broken_blocks: 0, missing_transactions: 8 });
+        assert_eq!(signs(&gaps), SamplingEvidence { broken_blocks: 0, missing_transactions: 8 });
     }
 }

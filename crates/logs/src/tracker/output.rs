@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Whoever is shown events, one after another.
-pub(crate) trait Visit {
+pub(crate) trait EventSink {
     /// Looks at an event, which is there no longer than that.
     fn event(&mut self, event: &EventRef<'_>);
 }
@@ -17,7 +17,7 @@ pub(crate) trait Visit {
 /// Where events and what is to be said of a record go.
 pub(super) struct Output<'a> {
     pub(super) emit: Emit,
-    pub(super) visit: &'a mut dyn Visit,
+    pub(super) visit: &'a mut dyn EventSink,
     pub(super) summary: &'a mut Summary,
     pub(super) place: Place<'a>,
     /// The record that is being taken is ASCII.

@@ -1,6 +1,6 @@
 //! When a session begins and ends, what it is called, and what time it is.
 
-use howdah_logs::{Lack, Options, Reason};
+use howdah_logs::{GapKind, Options, Reason};
 use howdah_traffic::{Event, Source};
 
 use crate::support::{error, import, import_with, shown};
@@ -339,7 +339,7 @@ fn records_that_come_again_are_counted() {
     let log = [rows.concat(), rows[1..].concat()].concat();
     let (_, summary) = import_with(log, Options::default());
     assert_eq!((summary.facts.repeated_lines, summary.facts.lost_lines), (1, 0));
-    assert!(summary.completeness().gaps.iter().any(|gap| gap.lack == Lack::Repeated));
+    assert!(summary.completeness().gaps.iter().any(|gap| gap.lack == GapKind::Repeated));
     let (_, summary) = import_with(rows.concat(), Options::default());
     assert_eq!(summary.facts.repeated_lines, 0);
 }

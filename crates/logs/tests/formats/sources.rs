@@ -2,7 +2,9 @@
 
 use std::{convert::Infallible, io::Write as _, ops::ControlFlow, os::fd::AsRawFd, path::PathBuf};
 
-use howdah_logs::{Compression, Emit, Lack, Options, Order, Reason, Summary, Wrapping, read_files};
+use howdah_logs::{
+    Compression, Emit, Envelope, GapKind, Options, Order, Reason, Summary, read_files,
+};
 use howdah_traffic::{Action, Bound, Event, Parameter, Source};
 
 use crate::{
@@ -41,7 +43,7 @@ fn read(name: &str, content: &[u8]) -> (Vec<Event>, Summary) {
 }
 
 /// Asserts that a wrapped log gives the events of the plain one.
-fn same(name: &str, plain: &[u8], wrapped: &[u8], wrappings: &[Wrapping]) -> Summary {
+fn same(name: &str, plain: &[u8], wrapped: &[u8], wrappings: &[Envelope]) -> Summary {
     let expected = import(plain).0;
     assert!(expected.len() > 80);
     let (events, summary) = read(name, wrapped);
@@ -66,16 +68,16 @@ fn logs_of_containers() {
     for (name, log) in stderr_fixtures() {
         for part in [9, 16_384] {
             let wrapped = wrap::cri(&log, part);
-            same(&format!("cri-{part}-{name}"), &log, &wrapped, &[Wrapping::Cri]);
+            same(&format!("cri-{part}-{name}"), &log, &wrapped, &[Envelope::Cri]);
         }
-        same(&format!("docker-{name}"), &log, &wrap::docker(&log), &[Wrapping::Json]);
+        same(&format!("docker-{name}"), &log, &wrap::docker(&log), &[Envelope::Json]);
         let wrapped = wrap::timestamps(&log);
-        same(&format!("timestamps-{name}"), &log, &wrapped, &[Wrapping::Timestamps]);
+        same(&format!("timestamps-{name}"), &log, &wrapped, &[Envelope::Timestamps]);
     }
     for format in ["csv", "json"] {
         let log = fixture("17", "prod", format);
-        same(&format!("cri-{format}"), &log, &wrap::cri(&log, 500), &[Wrapping::Cri]);
-        same(&format!("docker-{format}"), &log, &wrap::docker(&log), &[Wrapping::Json]);
+        same(&format!("cri-{format}"), &log, &wrap::cri(&log, 500), &[Envelope::Cri]);
+        same(&format!("docker-{format}"), &log, &wrap::docker(&log), &[Envelope::Json]);
     }
 }
 
@@ -87,7 +89,7 @@ fn logs_of_clouds() {
             ("cloud-sql-array", wrap::cloud_sql_array(&log)),
             ("cloudwatch", wrap::cloudwatch(&log)),
         ] {
-            same(&format!("{kind}-{name}"), &log, &wrapped, &[Wrapping::Json]);
+            same(&format!("{kind}-{name}"), &log, &wrapped, &[Envelope::Json]);
         }
     }
 }
@@ -99,10 +101,10 @@ fn logs_of_cloud_native_pg() {
             let csv = fixture(major, setting, "csv");
             let wrapped = wrap::cloud_native_pg(&csv);
             let name = format!("cnpg-{major}-{setting}");
-            let summary = same(&name, &csv, &wrapped, &[Wrapping::Json]);
+            let summary = same(&name, &csv, &wrapped, &[Envelope::Json]);
             assert_eq!(summary.count_of(Reason::OtherProgram), 1);
             let nested = wrap::cri(&wrapped, 16_384);
-            same(&format!("cri-{name}"), &csv, &nested, &[Wrapping::Cri, Wrapping::Json]);
+            same(&format!("cri-{name}"), &csv, &nested, &[Envelope::Cri, Envelope::Json]);
         }
     }
 }
@@ -134,7 +136,7 @@ fn logs_of_syslog_with_a_prefix_of_their_own() {
             for escape in [false, true] {
                 let wrapped = syslog(&log, |_, _| header.to_owned(), escape);
                 let name = format!("syslog-{kind}-{escape}-{name}");
-                same(&name, &log, &wrapped, &[Wrapping::Syslog]);
+                same(&name, &log, &wrapped, &[Envelope::Syslog]);
             }
         }
     }
@@ -184,9 +186,9 @@ fn logs_of_syslog_whose_prefix_has_no_time() {
             }
         }
         for (kind, wrapped, wrapping) in [
-            ("iso", iso.into_bytes(), Wrapping::Syslog),
-            ("json", json.into_bytes(), Wrapping::JournalJson),
-            ("export", export, Wrapping::JournalExport),
+            ("iso", iso.into_bytes(), Envelope::Syslog),
+            ("json", json.into_bytes(), Envelope::JournalJson),
+            ("export", export, Envelope::JournalExport),
         ] {
             let name = format!("no-time-{kind}-{major}");
             let summary = same(&name, &log, &wrapped, &[wrapping]);
@@ -253,7 +255,7 @@ fn archives_around_wrappings() {
     let packed = zstd(&wrap::docker(&log));
     let (events, summary) = read("packed-docker", &packed);
     assert_eq!(events, import(&log).0);
-    assert_eq!(summary.inputs.files[0].wrappings, [Wrapping::Json]);
+    assert_eq!(summary.inputs.files[0].wrappings, [Envelope::Json]);
 }
 
 /// A log of many records, which packs badly.
@@ -445,7 +447,7 @@ fn essence(event: &Event) -> String {
     format!("{} {} {}@{} {action}", event.time, event.session, event.user, event.database)
 }
 
-fn same_essence(name: &str, expected: &[&Event], made: &[u8], wrapping: Wrapping) {
+fn same_essence(name: &str, expected: &[&Event], made: &[u8], wrapping: Envelope) {
     let path = write(&folder(name), "input", made);
     let options = Options { timezone: Some("UTC".to_owned()), ..Options::default() };
     let (events, summary) = read_with(&[path], options);
@@ -462,7 +464,7 @@ fn same_essence(name: &str, expected: &[&Event], made: &[u8], wrapping: Wrapping
     assert_eq!(got.len(), expected.len(), "{name}");
     assert!(events.iter().all(|event| event.outcome.duration_us.is_none()));
     let gaps = summary.completeness().gaps;
-    assert!(gaps.iter().any(|gap| gap.lack == Lack::OtherCapture && gap.count == 1));
+    assert!(gaps.iter().any(|gap| gap.lack == GapKind::OtherCapture && gap.count == 1));
 }
 
 #[test]
@@ -495,7 +497,7 @@ fn items_of_pgreplay_go() {
             wrap::json_text(&event.database),
         );
     }
-    same_essence("pgreplay-go", &expected, made.as_bytes(), Wrapping::PgreplayGo);
+    same_essence("pgreplay-go", &expected, made.as_bytes(), Envelope::PgreplayGo);
 }
 
 #[test]
@@ -546,7 +548,7 @@ fn a_replay_file_of_pgreplay() {
         }
         made.push(b'\n');
     }
-    same_essence("pgreplay", &expected, &made, Wrapping::Pgreplay);
+    same_essence("pgreplay", &expected, &made, Envelope::Pgreplay);
 }
 
 #[test]

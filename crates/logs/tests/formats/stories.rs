@@ -1,6 +1,6 @@
 //! What a statement can look like in a log.
 
-use howdah_logs::{Lack, Language, Reason};
+use howdah_logs::{GapKind, Language, Reason};
 use howdah_traffic::{Kind, Source, SqlState};
 
 use crate::support::{error, events_of, fixture, import, log, shown};
@@ -455,17 +455,17 @@ fn endings_from_outside_are_told_apart() {
 #[test]
 fn what_a_log_lacks_is_counted_with_its_meaning() {
     let (_, summary) = import(fixture("17", "durationonly", "csv"));
-    let count = |lack: Lack| {
+    let count = |lack: GapKind| {
         let gaps = summary.completeness().gaps;
         gaps.iter().find(|gap| gap.lack == lack).map_or(0, |gap| gap.count)
     };
-    assert_eq!(count(Lack::LostLines), 0);
-    assert_eq!(count(Lack::CopyRows), 1);
-    assert_eq!(count(Lack::CallArguments), 1);
-    assert_eq!(count(Lack::FetchCounts), 2);
-    assert_eq!(count(Lack::ValuesCut), 4, "two executions, each with its bind");
-    assert!(count(Lack::StartUnknown) > 0, "failed statements leave only their error");
-    assert_eq!(count(Lack::OnlySlow) + count(Lack::Sampled) + count(Lack::Translated), 0);
+    assert_eq!(count(GapKind::LostLines), 0);
+    assert_eq!(count(GapKind::CopyRows), 1);
+    assert_eq!(count(GapKind::CallArguments), 1);
+    assert_eq!(count(GapKind::FetchCounts), 2);
+    assert_eq!(count(GapKind::ValuesCut), 4, "two executions, each with its bind");
+    assert!(count(GapKind::StartUnknown) > 0, "failed statements leave only their error");
+    assert_eq!(count(GapKind::OnlySlow) + count(GapKind::Sampled) + count(GapKind::Translated), 0);
 }
 
 #[test]
@@ -478,14 +478,17 @@ fn a_threshold_and_a_sample_are_noticed() {
         "LOG:  duration: 250.125 ms  statement: select 1",
         "LOG:  duration: 1000.000 ms  execute <unnamed>: select 2",
     ]);
-    assert!(slow.contains(&Lack::OnlySlow) && !slow.contains(&Lack::Sampled), "{slow:?}");
+    assert!(slow.contains(&GapKind::OnlySlow) && !slow.contains(&GapKind::Sampled), "{slow:?}");
     let sampled = lacks(&[
         "LOG:  duration: 0.125 ms  statement: select 1",
         "LOG:  duration: 0.010 ms  bind S_1: select 2",
         "LOG:  duration: 0.100 ms  execute S_1: select 2",
         "LOG:  duration: 0.100 ms  execute S_1: select 2",
     ]);
-    assert!(sampled.contains(&Lack::Sampled) && !sampled.contains(&Lack::OnlySlow), "{sampled:?}");
+    assert!(
+        sampled.contains(&GapKind::Sampled) && !sampled.contains(&GapKind::OnlySlow),
+        "{sampled:?}"
+    );
     let whole = lacks(&[
         "LOG:  duration: 0.010 ms  bind S_1: select 2",
         "LOG:  duration: 0.100 ms  execute S_1: select 2",
@@ -493,7 +496,7 @@ fn a_threshold_and_a_sample_are_noticed() {
         "LOG:  duration: 0.100 ms  execute S_1/C_1: select 2",
         "LOG:  duration: 0.100 ms  execute fetch from S_1/C_1: select 2",
     ]);
-    assert!(!whole.contains(&Lack::Sampled) && !whole.contains(&Lack::OnlySlow), "{whole:?}");
+    assert!(!whole.contains(&GapKind::Sampled) && !whole.contains(&GapKind::OnlySlow), "{whole:?}");
 }
 
 #[test]
@@ -506,7 +509,7 @@ fn a_log_that_is_translated_in_part_says_so() {
     ]));
     assert_eq!(summary.facts.translated_messages, 2);
     assert_eq!(summary.facts.language, Some(Language::German));
-    assert_eq!(summary.completeness().gaps[0].lack, Lack::Translated);
+    assert_eq!(summary.completeness().gaps[0].lack, GapKind::Translated);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use self::{
     needs::Needs,
     prove::{Answer, Question},
 };
-use super::{Derived, MESSAGE_BYTES_MAX, Rejection, Work, startup::Wish};
+use super::{DerivedKeys, MESSAGE_BYTES_MAX, Rejection, Work, startup::StartupRequest};
 use crate::{
     ServerRole, Setting,
     config::{CONSOLE_DATABASES, Lookup, StoredSecret},
@@ -84,11 +84,11 @@ enum State {
     /// Waiting for TLS; whether it began without being asked for.
     Tls { is_direct: bool },
     /// Waiting for what a server knows of the user.
-    LookingUp(Box<Wish>, Needs),
+    LookingUp(Box<StartupRequest>, Needs),
     /// Waiting for an answer to a question.
-    Asked(Box<Wish>, Question),
+    Asked(Box<StartupRequest>, Question),
     /// Waiting for work to be done.
-    Working(Box<Wish>, Answer),
+    Working(Box<StartupRequest>, Answer),
     /// Nothing is left to do.
     Over,
 }
@@ -110,14 +110,14 @@ pub enum ClientStep {
     /// Route this request to cancel, and close.
     Cancel(CancelKey),
     /// The client is in: the rest of the conversation is the pool's.
-    Admitted(Box<Admitted>),
+    Admitted(Box<AuthenticatedClient>),
     /// Close. The reason is for the log; the client was told if it could be.
     Close(Rejection),
 }
 
 /// A client that is in. It has been sent AuthenticationOk and nothing behind.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct AuthenticatedClient {
     /// Who it is.
     pub user: String,
     /// The database it asked for, which is one of the configuration.
@@ -232,7 +232,7 @@ impl ClientHandshake {
     }
 
     /// Takes the result of [`ClientStep::Work`].
-    pub fn work_done(&mut self, derived: Derived) -> ClientStep {
+    pub fn work_done(&mut self, derived: DerivedKeys) -> ClientStep {
         match mem::replace(&mut self.state, State::Over) {
             State::Working(wish, answer) => {
                 match self.proof(answer.with(derived.0, &wish, &self.facts())) {
@@ -342,7 +342,7 @@ impl ClientHandshake {
                 if needs_tls && self.tls.is_none() && !self.is_unix() {
                     return Err(Rejection::TlsRequired);
                 }
-                let wish = Wish::read(&startup, &self.rules.config)?;
+                let wish = StartupRequest::read(&startup, &self.rules.config)?;
                 wish.negotiate(&mut self.output);
                 self.input = rest.to_vec();
                 self.question(Box::new(wish)).map(Some)
@@ -376,7 +376,7 @@ impl ClientHandshake {
     }
 
     /// Asks for the proof that the configuration wants, once it is known of whom.
-    fn question(&mut self, mut wish: Box<Wish>) -> Result<ClientStep, Rejection> {
+    fn question(&mut self, mut wish: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
         wish.is_owner = self.rules.is_owner(&wish, self.from);
         let needs = self.rules.needs(&wish, self.from, self.tls.as_ref())?;
         let listed = self.rules.listed(&wish.user);
@@ -392,7 +392,7 @@ impl ClientHandshake {
 
     fn ask(
         &mut self,
-        wish: Box<Wish>,
+        wish: Box<StartupRequest>,
         needs: Needs,
         known: Option<Known>,
     ) -> Result<ClientStep, Rejection> {
@@ -411,7 +411,7 @@ impl ClientHandshake {
     /// Takes one message.
     fn asked(
         &mut self,
-        wish: Box<Wish>,
+        wish: Box<StartupRequest>,
         question: Question,
     ) -> Result<Option<ClientStep>, Rejection> {
         let input = mem::take(&mut self.input);
@@ -468,7 +468,7 @@ impl ClientHandshake {
         Ok(verdict)
     }
 
-    fn conclude(&mut self, wish: Box<Wish>, verdict: prove::Verdict) -> ClientStep {
+    fn conclude(&mut self, wish: Box<StartupRequest>, verdict: prove::Verdict) -> ClientStep {
         match verdict {
             prove::Verdict::Ask(question) => {
                 self.state = State::Asked(wish, question);
@@ -482,7 +482,7 @@ impl ClientHandshake {
         }
     }
 
-    fn admit(&mut self, wish: Wish, scram_keys: Option<ScramKeys>) -> ClientStep {
+    fn admit(&mut self, wish: StartupRequest, scram_keys: Option<ScramKeys>) -> ClientStep {
         // Whether somebody may use the console, it decides itself.
         let is_console = CONSOLE_DATABASES.contains(&wish.database.as_str());
         if !is_console && self.rules.config.database(&wish.database).is_none() {
@@ -490,7 +490,7 @@ impl ClientHandshake {
         }
         encode::authentication(&mut self.output, AuthenticationRequest::Ok)
             .expect("it has no text");
-        ClientStep::Admitted(Box::new(Admitted {
+        ClientStep::Admitted(Box::new(AuthenticatedClient {
             user: wish.user,
             database: wish.database,
             version: wish.version,

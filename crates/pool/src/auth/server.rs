@@ -14,7 +14,7 @@ use howdah_wire::{
 };
 
 use self::prove::{Proof, Said};
-use super::{Derived, Work};
+use super::{DerivedKeys, Work};
 use crate::{
     Setting,
     config::{ServerIdentity, StoredSecret},
@@ -167,7 +167,7 @@ impl ServerHandshake {
     /// # Errors
     ///
     /// Those of [`ServerHandshake::receive`].
-    pub fn work_done(&mut self, derived: Derived) -> Result<ServerStep, ServerLoginError> {
+    pub fn work_done(&mut self, derived: DerivedKeys) -> Result<ServerStep, ServerLoginError> {
         let proof = mem::replace(&mut self.proof, Proof::Broken);
         self.proof = proof.with(derived.0, &mut self.output)?;
         self.go_on()

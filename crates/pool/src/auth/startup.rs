@@ -13,7 +13,7 @@ use crate::{
 
 /// A startup packet that makes sense.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct StartupRequest {
     pub(super) user: String,
     pub(super) database: String,
     /// 3.0 or 3.2.
@@ -36,7 +36,7 @@ pub(super) struct Wish {
 const ALWAYS_TRACKED: [&str; 5] =
     ["client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings", "application_name"];
 
-impl Wish {
+impl StartupRequest {
     /// Judges a startup packet.
     pub(super) fn read(startup: &Startup<'_>, config: &Config) -> Result<Self, Rejection> {
         let asked = startup.version;

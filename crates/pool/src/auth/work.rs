@@ -18,12 +18,12 @@ pub struct Work {
 }
 
 /// Keys that were made.
-pub struct Derived(pub(super) ScramKeys);
+pub struct DerivedKeys(pub(super) ScramKeys);
 
 impl Work {
     /// Does it.
-    pub fn run(self) -> Derived {
-        Derived(self.keys.of(&self.password, &self.salt, self.iterations))
+    pub fn run(self) -> DerivedKeys {
+        DerivedKeys(self.keys.of(&self.password, &self.salt, self.iterations))
     }
 }
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Work {
     }
 }
 
-impl fmt::Debug for Derived {
+impl fmt::Debug for DerivedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Derived(…)")
     }

@@ -381,13 +381,13 @@ mod tests {
     use super::{super::ClusterState, *};
     use crate::{
         cluster::{ClusterMember, Standing},
-        config::EntryRole,
+        config::ConfiguredRole,
         ids::PoolId,
     };
 
     /// A primary and two replicas with weights 1, 2 and 3.
     fn of(strategy: Strategy) -> Balance {
-        let roles = [EntryRole::Primary, EntryRole::Replica, EntryRole::Replica];
+        let roles = [ConfiguredRole::Primary, ConfiguredRole::Replica, ConfiguredRole::Replica];
         let state = ClusterState::new(roles, Duration::from_secs(60));
         let members = (0..3)
             .map(|at| ClusterMember {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Cluster, Floors, ServerRole,
+    CausalToken, Cluster, ServerRole,
     balance::{Balance, Wanted},
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(crate) struct Request<'a> {
     /// Of which shard they have to be; `None` for any.
     pub(crate) shard: Option<u32>,
     /// What it wrote, if it minds.
-    pub(crate) floors: Option<&'a Floors>,
+    pub(crate) floors: Option<&'a CausalToken>,
     /// Whether the primary does as well where no standby has that.
     pub(crate) may_lead: bool,
 }

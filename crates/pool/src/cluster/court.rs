@@ -1,4 +1,4 @@
-//! [`Court`]: what servers of a cluster said, and what follows from it for each.
+//! [`ClusterTopology`]: what servers of a cluster said, and what follows from it for each.
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
@@ -6,13 +6,13 @@ use super::{
     ClusterState, Dispute, Judge, Marks, MemberState, Question, Seen, Standing, Track, WentBack,
 };
 use crate::{
-    config::{ClusterPool, EntryRole},
+    config::{ClusterPool, ConfiguredRole},
     time::Time,
 };
 
 /// Takes what servers say, and writes what they are into what workers look at.
 #[derive(Debug)]
-pub(crate) struct Court {
+pub(crate) struct ClusterTopology {
     state: Arc<ClusterState>,
     cut_after: Option<Duration>,
     lag_max: Option<Duration>,
@@ -22,7 +22,7 @@ pub(crate) struct Court {
     marks: Marks,
 }
 
-impl Court {
+impl ClusterTopology {
     pub(crate) fn new(cluster: &ClusterPool, state: Arc<ClusterState>) -> Self {
         let settings = &cluster.settings;
         let roles = cluster.servers.iter().map(|server| server.role);
@@ -124,10 +124,10 @@ impl Court {
     }
 
     fn standings(&mut self, now: Time) -> Vec<Standing> {
-        let said = |(standing, role): (Standing, &EntryRole)| match role {
-            EntryRole::Auto => standing,
-            EntryRole::Primary => Standing::Primary,
-            EntryRole::Replica => Standing::Replica,
+        let said = |(standing, role): (Standing, &ConfiguredRole)| match role {
+            ConfiguredRole::Auto => standing,
+            ConfiguredRole::Primary => Standing::Primary,
+            ConfiguredRole::Replica => Standing::Replica,
         };
         let standings = self.judge.standings(now).into_iter();
         standings.zip(self.judge.roles()).map(said).collect()

@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use crate::{config::EntryRole, time::Time};
+use crate::{config::ConfiguredRole, time::Time};
 
 /// What a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) struct Seen {
 pub(crate) struct Judge {
     servers: Vec<Memory>,
     /// What they are said to be.
-    roles: Box<[EntryRole]>,
+    roles: Box<[ConfiguredRole]>,
     /// The newest timeline of a primary that anybody ever spoke of.
     timeline: u32,
     trusted: Option<Trusted>,
@@ -134,7 +134,7 @@ struct Memory {
 
 impl Judge {
     pub(crate) fn new(
-        roles: impl IntoIterator<Item = EntryRole>,
+        roles: impl IntoIterator<Item = ConfiguredRole>,
         primary_return: Duration,
         same_system: bool,
     ) -> Self {
@@ -169,7 +169,7 @@ impl Judge {
             memory.back_since = None;
         }
         if !seen.is_in_recovery {
-            if self.roles[server] != EntryRole::Replica && self.may_be_ours(&seen) {
+            if self.roles[server] != ConfiguredRole::Replica && self.may_be_ours(&seen) {
                 self.timeline = self.timeline.max(seen.timeline);
             }
             let memory = &mut self.servers[server];
@@ -189,7 +189,7 @@ impl Judge {
     }
 
     /// What servers are said to be.
-    pub(crate) fn roles(&self) -> &[EntryRole] {
+    pub(crate) fn roles(&self) -> &[ConfiguredRole] {
         &self.roles
     }
 
@@ -299,7 +299,7 @@ impl Judge {
     /// Those that say that they are primaries, and may be.
     fn claims(&self) -> impl Iterator<Item = (usize, &Seen)> {
         let all = (0..self.servers.len()).zip(&self.roles);
-        let all = all.filter(|(_, role)| **role != EntryRole::Replica);
+        let all = all.filter(|(_, role)| **role != ConfiguredRole::Replica);
         let said = all.filter_map(|(at, _)| Some((at, self.said(at)?)));
         said.filter(|(_, seen)| !seen.is_in_recovery)
     }
@@ -317,7 +317,7 @@ impl Judge {
     /// Finds out of which system the primary has to be: while any server is of that of the last, of that. Gives
     /// whether it is clear: of several systems none can be preferred, unless one has a standby.
     fn settle_system(&mut self) -> bool {
-        let named = self.roles.iter().position(|role| *role == EntryRole::Primary);
+        let named = self.roles.iter().position(|role| *role == ConfiguredRole::Primary);
         if let Some(seen) = named.and_then(|at| self.said(at)) {
             self.system = seen.system.or(self.system);
             return true;
@@ -352,7 +352,7 @@ impl Judge {
     fn are_equal(&self) -> bool {
         self.newest_claims().count() > 1
             && self.trusted.is_none()
-            && !self.roles.contains(&EntryRole::Primary)
+            && !self.roles.contains(&ConfiguredRole::Primary)
     }
 
     /// The primary, if one is to be believed.
@@ -428,7 +428,7 @@ mod tests {
     }
 
     fn judging(servers: usize) -> Judge {
-        let roles = vec![EntryRole::Auto; servers];
+        let roles = vec![ConfiguredRole::Auto; servers];
         Judge::new(roles, Duration::from_secs(10), true)
     }
 
@@ -638,7 +638,7 @@ mod tests {
         judge.hear(1, standby(true), at(2));
         assert_eq!(words(&mut judge, 2), "primary replica");
         assert_eq!(judge.dispute(), None);
-        let roles = [EntryRole::Primary, EntryRole::Auto];
+        let roles = [ConfiguredRole::Primary, ConfiguredRole::Auto];
         let mut judge = Judge::new(roles, Duration::from_secs(10), true);
         judge.hear(0, primary(1, "a"), at(1));
         judge.hear(1, primary(1, "b"), at(1));
@@ -666,7 +666,7 @@ mod tests {
 
     #[test]
     fn a_named_primary_says_which_system_it_is_and_servers_may_be_of_several_if_they_are_to() {
-        let roles = [EntryRole::Replica, EntryRole::Primary];
+        let roles = [ConfiguredRole::Replica, ConfiguredRole::Primary];
         let mut judge = Judge::new(roles, Duration::from_secs(10), true);
         judge.hear(0, of(2, primary(1, "a")), at(1));
         judge.standings(at(1));
@@ -678,7 +678,7 @@ mod tests {
         judge.standings(at(2));
         assert!(!judge.is_foreign(0));
 
-        let mut judge = Judge::new([EntryRole::Auto; 2], Duration::from_secs(10), false);
+        let mut judge = Judge::new([ConfiguredRole::Auto; 2], Duration::from_secs(10), false);
         judge.hear(0, of(1, primary(1, "a")), at(1));
         judge.hear(1, of(2, primary(2, "b")), at(1));
         assert_eq!(words(&mut judge, 1), "stale primary", "by timelines alone");

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Question, Standing, Tide};
-use crate::{config::EntryRole, time::Time};
+use super::{Question, Standing, WriteTracker};
+use crate::{config::ConfiguredRole, time::Time};
 
 /// For whom a member would do: bits of what is published.
 pub(super) const PRIMARY: u8 = 1;
@@ -26,7 +26,7 @@ const DEAD: u8 = 16;
 /// What is known of one server.
 #[derive(Debug)]
 pub struct Member {
-    said: EntryRole,
+    said: ConfiguredRole,
     ban: Duration,
     fit: AtomicU8,
     /// Servers of another epoch are closed as they become free.
@@ -36,7 +36,7 @@ pub struct Member {
     /// Of a standby: it has replayed what the primary had at this question.
     replayed: AtomicU64,
     /// Of its cluster.
-    pub(crate) tide: Arc<Tide>,
+    pub(crate) tide: Arc<WriteTracker>,
     version: Arc<AtomicU32>,
     inner: Mutex<Inner>,
 }
@@ -104,15 +104,15 @@ pub struct MemberReport {
 
 impl Member {
     pub(super) fn new(
-        said: EntryRole,
+        said: ConfiguredRole,
         ban: Duration,
-        tide: Arc<Tide>,
+        tide: Arc<WriteTracker>,
         version: Arc<AtomicU32>,
     ) -> Self {
         let standing = match said {
-            EntryRole::Auto => Standing::Unknown,
-            EntryRole::Primary => Standing::Primary,
-            EntryRole::Replica => Standing::Replica,
+            ConfiguredRole::Auto => Standing::Unknown,
+            ConfiguredRole::Primary => Standing::Primary,
+            ConfiguredRole::Replica => Standing::Replica,
         };
         let inner = Inner {
             standing,
@@ -283,7 +283,7 @@ impl Member {
     /// A server that is said to be something stays that.
     fn set(&self, inner: &mut Inner, standing: Standing, state: MemberState) {
         let before = inner.standing;
-        if self.said == EntryRole::Auto {
+        if self.said == ConfiguredRole::Auto {
             inner.standing = standing;
         }
         inner.state = state;
@@ -345,10 +345,10 @@ impl Inner {
         }
     }
 
-    fn fit(&self, said: EntryRole) -> u8 {
+    fn fit(&self, said: ConfiguredRole) -> u8 {
         let is_primary = self.standing == Standing::Primary;
         let writes =
-            is_primary && (said == EntryRole::Primary || !self.is_doubted && !self.is_down);
+            is_primary && (said == ConfiguredRole::Primary || !self.is_doubted && !self.is_down);
         let is_held_back = self.state.lags || self.state.is_foreign;
         let serves = self.ban.is_none() && !self.is_down && !is_held_back;
         let reads = serves && self.standing == Standing::Replica;
@@ -370,7 +370,7 @@ mod tests {
 
     const BAN: Duration = Duration::from_secs(60);
 
-    fn member(said: EntryRole) -> (Member, Arc<AtomicU32>) {
+    fn member(said: ConfiguredRole) -> (Member, Arc<AtomicU32>) {
         let version = Arc::new(AtomicU32::new(1));
         (Member::new(said, BAN, Arc::default(), Arc::clone(&version)), version)
     }
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_fails_is_banned_until_it_has_been_probed() {
-        let (member, version) = member(EntryRole::Replica);
+        let (member, version) = member(ConfiguredRole::Replica);
         assert_eq!(member.fit(), REPLICA | ANY);
         member.failed(at(10), "refused");
         assert_eq!((member.fit(), version.load(Ordering::Relaxed)), (0, 2));
@@ -404,12 +404,12 @@ mod tests {
 
     #[test]
     fn a_primary_is_never_banned_and_one_that_was_found_is_asked_again_before_it_is_written_to() {
-        let (named, _) = member(EntryRole::Primary);
+        let (named, _) = member(ConfiguredRole::Primary);
         named.failed(at(1), "refused");
         assert_eq!((named.fit(), named.report().ban), (PRIMARY, None), "writes wait there");
         assert!(!named.ban(at(1), None, "by an operator"));
 
-        let (found, _) = member(EntryRole::Auto);
+        let (found, _) = member(ConfiguredRole::Auto);
         assert_eq!(found.fit(), ANY);
         found.stands(Standing::Primary, false);
         assert_eq!(found.fit(), PRIMARY | ANY);
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn one_that_is_silent_for_long_is_given_up_until_it_is_heard_of() {
-        let (member, _) = member(EntryRole::Primary);
+        let (member, _) = member(ConfiguredRole::Primary);
         let after = Some(Duration::from_secs(60));
         for (seconds, is_dead) in [(100, false), (159, false), (160, true)] {
             member.check_failed(at(seconds), "silent", after);
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_member_of_another_system_gets_no_reads() {
-        let (member, version) = member(EntryRole::Replica);
+        let (member, version) = member(ConfiguredRole::Replica);
         member.stands(Standing::Replica, true);
         assert_eq!((member.fit(), member.report().state), (0, "foreign"));
         assert_eq!(version.load(Ordering::Relaxed), 2);

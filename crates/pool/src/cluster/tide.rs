@@ -1,4 +1,4 @@
-//! [`Tide`] and [`Marks`]: what a standby has to have replayed before a client may read there that wrote.
+//! [`WriteTracker`] and [`Marks`]: what a standby has to have replayed before a client may read there that wrote.
 //!
 //! ```text
 //! client writes      ReadyForQuery: its floor is the number of the next question, 8
@@ -50,9 +50,9 @@ impl Question {
 
 /// What a client wrote: for each shard the question by which a standby there has to have replayed all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Floors(Vec<Question>);
+pub(crate) struct CausalToken(Vec<Question>);
 
-impl Floors {
+impl CausalToken {
     /// It wrote on a shard.
     pub(crate) fn rise(&mut self, shard: u32, floor: Question) {
         let Ok(at) = usize::try_from(shard) else { return };
@@ -83,7 +83,7 @@ impl Floors {
 
 /// What clients of a cluster want to know of it, and what is known; shared by workers and who asks.
 #[derive(Debug, Default)]
-pub(crate) struct Tide {
+pub(crate) struct WriteTracker {
     /// The highest that a client waits for.
     wanted: AtomicU64,
     /// Somebody has written since the primary was asked last.
@@ -94,7 +94,7 @@ pub(crate) struct Tide {
     is_awaited: AtomicBool,
 }
 
-impl Tide {
+impl WriteTracker {
     /// Somebody has written. Gives what a standby has to have replayed for it, and whether the primary is to be
     /// asked for that.
     pub(crate) fn rise(&self) -> (Question, bool) {
@@ -170,7 +170,7 @@ impl Marks {
         of: (usize, u32),
         question: Question,
         inserted: u64,
-        tide: &Tide,
+        tide: &WriteTracker,
     ) {
         if self.of.replace(of) != Some(of) {
             self.marks.clear();
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_question_behind_a_write_knows_of_it() {
-        let tide = Tide::default();
+        let tide = WriteTracker::default();
         let before = Question::ask();
         let (floor, is_first) = tide.rise();
         assert!(before < floor && is_first && !tide.rise().1, "it is to be asked already");
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_standby_is_as_far_as_the_last_mark_that_it_has_reached() {
-        let (tide, mut marks) = (Tide::default(), Marks::default());
+        let (tide, mut marks) = (WriteTracker::default(), Marks::default());
         let note = |marks: &mut Marks, number: u64, place: u64| {
             marks.note((0, 1), Question(number), place, &tide);
         };
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn other_timelines_are_not_compared() {
-        let (tide, mut marks) = (Tide::default(), Marks::default());
+        let (tide, mut marks) = (WriteTracker::default(), Marks::default());
         marks.note((0, 1), Question(1), 100, &tide);
         marks.note((1, 2), Question(2), 90, &tide);
         assert_eq!(marks.replayed(1, 1000), Question(0), "it follows the primary that was");
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_standby_that_is_hours_behind_finds_a_mark() {
-        let (tide, mut marks) = (Tide::default(), Marks::default());
+        let (tide, mut marks) = (WriteTracker::default(), Marks::default());
         for number in 1..=100_000 {
             marks.note((0, 1), Question(number), number * 10, &tide);
         }

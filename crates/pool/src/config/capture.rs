@@ -15,7 +15,7 @@ pub struct Capture {
     /// Whether a capture begins with the pooler.
     pub start: bool,
     /// What is kept of the rows that clients send for COPY.
-    pub copy: CopyKept,
+    pub copy: CopyCapture,
     /// Most bytes of them that are kept of one message, from 0 to 128 MiB.
     pub copy_bytes_max: u32,
     /// Whether values are replaced by others of the same shape.
@@ -39,7 +39,7 @@ impl Default for Capture {
         Self {
             path: None,
             start: false,
-            copy: CopyKept::Full,
+            copy: CopyCapture::Full,
             copy_bytes_max: 16 << 20,
             redact: false,
             redact_key: None,
@@ -53,7 +53,7 @@ impl Default for Capture {
 /// What is kept of the rows that clients send for COPY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CopyKept {
+pub enum CopyCapture {
     /// All of them.
     #[default]
     Full,
@@ -63,7 +63,7 @@ pub enum CopyKept {
     Off,
 }
 
-impl CopyKept {
+impl CopyCapture {
     /// The word that stands for it.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -13,13 +13,13 @@ use std::{
 };
 
 use howdah_connect::{SslMode, tls::TlsVersion};
-use howdah_route::RoleWish;
+use howdah_route::RolePreference;
 
 use super::{
-    ApplicationName, Auth, AuthMethod, Capture, ClusterSettings, Config, CopyKept, Database, Hints,
-    HostOrder, KeyedTables, Limits, Listen, Log, MirrorEntry, Notifications, Place, PoolMode,
-    ProxySource, Routing, ServerEntry, ShardEntry, ShardHash, Sharding, ShutdownMode, Sizes,
-    StoredSecret, Tcp, TextOrder, Timeouts, Tls, TlsLeg, User, Value,
+    ApplicationName, Auth, AuthMethod, Capture, ClusterSettings, Config, CopyCapture, Database,
+    Hints, KeyedTables, Limits, Listen, LoadBalanceHosts, Log, MirrorEntry, Notifications, Place,
+    PoolMode, ProxySource, Routing, ServerEntry, ShardEntry, ShardHash, Sharding, ShutdownMode,
+    Sizes, StoredSecret, Tcp, TextOrder, Timeouts, Tls, TlsLeg, User, Value,
 };
 use crate::{cluster::Strategy, hba::Hba};
 
@@ -227,7 +227,7 @@ shown! {
     NonZeroUsize: it => it.to_string(),
     NonZeroU64: it => it.to_string(),
     Strategy: it => it.as_str().to_owned(),
-    RoleWish: it => it.as_str().to_owned(),
+    RolePreference: it => it.as_str().to_owned(),
     ShardHash: it => match it {
         ShardHash::Postgresql => "postgresql".to_owned(),
         ShardHash::Sha1 => "sha1".to_owned(),
@@ -252,8 +252,8 @@ shown! {
     PoolMode: it => it.as_str().to_owned(),
     ShutdownMode: it => it.as_str().to_owned(),
     AuthMethod: it => it.as_str().to_owned(),
-    CopyKept: it => it.as_str().to_owned(),
-    HostOrder: it => format!("{it:?}").to_lowercase(),
+    CopyCapture: it => it.as_str().to_owned(),
+    LoadBalanceHosts: it => format!("{it:?}").to_lowercase(),
     SslMode: it => it.as_str().to_owned(),
     TlsVersion: it => it.as_str().to_owned(),
     StoredSecret: _it => "a secret".to_owned(),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use howdah_connect::Endpoint;
-use howdah_route::RoleWish;
+use howdah_route::RolePreference;
 use serde::{Deserialize, Serialize};
 
 use super::{Database, database::endpoint, durations, toml};
@@ -26,7 +26,7 @@ pub struct ServerEntry {
     pub port: Option<u16>,
     /// What it is.
     #[serde(default)]
-    pub role: EntryRole,
+    pub role: ConfiguredRole,
     /// Its part of the transactions that any of several could take, for the strategy `weighted`.
     #[serde(default = "one")]
     pub weight: NonZeroU32,
@@ -50,7 +50,7 @@ impl ServerEntry {
 /// What a server is said to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum EntryRole {
+pub enum ConfiguredRole {
     /// Whatever it turns out to be, which may change.
     #[default]
     Auto,
@@ -60,7 +60,7 @@ pub enum EntryRole {
     Replica,
 }
 
-impl EntryRole {
+impl ConfiguredRole {
     /// The word that stands for it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ pub struct ClusterSettings {
     pub strategy: Strategy,
     /// Which servers a client gets that does not say.
     #[serde(with = "toml::role_wish")]
-    pub role: RoleWish,
+    pub role: RolePreference,
     /// How long a replica that failed is left alone.
     #[serde(with = "durations::whole")]
     pub ban: Duration,
@@ -119,7 +119,7 @@ impl Default for ClusterSettings {
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),
-            role: RoleWish::default(),
+            role: RolePreference::default(),
             ban: Duration::from_secs(60),
             slow_start: Duration::from_secs(10),
             cut_after: Some(Duration::from_secs(60)),
@@ -152,7 +152,7 @@ pub struct ClusterServer {
     /// Where it is.
     pub endpoint: Endpoint,
     /// What it is said to be.
-    pub role: EntryRole,
+    pub role: ConfiguredRole,
     /// Its part.
     pub weight: NonZeroU32,
 }
@@ -202,7 +202,7 @@ impl Database {
         for (key, servers) in self.server_lists() {
             let many = servers.len() > SERVERS_MAX;
             rule(many, key.clone(), "more than 64 servers");
-            let is_primary = |entry: &&ServerEntry| entry.role == EntryRole::Primary;
+            let is_primary = |entry: &&ServerEntry| entry.role == ConfiguredRole::Primary;
             let primaries = servers.iter().filter(is_primary).count();
             rule(
                 primaries > 1,
@@ -210,7 +210,7 @@ impl Database {
                 "only one server can be the primary; auto finds out which it is",
             );
             rule(
-                primaries == 1 && servers.iter().any(|entry| entry.role == EntryRole::Auto),
+                primaries == 1 && servers.iter().any(|entry| entry.role == ConfiguredRole::Auto),
                 key.clone(),
                 "where one is said to be the primary, the others have to be replicas",
             );

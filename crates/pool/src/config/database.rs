@@ -54,7 +54,7 @@ pub struct Database {
     #[serde(with = "toml::given_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
     /// In which order `hosts` are used.
-    pub host_order: HostOrder,
+    pub host_order: LoadBalanceHosts,
     /// What is run on a new server connection before anybody gets it.
     pub connect_query: Option<String>,
     /// Who looks up secrets of this database's users at servers.
@@ -82,7 +82,7 @@ pub struct Database {
 /// In which order several hosts are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum HostOrder {
+pub enum LoadBalanceHosts {
     /// Each new connection goes to the next one.
     #[default]
     RoundRobin,
@@ -108,7 +108,7 @@ impl Default for Database {
             weight: None,
             server_lifetime: None,
             query_wait_timeout: None,
-            host_order: HostOrder::default(),
+            host_order: LoadBalanceHosts::default(),
             connect_query: None,
             auth_user: None,
             auth_dbname: None,

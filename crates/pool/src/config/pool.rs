@@ -6,7 +6,8 @@ use std::{num::NonZeroU32, time::Duration};
 use howdah_connect::Endpoint;
 
 use super::{
-    ClusterPool, Config, Database, HostOrder, MirrorPool, PoolMode, StoredSecret, Timeouts, User,
+    ClusterPool, Config, Database, LoadBalanceHosts, MirrorPool, PoolMode, StoredSecret, Timeouts,
+    User,
 };
 
 /// What holds for one pool: for the clients of one user in one database.
@@ -17,7 +18,7 @@ pub struct PoolSettings {
     /// Where the servers are; not empty.
     pub servers: Vec<Endpoint>,
     /// In which order they are used.
-    pub host_order: HostOrder,
+    pub host_order: LoadBalanceHosts,
     /// The same servers where each has pools of its own: those of each shard.
     pub clusters: Vec<ClusterPool>,
     /// Where its clients' traffic is run, too.

@@ -335,7 +335,7 @@ impl Database {
 mod tests {
     use std::path::Path;
 
-    use howdah_route::RoleWish;
+    use howdah_route::RolePreference;
 
     use super::super::Config;
 
@@ -368,7 +368,7 @@ mod tests {
         let own = Some("app_0".to_owned());
         assert_eq!(shown, [(2, "a:5432".to_owned(), own), (1, "c:5432".to_owned(), None)]);
         let routes = config.databases["app"].routes().unwrap();
-        assert!(routes.shards == 2 && routes.role == RoleWish::Auto && !routes.primary_reads);
+        assert!(routes.shards == 2 && routes.role == RolePreference::Auto && !routes.primary_reads);
         assert!(routes.hints.is_some() && routes.map.is_some() && !routes.tables.is_empty());
         let again = Config::read_str(&config.to_toml(), Path::new("h.toml")).unwrap().config;
         assert_eq!(again, config, "{}", config.to_toml());

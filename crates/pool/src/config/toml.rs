@@ -31,18 +31,20 @@ pub(super) mod limit {
 
 /// Which servers clients get that do not say.
 pub(super) mod role_wish {
-    use howdah_route::RoleWish;
+    use howdah_route::RolePreference;
     use serde::de::Error;
 
     use super::{Deserialize as _, Deserializer, Serializer};
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<RoleWish, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<RolePreference, D::Error> {
         let word = String::deserialize(from)?;
         let wanted = "any, primary, replica, prefer-replica or auto";
-        RoleWish::parse(&word).ok_or_else(|| D::Error::custom(format!("must be {wanted}")))
+        RolePreference::parse(&word).ok_or_else(|| D::Error::custom(format!("must be {wanted}")))
     }
 
-    pub(crate) fn serialize<S: Serializer>(it: &RoleWish, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(it: &RolePreference, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(it.as_str())
     }
 }

@@ -75,7 +75,7 @@ const NAMES_MAX: usize = 1000;
 
 /// The client is to be let go.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Goodbye;
+pub(crate) struct Disconnect;
 
 impl Session {
     pub(crate) fn new(is_admin: bool) -> Self {
@@ -113,7 +113,7 @@ impl Session {
         bytes: &[u8],
         operator: &mut dyn Operator,
         out: &mut Vec<u8>,
-    ) -> Result<(), Goodbye> {
+    ) -> Result<(), Disconnect> {
         self.input.extend_from_slice(bytes);
         let input = std::mem::take(&mut self.input);
         let mut rest = &input[..];
@@ -138,9 +138,9 @@ impl Session {
         message: Message<'_>,
         operator: &mut dyn Operator,
         out: &mut Vec<u8>,
-    ) -> Result<(), Goodbye> {
+    ) -> Result<(), Disconnect> {
         let result = match message {
-            Message::Terminate => return Err(Goodbye),
+            Message::Terminate => return Err(Disconnect),
             Message::Sync => {
                 self.skipping = false;
                 self.portals.clear();
@@ -319,12 +319,12 @@ fn refuse(failure: &Failure, severity: Severity, out: &mut Vec<u8>) {
     encode::error_response(out, fields).expect(NO_ZERO_BYTE);
 }
 
-fn violated(what: &str, out: &mut Vec<u8>) -> Goodbye {
+fn violated(what: &str, out: &mut Vec<u8>) -> Disconnect {
     refuse(&Failure::new(*b"08P01", what), Severity::Fatal, out);
-    Goodbye
+    Disconnect
 }
 
-fn fault(error: &HeaderError, out: &mut Vec<u8>) -> Goodbye {
+fn fault(error: &HeaderError, out: &mut Vec<u8>) -> Disconnect {
     violated(&error.to_string(), out)
 }
 

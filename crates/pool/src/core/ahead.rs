@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use howdah_route::{FanOut, Keyless, Parsed, Refusal, Route, Shards};
+use howdah_route::{FanOut, NoShardKey, Parsed, Refusal, Route, Shards};
 use howdah_wire::{
     Frame, Frontend,
     frontend::{self, Bind, Target},
@@ -14,7 +14,7 @@ use howdah_wire::{
 
 use super::{
     rewrite::{HELD_BYTES_MAX, Message},
-    route::{Roads, SPREAD, Way, both, command_of},
+    route::{RoutingContext, SPREAD, Way, both, command_of},
 };
 use crate::{
     client::Client,
@@ -43,7 +43,7 @@ struct Found<'a> {
     has_others: bool,
 }
 
-impl Roads<'_> {
+impl RoutingContext<'_> {
     /// A batch of a client without a server begins, or goes on after a Flush.
     pub(super) fn batch(
         &mut self,
@@ -130,7 +130,7 @@ impl Roads<'_> {
         }
         if end == at {
             // A message that is not held whole tells nothing.
-            return Err(Way::Refused(Refusal::Keyless(Keyless::Unreadable)));
+            return Err(Way::Refused(Refusal::Keyless(NoShardKey::Unreadable)));
         }
         match self.survey(client, &input[at..end]) {
             Ok(found) if found.has_own && !found.has_others => Err(Way::Own),
@@ -347,7 +347,7 @@ impl Roads<'_> {
                     act(session, router, statement).map(Some)
                 }
                 None if router.settings().shards == 1 => Ok(None),
-                _ => Err(Refusal::Keyless(Keyless::Unreadable)),
+                _ => Err(Refusal::Keyless(NoShardKey::Unreadable)),
             };
         }
         if name.is_empty() {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Core, Mutant};
+use super::{Core, InjectedFault};
 use crate::{
     Io, ServerRole,
     client::{Client, ClientState},
@@ -121,8 +121,8 @@ impl Core {
     /// would do.
     #[inline]
     pub(super) fn choose(&mut self, home: PoolId, role: ServerRole, shard: Option<u32>) -> PoolId {
-        let role = if self.makes(Mutant::WriteAstray) { ServerRole::Any } else { role };
-        let shard = if self.makes(Mutant::OtherShard) { None } else { shard };
+        let role = if self.makes(InjectedFault::WriteAstray) { ServerRole::Any } else { role };
+        let shard = if self.makes(InjectedFault::OtherShard) { None } else { shard };
         let pool = self.pools[home.index()].as_mut();
         if let Some(balance) = pool.and_then(|pool| pool.balance.as_mut())
             && let Some(pool) = balance.choose_plainly(role, shard)
@@ -293,8 +293,8 @@ impl Core {
     /// lost. The same of members that answer no checks: what was under way there may have been done or not, as
     /// with any connection that is lost, so a client is told so and nothing is sent again.
     fn fence(&mut self, home: PoolId, io: &mut dyn Io) {
-        let unfenced = self.makes(Mutant::Unfenced);
-        let waits_on = self.makes(Mutant::WaitsOn);
+        let unfenced = self.makes(InjectedFault::Unfenced);
+        let waits_on = self.makes(InjectedFault::WaitsOn);
         for pool in self.family(home) {
             let Some(known) = &self.pools[pool.index()] else { continue };
             let Some(member) = known.spec.member.as_ref().filter(|_| known.servers > 0) else {

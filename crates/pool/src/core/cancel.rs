@@ -12,7 +12,7 @@ use crate::{
     Io,
     client::{ClientState, slot_of_key},
     ids::{ClientId, Peer, ServerId},
-    owed::Audience,
+    owed::ReplyTarget,
     server::ServerState,
     time::Time,
 };
@@ -63,7 +63,7 @@ impl Core {
         match front.map(|front| front.audience) {
             // What was asked on behalf of the client's request fails as that would; and its answer is
             // kept back by the server until it has answered that, too.
-            Some(Audience::Client | Audience::Pooler) => self.order_cancel(server_id, io),
+            Some(ReplyTarget::Client | ReplyTarget::Pooler) => self.order_cancel(server_id, io),
             // It would hit what the pooler asked for before the client's request.
             Some(_) => {
                 if let Some(client) = self.clients.get_mut(id) {

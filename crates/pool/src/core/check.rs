@@ -7,7 +7,7 @@ use crate::{
     Io,
     dirt::SetKind,
     ids::{PoolId, ServerId},
-    owed::{Audience, Request},
+    owed::{ReplyTarget, Request},
     server::ServerState,
 };
 
@@ -45,7 +45,7 @@ impl Core {
             server.state = ServerState::Cleaning;
             server.since = now;
             server.is_checked = true;
-            server.owed.push_for(Audience::Cleaning, Request::Query(SetKind::Lasting));
+            server.owed.push_for(ReplyTarget::Cleaning, Request::Query(SetKind::Lasting));
             self.to_server.make(|buf| {
                 frontend::encode::query(buf, &query).expect("settings hold no zero byte");
             });

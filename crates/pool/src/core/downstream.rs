@@ -3,7 +3,7 @@
 use howdah_wire::{Backend, Header};
 
 use super::{
-    Core, Mutant,
+    Core, InjectedFault,
     reply::{Listener, Reply},
 };
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
     client::Syncing,
     gather::Gather,
     ids::{Peer, ServerId},
-    inlet::{Fate, Inlet, header_at, rest},
-    owed::Audience,
+    inlet::{Fate, FrameCursor, header_at, rest},
+    owed::ReplyTarget,
     pool::Pool,
     refusal::Refusal,
     server::ServerState,
@@ -56,7 +56,8 @@ impl Core {
         while let Some(server) = self.servers.get_mut(id)
             && !server.inlet.held.is_empty()
         {
-            let (now, later) = bytes.split_at(Inlet::wanting(&server.inlet.held).min(bytes.len()));
+            let (now, later) =
+                bytes.split_at(FrameCursor::wanting(&server.inlet.held).min(bytes.len()));
             if now.is_empty() {
                 return &[];
             }
@@ -76,7 +77,7 @@ impl Core {
 
     /// Deals with as much of `input` as can be, and gives how much that was.
     fn run_server(&mut self, id: ServerId, input: &[u8], io: &mut dyn Io) -> usize {
-        let twice = self.makes(Mutant::DoubleAnswer);
+        let twice = self.makes(InjectedFault::DoubleAnswer);
         let Some(server) = self.servers.get_mut(id) else { return input.len() };
         server.unanswered.clear();
         let mut at = 0;
@@ -154,7 +155,7 @@ impl Core {
                 self.update_pause(Peer::Client(client_id), io);
                 return self.replay_held(client_id, io);
             }
-            let is_at = |audience| matches!(audience, Audience::Client | Audience::Pooler);
+            let is_at = |audience| matches!(audience, ReplyTarget::Client | ReplyTarget::Pooler);
             if client.cancel_due && server.owed.front().is_some_and(|front| is_at(front.audience)) {
                 client.cancel_due = false;
                 self.order_cancel(id, io);

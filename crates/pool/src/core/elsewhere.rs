@@ -11,15 +11,15 @@
 //! grammar. A request that waits for its server to accept settings has not been sent at all, and is taken back
 //! whatever it is. Everything else is left to the end of the connection, and its client is told.
 
-use howdah_route::{Hold, Session};
+use howdah_route::{PinScope, Session};
 use howdah_wire::{Frame, Frontend, backend::TransactionStatus};
 
-use super::{Core, Mutant, aim::request};
+use super::{Core, InjectedFault, aim::request};
 use crate::{
     Io,
     client::{Client, ClientState, Syncing},
     ids::{ClientId, Peer, PoolId, ServerId},
-    owed::{Undo, UnnamedBefore},
+    owed::{RollbackAction, UnnamedBefore},
     server::{Server, ServerState},
     spec::Mode,
     statements::sql_of,
@@ -126,7 +126,7 @@ impl Core {
         is_unsent
             || is_alone
                 && is_whole
-                && (self.only_reads(id, server_id) || self.makes(Mutant::WritesElsewhere))
+                && (self.only_reads(id, server_id) || self.makes(InjectedFault::WritesElsewhere))
     }
 
     /// Whether another member than that of a pool would do for a client.
@@ -142,7 +142,7 @@ impl Core {
             return false;
         };
         let Some((slot, _)) = self.routers.of(client.home) else { return false };
-        let unknown = Session::new(Hold::Transaction, 0);
+        let unknown = Session::new(PinScope::Transaction, 0);
         let session = client.routing.as_ref().map_or(&unknown, |routing| &routing.session);
         let mut reads = |sql: &[u8]| session.only_reads(&mut slot.router, sql);
         // A statement that the batch itself prepares is looked at where it does, before it is bound.
@@ -191,17 +191,19 @@ impl Core {
         server.unanswered.clear();
         for undo in server.owed.give_up() {
             match undo {
-                Undo::Named(name) | Undo::NamedAndHeld(name, _) => {
+                RollbackAction::Named(name) | RollbackAction::NamedAndHeld(name, _) => {
                     client.statements.named.remove(&name);
                 }
-                Undo::Closed(name, statement) => {
+                RollbackAction::Closed(name, statement) => {
                     client.statements.named.insert(name, statement);
                 }
-                Undo::Unnamed(UnnamedBefore::Text(text)) => {
+                RollbackAction::Unnamed(UnnamedBefore::Text(text)) => {
                     client.statements.unnamed = text;
                     client.statements.unnamed_is_plain = false;
                 }
-                Undo::Unnamed(UnnamedBefore::Any) | Undo::Held(_) | Undo::Evicted(_) => {}
+                RollbackAction::Unnamed(UnnamedBefore::Any)
+                | RollbackAction::Held(_)
+                | RollbackAction::Evicted(_) => {}
             }
         }
         // What it may still say is for nobody. It is closed then, or when its time for cleaning is over.

@@ -2,7 +2,7 @@
 
 use std::{slice, sync::Arc};
 
-use howdah_route::{Asked, CopyFormat, FanOut, Keyless, Refusal, Route, Session, Shards};
+use howdah_route::{Asked, CopyFormat, FanOut, NoShardKey, Refusal, Route, Session, Shards};
 use howdah_wire::{
     Frame,
     frontend::{Message, Target, encode},
@@ -10,18 +10,18 @@ use howdah_wire::{
 
 use super::{
     ahead::Fans,
-    route::{Roads, SPREAD, Way},
+    route::{RoutingContext, SPREAD, Way},
 };
 use crate::{
     client::Client,
-    spread::{Rows, Spreading},
+    spread::{FanOutRequest, Rows},
 };
 
-const IN_PARTS: Refusal = Refusal::Keyless(Keyless::Spread("are not given in parts"));
+const IN_PARTS: Refusal = Refusal::Keyless(NoShardKey::Spread("are not given in parts"));
 const BINARY: Refusal =
-    Refusal::Keyless(Keyless::Spread("cannot be told from one another in a binary COPY"));
+    Refusal::Keyless(NoShardKey::Spread("cannot be told from one another in a binary COPY"));
 
-impl Roads<'_> {
+impl RoutingContext<'_> {
     /// A query string for several shards.
     pub(super) fn spread_query(
         &mut self,
@@ -32,7 +32,7 @@ impl Roads<'_> {
     ) -> Way {
         let mut request = Vec::new();
         let mut query = |sql: &[u8]| {
-            encode::query(&mut request, sql).map_err(|_| Refusal::Keyless(Keyless::Unreadable))
+            encode::query(&mut request, sql).map_err(|_| Refusal::Keyless(NoShardKey::Unreadable))
         };
         let settings = self.slot.router.settings();
         let (role, may_lead) = (route.role.into(), route.may_lead);
@@ -58,7 +58,7 @@ impl Roads<'_> {
             Shards::Any | Shards::One(_) => return Way::Server,
         };
         let text_by_byte = settings.text_by_byte;
-        Way::Spread(Box::new(Spreading {
+        Way::Spread(Box::new(FanOutRequest {
             shards,
             role,
             may_lead,
@@ -91,7 +91,7 @@ impl Roads<'_> {
         if !rest.is_empty() || !matches!(asked.last(), Some(Asked::Sync)) {
             return Way::Refused(IN_PARTS);
         }
-        Way::Spread(Box::new(Spreading {
+        Way::Spread(Box::new(FanOutRequest {
             shards: shards.clone(),
             role: route.role.into(),
             may_lead: route.may_lead,
@@ -111,7 +111,7 @@ fn step<'a>(
     bound: &mut Fans<'a>,
     request: &mut Vec<u8>,
 ) -> Result<Vec<Asked>, Refusal> {
-    let message = Message::parse(frame).map_err(|_| Refusal::Keyless(Keyless::Unreadable))?;
+    let message = Message::parse(frame).map_err(|_| Refusal::Keyless(NoShardKey::Unreadable))?;
     Ok(match message {
         Message::Parse(_) => vec![Asked::Parse],
         Message::Bind(_) => {

@@ -8,14 +8,14 @@ use howdah_wire::{
     },
 };
 
-use super::{Core, Mutant, settle};
+use super::{Core, InjectedFault, settle};
 use crate::{
     Backlog, Io,
     client::{Client, ClientState, Part, Syncing},
-    dirt::{Dirt, SetKind},
+    dirt::{SessionStateFlags, SetKind},
     gather::Gather,
     ids::{ClientId, Peer, ServerId},
-    owed::{Audience, Request},
+    owed::{ReplyTarget, Request},
     pool::Pool,
     refusal::Refusal,
     server::{Server, ServerState},
@@ -62,9 +62,11 @@ impl Core {
         let spec = &self.pools[server.pool.index()].as_ref().expect("it has servers").spec;
         let is_session = spec.mode == Mode::Session;
         match &spec.reset {
-            Some(_) if is_session => (server.reset_due, server.dirt) = (true, Dirt::NONE),
+            Some(_) if is_session => {
+                (server.reset_due, server.dirt) = (true, SessionStateFlags::NONE);
+            }
             Some(reset) => server.reset_due = reset.always,
-            None if is_session => server.dirt = Dirt::UNKNOWN,
+            None if is_session => server.dirt = SessionStateFlags::UNKNOWN,
             None => {}
         }
         let Some(padding) = padding.filter(|_| !spec.servers_once) else {
@@ -78,14 +80,14 @@ impl Core {
 
     /// The next step of cleaning: end a COPY, then the batch, roll back, reset.
     pub(super) fn go_on_cleaning(&mut self, id: ServerId, io: &mut dyn Io) {
-        let careless = self.makes(Mutant::DirtyReuse);
+        let careless = self.makes(InjectedFault::DirtyReuse);
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state != ServerState::Cleaning {
             return;
         }
         if server.copying_in {
             server.copying_in = false;
-            server.owed.push_for(Audience::Cleaning, Request::CopyEnd);
+            server.owed.push_for(ReplyTarget::Cleaning, Request::CopyEnd);
             self.to_server.make(|buf| {
                 frontend::encode::copy_fail(buf, b"the client is gone").expect("no zero byte");
             });
@@ -119,7 +121,7 @@ impl Core {
         // In one write: no other statement runs between a reset and the query that follows it.
         let steps = [Some(&*step), connect_query.map(|query| &*query.query)];
         for step in steps.into_iter().flatten() {
-            server.owed.push_for(Audience::Cleaning, Request::Query(SetKind::Lasting));
+            server.owed.push_for(ReplyTarget::Cleaning, Request::Query(SetKind::Lasting));
             self.to_server.make(|buf| {
                 frontend::encode::query(buf, step).expect("it holds no zero byte");
             });
@@ -228,7 +230,7 @@ impl Core {
             }
             Some(Part::Shadow(shadow)) => {
                 let stream = shadow.stream;
-                let tells = self.makes(Mutant::MirrorAnswers);
+                let tells = self.makes(InjectedFault::MirrorAnswers);
                 match tells.then(|| self.client_of(stream)).flatten() {
                     Some(client) => id = client,
                     None => return self.shadow_hears(stream),
@@ -329,7 +331,7 @@ const PADDING: u8 = 1;
 fn end_batch(server: &mut Server, to: &mut Gather) {
     if !std::mem::take(&mut server.skipping) {
         for request in [Request::Parse(None), Request::Bind(0), Request::Execute] {
-            server.owed.push_for(Audience::Pooler, request);
+            server.owed.push_for(ReplyTarget::Pooler, request);
         }
         to.make(|buf| {
             parse(buf, b"", b"ROLLBACK", &[]).expect("no zero byte");
@@ -338,7 +340,7 @@ fn end_batch(server: &mut Server, to: &mut Gather) {
         });
     }
     server.batch_open = false;
-    server.owed.push_for(Audience::Cleaning, Request::Sync);
+    server.owed.push_for(ReplyTarget::Cleaning, Request::Sync);
     to.make(sync);
 }
 

@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use howdah_wire::backend::encode;
 
-use super::{Core, Mutant, open::STARVED_AFTER, settle};
+use super::{Core, InjectedFault, open::STARVED_AFTER, settle};
 use crate::{
     Io, ServerRole,
     client::{Client, ClientState},
     connect_query::ConnectQuery,
-    dirt::Dirt,
+    dirt::SessionStateFlags,
     ids::{ClientId, Peer, PoolId, ServerId, WorkerId},
     login::ServerLogin,
     pool::{Pool, Wanted},
@@ -209,7 +209,7 @@ impl Core {
 
     /// Parts a server from its client, if everything is answered and nothing is open.
     pub(super) fn release_if_settled(&mut self, server_id: ServerId, io: &mut dyn Io) {
-        let early = self.makes(Mutant::CrossTalk);
+        let early = self.makes(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
         if !server.is_settled() && (!early || server.batch_open) {
             return;
@@ -239,7 +239,7 @@ impl Core {
                 let undone =
                     |query: &Arc<ConnectQuery>| server.settings.gave_any(|it| query.mentions(it));
                 if spec.connect_query.as_ref().is_some_and(undone) {
-                    server.dirt |= Dirt::SETTINGS;
+                    server.dirt |= SessionStateFlags::SETTINGS;
                 }
                 let wrote = server.writes == Writes::Seen;
                 let may_pause = client.paused || client.backlogged || client.must_wait();
@@ -268,7 +268,7 @@ impl Core {
 
     /// Gives a server that is settled to the next, or to its pool.
     pub(super) fn put_back(&mut self, id: ServerId, io: &mut dyn Io) {
-        let unguarded = self.makes(Mutant::StrayCancel);
+        let unguarded = self.makes(InjectedFault::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
         server.since = self.now;
         if server.cancels > 0 && !unguarded {

@@ -16,11 +16,11 @@ use super::{
 };
 use crate::{
     client::Syncing,
-    dirt::Dirt,
+    dirt::SessionStateFlags,
     gather::Gather,
-    listen::{self, ASK, Gap, Op},
-    owed::{Audience, Request},
-    put_back::{Woven, plain_statements, weave},
+    listen::{self, ASK, Gap, ListenAction},
+    owed::{ReplyTarget, Request},
+    put_back::{SplicedQuery, plain_statements, weave},
     server::Server,
     statements::sql_of,
 };
@@ -44,7 +44,7 @@ impl Upstream<'_> {
 
     /// What a query string does to what its client listens to.
     #[inline]
-    pub(super) fn channel_ops(&self, message: Message<'_>) -> Vec<Op> {
+    pub(super) fn channel_ops(&self, message: Message<'_>) -> Vec<ListenAction> {
         let Rewriter { client, server, .. } = &self.rewriter;
         let is_failed = server.status == howdah_wire::backend::TransactionStatus::Failed;
         if !self.listens || !message.is_whole() || server.copying_in || is_failed {
@@ -54,14 +54,14 @@ impl Upstream<'_> {
         let ops = ops_of(sql);
         let has_any =
             server.listening.is_some() || client.listens.as_ref().is_some_and(|it| !it.is_idle());
-        match ops.iter().all(|op| !matches!(op, Op::Listen(_))) && !has_any {
+        match ops.iter().all(|op| !matches!(op, ListenAction::Listen(_))) && !has_any {
             true => Vec::new(), // Drivers say UNLISTEN * to whoever gets a connection next.
             false => ops,
         }
     }
 
     /// Sees to it that the dedicated connection listens to what a client is about to listen to.
-    pub(super) fn before_listening(&mut self, ops: &[Op]) -> Option<Before> {
+    pub(super) fn before_listening(&mut self, ops: &[ListenAction]) -> Option<Before> {
         if let Some(stalled) = self.stall() {
             return Some(Before::Wait(stalled));
         }
@@ -95,14 +95,14 @@ impl Upstream<'_> {
     }
 
     /// A query string with what tells behind each statement about channels whether it counts.
-    pub(super) fn woven_ops(&mut self, message: Message<'_>) -> Option<Woven> {
+    pub(super) fn woven_ops(&mut self, message: Message<'_>) -> Option<SplicedQuery> {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let sql = message.body.strip_suffix(b"\0")?;
         let listening = server.listening.get_or_insert_default();
-        server.dirt |= Dirt::LISTEN;
+        server.dirt |= SessionStateFlags::LISTEN;
         let mut stand_in = |op| format!("LISTEN \"{}\"", listen::token(listening.add(op)));
         if let Some(found) = listen::statement(sql) {
-            return Some(Woven::behind(&sql[..found.end], &stand_in(found.op)));
+            return Some(SplicedQuery::behind(&sql[..found.end], &stand_in(found.op)));
         }
         let in_block = server.status != howdah_wire::backend::TransactionStatus::Idle;
         weave(sql, client.startup.list(), in_block, |statement| {
@@ -123,7 +123,7 @@ impl Upstream<'_> {
             None => None,
         };
         let Rewriter { server, to_server, .. } = &mut self.rewriter;
-        server.dirt |= Dirt::LISTEN;
+        server.dirt |= SessionStateFlags::LISTEN;
         server.owed.push(Request::Execute);
         let listening = server.listening.get_or_insert_default();
         listening.portal = None;
@@ -163,7 +163,7 @@ impl Rewriter<'_> {
             Some(found)
                 if listens
                     || self.server.listening.is_some()
-                    || matches!(found.op, Op::Listen(_)) =>
+                    || matches!(found.op, ListenAction::Listen(_)) =>
             {
                 let listening = self.server.listening.get_or_insert_default();
                 listening.portal = Some((portal.into(), found.op));
@@ -182,7 +182,7 @@ impl Rewriter<'_> {
 impl Listener<'_> {
     /// A client's LISTEN or UNLISTEN has run.
     pub(super) fn channels_changed(&mut self, tag: &[u8]) {
-        self.server.dirt |= Dirt::of_tag(tag);
+        self.server.dirt |= SessionStateFlags::of_tag(tag);
         let Some(client) = self.client.as_deref_mut().filter(|_| self.listens) else { return };
         let listens = client.listens.as_ref().is_some_and(|it| !it.is_idle());
         if tag == b"UNLISTEN" && !listens && self.server.listening.is_none() {
@@ -207,7 +207,7 @@ impl Listener<'_> {
             server.listening = None;
             return Reply::Forward;
         }
-        server.owed.push_for(Audience::Listens, Request::Query(crate::dirt::SetKind::NotSet));
+        server.owed.push_for(ReplyTarget::Listens, Request::Query(crate::dirt::SetKind::NotSet));
         self.to_server.make(|buf| frontend::encode::query(buf, ASK).expect(NO_ZERO_BYTE));
         Reply::Swallow
     }
@@ -226,7 +226,7 @@ impl Listener<'_> {
     /// The answer is whole: what counts of the transaction's statements is done.
     pub(super) fn know_what_is_heard(&mut self) -> Reply {
         let Server { listening, dirt, .. } = &mut *self.server;
-        *dirt = dirt.without(Dirt::LISTEN);
+        *dirt = dirt.without(SessionStateFlags::LISTEN);
         let outcome = listening.take().map(|it| it.outcome()).unwrap_or_default();
         let Some(client) = self.client.as_deref_mut() else { return Reply::Swallow };
         if let Some(listens) = &mut client.listens {
@@ -247,7 +247,7 @@ impl Listener<'_> {
 }
 
 /// What the statements of a query string do, as far as their ends are beyond doubt.
-fn ops_of(sql: &[u8]) -> Vec<Op> {
+fn ops_of(sql: &[u8]) -> Vec<ListenAction> {
     if listen::begins(sql)
         && let Some(found) = listen::statement(sql)
     {

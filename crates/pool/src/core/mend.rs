@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     client::Client,
-    owed::{Audience, Request, Undo},
+    owed::{ReplyTarget, Request, RollbackAction},
 };
 
 impl Listener<'_> {
@@ -34,8 +34,8 @@ impl Listener<'_> {
             return Reply::Forward;
         }
         let is_last = server.owed.is_empty();
-        settle::set(server, &missing, Audience::PutBack, self.to_server);
-        let ends_for = if is_last { Audience::Client } else { Audience::PutBack };
+        settle::set(server, &missing, ReplyTarget::PutBack, self.to_server);
+        let ends_for = if is_last { ReplyTarget::Client } else { ReplyTarget::PutBack };
         server.owed.push_for(ends_for, Request::Sync);
         if is_last { Reply::Swallow } else { Reply::Forward }
     }
@@ -52,7 +52,7 @@ impl Listener<'_> {
             }
             Backend::ErrorResponse => {
                 let moved = moved(body, |position| woven.position(position));
-                match self.error(body, Audience::Client) {
+                match self.error(body, ReplyTarget::Client) {
                     Reply::Forward => Some(moved.map_or(Reply::Forward, Reply::Replace)),
                     other => Some(other),
                 }
@@ -99,7 +99,7 @@ impl Listener<'_> {
         };
         server.statements.insert(id);
         // The server skips up to the Sync that it has, and then hears this.
-        let parse = Request::Parse(Some(Box::new(Undo::Held(id))));
+        let parse = Request::Parse(Some(Box::new(RollbackAction::Held(id))));
         server.owed.again_behind([Request::Sync, Request::Close(None), parse]);
         self.to_server.make(|buf| {
             frontend::encode::close(buf, Target::Statement(&statement.name)).expect(NO_ZERO_BYTE);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use howdah_route::{Command, RoleWish, Said};
+use howdah_route::{Command, RolePreference, Said};
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use super::Core;
@@ -21,7 +21,7 @@ use crate::{
 /// What a client is, apart from its socket and the name of its pool. It has no server, asks for nothing,
 /// and has been sent all that it is owed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Migrant {
+pub struct ClientHandover {
     /// Its own user, where that is not its pool's.
     pub user: Option<Arc<str>>,
     /// The protocol version agreed on.
@@ -41,7 +41,7 @@ pub struct Migrant {
     /// Its unnamed statement, with an empty text if it has none.
     pub unnamed: MigrantStatement,
     /// Which of several servers would do by what it said at its start.
-    pub role: Option<RoleWish>,
+    pub role: Option<RolePreference>,
     /// Where its requests go, by what it has said since.
     pub said: Said,
     /// The shards that it wrote on, if it minds whether it reads that.
@@ -55,7 +55,7 @@ pub struct Migrant {
 pub struct MigrantStatement {
     /// What a Parse has behind the name.
     pub text: Vec<u8>,
-    /// Index in [`Migrant::parse_settings`] of those that it was parsed under, where its meaning depends on them
+    /// Index in [`ClientHandover::parse_settings`] of those that it was parsed under, where its meaning depends on them
     /// and they are known.
     pub settings: Option<usize>,
 }
@@ -83,7 +83,7 @@ impl Core {
     }
 
     /// Lets a client go without closing its connection; the id is free. `None` if it cannot go now.
-    pub fn emigrate(&mut self, id: ClientId, now: Time) -> Option<(PoolId, Migrant)> {
+    pub fn emigrate(&mut self, id: ClientId, now: Time) -> Option<(PoolId, ClientHandover)> {
         self.now = now;
         self.clients.get(id).filter(|client| may_go(client))?;
         let worker = self.worker;
@@ -105,7 +105,7 @@ impl Core {
             .collect();
         let unnamed =
             statement(&client.statements.unnamed, client.statements.unnamed_settings.as_ref());
-        let migrant = Migrant {
+        let migrant = ClientHandover {
             user: client.user.clone(),
             version: client.version,
             key: client.cancel_key(worker, id),
@@ -130,12 +130,17 @@ impl Core {
     }
 
     /// Takes a client in that another process let go. `None` if its pool is not known.
-    pub fn immigrate(&mut self, pool: PoolId, migrant: Migrant, now: Time) -> Option<ClientId> {
+    pub fn immigrate(
+        &mut self,
+        pool: PoolId,
+        migrant: ClientHandover,
+        now: Time,
+    ) -> Option<ClientId> {
         self.now = now;
         if !self.has_pool(pool) {
             return None;
         }
-        let Migrant {
+        let ClientHandover {
             user,
             version,
             key,

@@ -20,7 +20,7 @@ use crate::{
     client::{Client, ClientState, Part},
     ids::ClientId,
     mirror::{
-        Dropped, MirrorError, MirrorTarget, Mirrored, Open, Stream, StreamId, Take, Unit,
+        DropReason, MirrorError, MirrorTarget, Mirrored, Open, Stream, StreamId, Take, Unit,
         sqlstate_in,
     },
     prepared::ClientStatements,
@@ -113,7 +113,7 @@ impl Core {
             }
         }
         for gone in had {
-            self.leave_stream(gone, Dropped::Left);
+            self.leave_stream(gone, DropReason::Left);
         }
         // Only what is its client's part changes: nothing else looks at that meanwhile.
         if let Some(client) = self.clients.get_mut(id) {
@@ -158,10 +158,10 @@ impl Core {
                 let seen = mirrored.open.take().map(|open| open.seen);
                 for id in std::mem::take(&mut mirrored.streams) {
                     if let (Some(seen), Some(stream)) = (seen, self.streams.get_mut(id)) {
-                        stream.take_no_more(Dropped::Left);
+                        stream.take_no_more(DropReason::Left);
                         stream.end_take(seen);
                     }
-                    self.leave_stream(id, Dropped::Left);
+                    self.leave_stream(id, DropReason::Left);
                 }
                 client.part = Part::Whole;
                 self.mirrored -= 1;
@@ -178,7 +178,7 @@ impl Core {
     }
 
     /// Nothing more comes for a mirror from this client.
-    fn leave_stream(&mut self, id: StreamId, why: Dropped) {
+    fn leave_stream(&mut self, id: StreamId, why: DropReason) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         if stream.left.is_none() {
             stream.take_no_more(why);
@@ -282,7 +282,7 @@ impl Core {
         for id in &mirrored.streams {
             let Some(stream) = self.streams.get_mut(*id) else { continue };
             if is_cancelled {
-                stream.take_no_more(Dropped::Cancelled);
+                stream.take_no_more(DropReason::Cancelled);
             }
             let Some(room) = stream.end_take(seen) else { continue };
             if bytes.is_empty() {

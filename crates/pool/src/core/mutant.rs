@@ -2,7 +2,7 @@
 
 /// A planted mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mutant {
+pub(crate) enum InjectedFault {
     /// A server is handed on while it owes replies.
     CrossTalk,
     /// Nothing is reset.
@@ -36,7 +36,7 @@ pub(crate) enum Mutant {
 }
 
 #[cfg(test)]
-impl Mutant {
+impl InjectedFault {
     pub(crate) const ALL: [Self; 15] = [
         Self::CrossTalk,
         Self::DirtyReuse,

@@ -12,7 +12,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Core, Mutant};
+use super::{Core, InjectedFault};
 use crate::{
     Io, Limit,
     client::{Client, ClientState},
@@ -133,7 +133,7 @@ impl Core {
     /// pool, or of the reserve.
     fn permits(&mut self, pool_id: PoolId, io: &mut dyn Io) -> Option<Permits> {
         let spec = Arc::clone(&self.pool(pool_id).spec);
-        if self.makes(Mutant::LimitBreach) {
+        if self.makes(InjectedFault::LimitBreach) {
             return Permits::try_take(&Arc::default());
         }
         let permits = Permits::try_take(&spec.server_limits);
@@ -245,7 +245,7 @@ impl Core {
     /// [`crate::Timeouts::query_wait`] lets them, unless it takes somebody to change something before
     /// a login can succeed.
     fn refuse_for_failure(&mut self, pool: PoolId, failure: &ServerFailure, io: &mut dyn Io) {
-        let breaks_off = self.makes(Mutant::LoginFailureRefusesAll);
+        let breaks_off = self.makes(InjectedFault::LoginFailureRefusesAll);
         let unwelcomed = std::mem::take(&mut self.pool(pool).unwelcomed);
         let mut refused = std::mem::take(&mut self.pool(pool).waiting);
         if failure.is_transient() && !breaks_off {

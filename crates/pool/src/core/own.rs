@@ -12,7 +12,7 @@ use howdah_wire::{
 
 use super::{
     rewrite::{Message, Rewritten},
-    route::{Roads, command_of, refuse_batch, write_column, write_result},
+    route::{RoutingContext, command_of, refuse_batch, write_column, write_result},
     upstream::Stop,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 /// Who answers a batch.
 pub(super) struct Own<'a, 'r> {
     pub(super) client: &'a mut Client,
-    pub(super) roads: &'a mut Roads<'r>,
+    pub(super) roads: &'a mut RoutingContext<'r>,
     pub(super) to_client: &'a mut Gather,
     /// What ReadyForQuery says.
     pub(super) status: TransactionStatus,

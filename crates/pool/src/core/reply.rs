@@ -1,6 +1,6 @@
 //! What a server's message means for what it is owed.
 
-use howdah_record::Tape;
+use howdah_record::CaptureBuffer;
 use howdah_wire::{
     Backend, Frame,
     backend::{Message, Severity, TransactionStatus, encode},
@@ -10,13 +10,13 @@ use crate::{
     client::{Client, Syncing},
     cluster::ServerRole,
     connect_query::ConnectQuery,
-    dirt::{Dirt, SetKind},
+    dirt::{SessionStateFlags, SetKind},
     gather::Gather,
-    owed::{Audience, Request, Undo, UnnamedBefore},
+    owed::{ReplyTarget, Request, RollbackAction, UnnamedBefore},
     prepared::{ClientStatements, ServerStatements},
     refusal::Refusal,
     server::{Server, ServerState},
-    settings::{Setting, WishTable, is_settable, same_name},
+    settings::{ParameterSets, Setting, is_settable, same_name},
     statements::Statements,
     tally::Tally,
     time::Time,
@@ -63,13 +63,13 @@ pub(super) struct Listener<'a> {
     pub(super) refuses_blocks: bool,
     /// What was run after the server's login.
     pub(super) connect_query: Option<&'a ConnectQuery>,
-    pub(super) wishes: &'a mut WishTable,
+    pub(super) wishes: &'a mut ParameterSets,
     pub(super) statements: &'a Statements,
     pub(super) to_server: &'a mut Gather,
     pub(super) tally: &'a mut Tally,
     pub(super) now: Time,
     /// Where it is written what the client hears, if it is.
-    pub(super) tape: Option<&'a mut Tape>,
+    pub(super) tape: Option<&'a mut CaptureBuffer>,
 }
 
 impl Listener<'_> {
@@ -77,7 +77,7 @@ impl Listener<'_> {
     pub(super) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
         let lists = kind == Backend::DataRow
             && self.server.owed.front().is_some_and(|it| {
-                matches!(it.audience, Audience::Listens | Audience::ParseSettings)
+                matches!(it.audience, ReplyTarget::Listens | ReplyTarget::ParseSettings)
             });
         lists || needs_body(kind, body_bytes)
     }
@@ -88,7 +88,10 @@ impl Listener<'_> {
         let Some(front) = self.server.owed.front() else { return self.unasked(kind, body) };
         let audience = front.audience;
         // Most of what is said: rows of what the client asked for.
-        if kind == Backend::DataRow && audience == Audience::Client && self.server.woven.is_none() {
+        if kind == Backend::DataRow
+            && audience == ReplyTarget::Client
+            && self.server.woven.is_none()
+        {
             return Reply::Forward;
         }
         if self.server.woven.is_some()
@@ -96,10 +99,10 @@ impl Listener<'_> {
         {
             return reply;
         }
-        if audience == Audience::Listens && kind == Backend::DataRow {
+        if audience == ReplyTarget::Listens && kind == Backend::DataRow {
             self.hear_channel(body);
         }
-        if audience == Audience::ParseSettings
+        if audience == ReplyTarget::ParseSettings
             && kind == Backend::DataRow
             && self.server.settings.parsing.awaits_answer
         {
@@ -116,7 +119,7 @@ impl Listener<'_> {
                 if self.server.owed.is_single() {
                     self.server.settings.parsing.all_answered();
                 }
-                if audience == Audience::Client {
+                if audience == ReplyTarget::Client {
                     self.count_request();
                 }
                 if self.refuses_blocks && status != TransactionStatus::Idle && self.client.is_some()
@@ -125,7 +128,7 @@ impl Listener<'_> {
                     return Reply::Refuse(Refusal::TransactionInStatementMode);
                 }
                 let begun = self.client.as_ref().and_then(|client| client.routing.as_ref());
-                if audience == Audience::Client
+                if audience == ReplyTarget::Client
                     && begun.is_some_and(|routing| routing.begun.is_some())
                 {
                     // What it was told has begun waits on; the server has just told what a statement is.
@@ -134,9 +137,9 @@ impl Listener<'_> {
                     encode::ready_for_query(&mut ready, TransactionStatus::InTransaction);
                     return Reply::Replace(ready);
                 }
-                if audience == Audience::Settings {
+                if audience == ReplyTarget::Settings {
                     self.settings_done();
-                } else if !self.server.put_back.is_empty() && audience == Audience::Client {
+                } else if !self.server.put_back.is_empty() && audience == ReplyTarget::Client {
                     self.server.owed.pop();
                     return match self.put_back() {
                         Reply::Forward => self.ask_what_is_heard(),
@@ -145,8 +148,8 @@ impl Listener<'_> {
                 } else if self.server.listening.is_some() {
                     self.server.owed.pop();
                     return match audience {
-                        Audience::Listens => self.know_what_is_heard(),
-                        Audience::Client => self.ask_what_is_heard(),
+                        ReplyTarget::Listens => self.know_what_is_heard(),
+                        ReplyTarget::Client => self.ask_what_is_heard(),
                         _ => Reply::Swallow,
                     };
                 }
@@ -178,7 +181,7 @@ impl Listener<'_> {
             }
             (Backend::ParseComplete, Request::Parse(_) | Request::ParseAgain(_)) => {
                 self.server.settings.setter_prepared |=
-                    matches!(audience, Audience::Settings | Audience::PutBack);
+                    matches!(audience, ReplyTarget::Settings | ReplyTarget::PutBack);
                 true
             }
             (Backend::PortalSuspended, Request::Execute) => {
@@ -199,7 +202,7 @@ impl Listener<'_> {
         if answered {
             self.server.owed.pop();
         }
-        if audience == Audience::Client { Reply::Forward } else { Reply::Swallow }
+        if audience == ReplyTarget::Client { Reply::Forward } else { Reply::Swallow }
     }
 
     /// What was done says nothing of writes.
@@ -225,7 +228,7 @@ impl Listener<'_> {
         match kind {
             Backend::NoticeResponse => self.for_client(),
             Backend::NotificationResponse => self.notification(),
-            Backend::ParameterStatus => self.parameter(body, Audience::Client),
+            Backend::ParameterStatus => self.parameter(body, ReplyTarget::Client),
             Backend::ErrorResponse if matches!(self.server.state, ServerState::Linked(_)) => {
                 Reply::Forward
             }
@@ -253,17 +256,17 @@ impl Listener<'_> {
             return;
         }
         let Some(front) = server.owed.front() else { return };
-        if !matches!(front.audience, Audience::Client | Audience::Cleaning) {
+        if !matches!(front.audience, ReplyTarget::Client | ReplyTarget::Cleaning) {
             return;
         }
         if server.writes.is_watched() {
             let role = self.client.as_ref().map_or(ServerRole::Primary, |client| client.role);
             server.writes.note(tag, role);
         }
-        if front.audience == Audience::Client
+        if front.audience == ReplyTarget::Client
             && self.connect_query.is_some_and(|query| !query.is_repeatable)
         {
-            server.dirt |= Dirt::undone_by_tag(tag);
+            server.dirt |= SessionStateFlags::undone_by_tag(tag);
         }
         match tag {
             b"SET" => {
@@ -271,16 +274,16 @@ impl Listener<'_> {
                     Request::Query(kind) => kind,
                     _ => server.set_kind,
                 };
-                if kind != SetKind::Harmless && front.audience == Audience::Client {
-                    server.dirt |= Dirt::SETTINGS;
+                if kind != SetKind::Harmless && front.audience == ReplyTarget::Client {
+                    server.dirt |= SessionStateFlags::SETTINGS;
                 }
                 server.has_put_back();
             }
             b"RESET" => {
-                if front.audience == Audience::Cleaning {
+                if front.audience == ReplyTarget::Cleaning {
                     server.settings.was_reset();
                 } else if self.connect_query.is_some() {
-                    server.dirt |= Dirt::SETTINGS;
+                    server.dirt |= SessionStateFlags::SETTINGS;
                 }
                 server.has_put_back();
             }
@@ -288,12 +291,12 @@ impl Listener<'_> {
                 server.statements.clear();
                 server.settings.setter_prepared = false;
                 if tag == b"DISCARD ALL" {
-                    let is_reset = front.audience == Audience::Cleaning;
+                    let is_reset = front.audience == ReplyTarget::Cleaning;
                     if is_reset || server.owed.is_single() {
-                        server.dirt = Dirt::NONE; // Else it is known of what comes behind already.
+                        server.dirt = SessionStateFlags::NONE; // Else it is known of what comes behind already.
                     }
                     if !is_reset && self.connect_query.is_some() {
-                        server.dirt |= Dirt::SETTINGS;
+                        server.dirt |= SessionStateFlags::SETTINGS;
                     }
                     server.settings.was_reset();
                     server.has_put_back();
@@ -310,7 +313,7 @@ impl Listener<'_> {
             }
             b"DEALLOCATE" if matches!(front.request, Request::Execute) => self.deallocated(),
             b"LISTEN" | b"UNLISTEN" => self.channels_changed(tag),
-            _ => server.dirt |= Dirt::of_tag(tag),
+            _ => server.dirt |= SessionStateFlags::of_tag(tag),
         }
     }
 
@@ -324,25 +327,25 @@ impl Listener<'_> {
         }
     }
 
-    fn parameter(&mut self, body: &[u8], audience: Audience) -> Reply {
+    fn parameter(&mut self, body: &[u8], audience: ReplyTarget) -> Reply {
         let frame = Frame { tag: Backend::ParameterStatus.tag(), body };
         let Ok(Message::ParameterStatus { name, value }) = Message::parse(frame) else {
             return Reply::Unexpected;
         };
         let settings = &mut self.server.settings;
-        if audience == Audience::ParseSettings && self.client.is_some() {
+        if audience == ReplyTarget::ParseSettings && self.client.is_some() {
             settings.report_passing(name, value);
             return Reply::Swallow;
         }
         let fulfilled = settings.fulfils.take();
         settings.report(name, value);
         let Some(client) = self.client.as_deref_mut() else { return Reply::Swallow };
-        if audience == Audience::Settings {
+        if audience == ReplyTarget::Settings {
             return Reply::Swallow;
         }
         let goes_back = |setting: &Setting| same_name(&setting.name, name);
         if self.server.put_back_due
-            && audience == Audience::Client
+            && audience == ReplyTarget::Client
             && let Some(setting) = self.server.put_back.iter().find(|it| goes_back(it))
             && *setting.value != *value
         {
@@ -384,14 +387,21 @@ impl Listener<'_> {
         }
     }
 
-    pub(super) fn error(&mut self, body: &[u8], audience: Audience) -> Reply {
+    pub(super) fn error(&mut self, body: &[u8], audience: ReplyTarget) -> Reply {
         match audience {
-            Audience::Settings | Audience::Begin => return Reply::Break(setting_refused(body)),
-            Audience::Cleaning | Audience::Listens => return Reply::Break(Refusal::ServerLost),
-            Audience::ParseSettings if self.server.owed.is_batch_for(audience) => {
+            ReplyTarget::Settings | ReplyTarget::Begin => {
                 return Reply::Break(setting_refused(body));
             }
-            Audience::Client | Audience::Pooler | Audience::PutBack | Audience::ParseSettings => {}
+            ReplyTarget::Cleaning | ReplyTarget::Listens => {
+                return Reply::Break(Refusal::ServerLost);
+            }
+            ReplyTarget::ParseSettings if self.server.owed.is_batch_for(audience) => {
+                return Reply::Break(setting_refused(body));
+            }
+            ReplyTarget::Client
+            | ReplyTarget::Pooler
+            | ReplyTarget::PutBack
+            | ReplyTarget::ParseSettings => {}
         }
         // A procedure may have committed something before it failed.
         self.in_doubt();
@@ -419,7 +429,7 @@ impl Listener<'_> {
         };
         self.skip();
         match instead {
-            _ if audience == Audience::PutBack => Reply::Swallow,
+            _ if audience == ReplyTarget::PutBack => Reply::Swallow,
             Some(error) => Reply::Replace(error),
             None => Reply::Forward,
         }
@@ -432,9 +442,9 @@ impl Listener<'_> {
         let mut unnamed = None;
         let has_sync = owed.skip_to_sync(|undo, is_failed| match undo {
             // A Parse that fails has ended the statement before it all the same.
-            Undo::Unnamed(_) if is_failed => unnamed = Some(Vec::new()),
-            Undo::Unnamed(UnnamedBefore::Text(text)) => unnamed = Some(text),
-            Undo::Unnamed(UnnamedBefore::Any) => {}
+            RollbackAction::Unnamed(_) if is_failed => unnamed = Some(Vec::new()),
+            RollbackAction::Unnamed(UnnamedBefore::Text(text)) => unnamed = Some(text),
+            RollbackAction::Unnamed(UnnamedBefore::Any) => {}
             undo => {
                 let client = client.as_deref_mut().map(|client| &mut client.statements);
                 take_back(undo, client, statements, shared);
@@ -456,26 +466,26 @@ impl Listener<'_> {
 /// Takes back what was assumed of a request that has failed, or that the server skips because of one
 /// that has.
 fn take_back(
-    undo: Undo,
+    undo: RollbackAction,
     client: Option<&mut ClientStatements>,
     server: &mut ServerStatements,
     shared: &Statements,
 ) {
     match &undo {
-        Undo::NamedAndHeld(_, id) | Undo::Held(id) => server.remove(*id),
-        Undo::Evicted(id) => server.insert(*id),
+        RollbackAction::NamedAndHeld(_, id) | RollbackAction::Held(id) => server.remove(*id),
+        RollbackAction::Evicted(id) => server.insert(*id),
         _ => {}
     }
     let Some(client) = client else { return };
     match undo {
-        Undo::Named(name) => drop(client.named.remove(&name)),
-        Undo::NamedAndHeld(name, _) => {
+        RollbackAction::Named(name) => drop(client.named.remove(&name)),
+        RollbackAction::NamedAndHeld(name, _) => {
             if let Some(statement) = client.named.remove(&name) {
                 shared.failed(&statement);
             }
         }
-        Undo::Closed(name, statement) => drop(client.named.insert(name, statement)),
-        Undo::Unnamed(_) | Undo::Held(_) | Undo::Evicted(_) => {}
+        RollbackAction::Closed(name, statement) => drop(client.named.insert(name, statement)),
+        RollbackAction::Unnamed(_) | RollbackAction::Held(_) | RollbackAction::Evicted(_) => {}
     }
 }
 

@@ -18,19 +18,19 @@ use super::{
     listen::Before,
     own::Own,
     rewrite::{Message, Rewriter, Rewritten},
-    route::{Roads, SPREAD, Way, refuse_batch, write_answer, write_refusal},
+    route::{RoutingContext, SPREAD, Way, refuse_batch, write_answer, write_refusal},
     upstream::{Judge, Stop, misplaced},
 };
 use crate::{
     client::{Client, Syncing},
     deallocate,
-    dirt::{Dirt, SetKind},
+    dirt::{SessionStateFlags, SetKind},
     gather::Gather,
-    inlet::Inlet,
-    owed::{Request, Undo, UnnamedBefore},
+    inlet::FrameCursor,
+    owed::{Request, RollbackAction, UnnamedBefore},
     parse_settings::Doubt,
     plain,
-    put_back::{Woven, touches_settings, weave},
+    put_back::{SplicedQuery, touches_settings, weave},
     refusal::Refusal,
     routing::Batch,
     settings::is_settable,
@@ -50,12 +50,12 @@ pub(super) struct Upstream<'a> {
     /// What the client sent.
     pub(super) input: &'a [u8],
     /// How its requests are routed, if they are.
-    pub(super) roads: Option<Roads<'a>>,
+    pub(super) roads: Option<RoutingContext<'a>>,
 }
 
 impl Judge for Upstream<'_> {
     #[inline]
-    fn inlet(&mut self) -> &mut Inlet {
+    fn inlet(&mut self) -> &mut FrameCursor {
         &mut self.rewriter.client.inlet
     }
 
@@ -237,7 +237,7 @@ impl Upstream<'_> {
         let sql = format!("SELECT 'refused by the pooler: {text}'::pg_catalog.int4");
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
         let before = std::mem::take(&mut client.statements.unnamed);
-        let undo = Undo::Unnamed(UnnamedBefore::Text(before));
+        let undo = RollbackAction::Unnamed(UnnamedBefore::Text(before));
         server.statements.unnamed_is_ours = true;
         server.owed.push(Request::Parse(Some(Box::new(undo))));
         to_server.make(|buf| {
@@ -423,9 +423,9 @@ impl Upstream<'_> {
     fn plain_query(&mut self, sql: &[u8]) -> Rewritten {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let set_kind = if self.shares {
-            let dirt = Dirt::of_text(sql);
+            let dirt = SessionStateFlags::of_text(sql);
             server.dirt |= dirt;
-            if dirt.has(Dirt::SETTINGS) || server.settings.parsing.may_change() {
+            if dirt.has(SessionStateFlags::SETTINGS) || server.settings.parsing.may_change() {
                 server.note_parse_settings(sql);
             }
             client.statements.drop_unnamed();
@@ -441,7 +441,7 @@ impl Upstream<'_> {
     }
 
     /// A query string in the place of one that puts settings back, and does something else.
-    fn woven(&self, message: Message<'_>) -> Option<Woven> {
+    fn woven(&self, message: Message<'_>) -> Option<SplicedQuery> {
         let Rewriter { client, server, .. } = &self.rewriter;
         let startup = client.startup.list();
         if startup.is_empty() || !message.is_whole() || server.copying_in {
@@ -479,7 +479,7 @@ impl Upstream<'_> {
         }
         let dirt = dirt_of(message);
         server.dirt |= dirt;
-        match dirt == Dirt::UNKNOWN {
+        match dirt == SessionStateFlags::UNKNOWN {
             true => server.settings.parsing.change(Doubt::Unreported),
             false => server.note_parse_settings(sql),
         }
@@ -490,7 +490,7 @@ impl Upstream<'_> {
             true => deallocate::begins(sql),
             false => deallocate::may_forget(sql),
         };
-        if dirt == Dirt::UNKNOWN {
+        if dirt == SessionStateFlags::UNKNOWN {
             return SetKind::Lasting;
         }
         let settings = &server.settings;
@@ -516,8 +516,12 @@ impl Upstream<'_> {
 }
 
 /// What the text in a message may leave behind; of a text that is not all there, anything.
-fn dirt_of(message: Message<'_>) -> Dirt {
-    if message.is_whole() { Dirt::of_text(message.body) } else { Dirt::UNKNOWN }
+fn dirt_of(message: Message<'_>) -> SessionStateFlags {
+    if message.is_whole() {
+        SessionStateFlags::of_text(message.body)
+    } else {
+        SessionStateFlags::UNKNOWN
+    }
 }
 
 /// The name that a query string deallocates, if that is all it does.

@@ -12,9 +12,9 @@ use super::{settle, upstream::Stop};
 use crate::{
     client::{Client, Syncing},
     deallocate,
-    dirt::{Dirt, SetKind},
+    dirt::{SessionStateFlags, SetKind},
     gather::Gather,
-    owed::{Audience, Request, Undo, UnnamedBefore},
+    owed::{ReplyTarget, Request, RollbackAction, UnnamedBefore},
     parse_settings::{Doubt, NAMES, ParseSettings, is_sensitive},
     prepared::ClientStatements,
     put_back::{ResettingPortal, put_back_by},
@@ -188,8 +188,8 @@ impl Rewriter<'_> {
         if message.is_whole() {
             let text = &message.body[text_at..];
             let sql = sql_of(text);
-            let dirt = Dirt::of_text(sql);
-            let is_plain = is_plain(sql) && !dirt.has(Dirt::SETTINGS);
+            let dirt = SessionStateFlags::of_text(sql);
+            let is_plain = is_plain(sql) && !dirt.has(SessionStateFlags::SETTINGS);
             let settings = self.server.settings.parsing.current();
             self.client.statements.set_unnamed(text, is_plain, settings);
             self.client.statements.unnamed_is_sensitive = is_sensitive;
@@ -197,7 +197,7 @@ impl Rewriter<'_> {
             self.notes_unless_plain(sql, dirt, is_plain);
         } else {
             self.client.statements.drop_unnamed();
-            self.server.dirt = Dirt::UNKNOWN;
+            self.server.dirt = SessionStateFlags::UNKNOWN;
         }
         self.server.statements.unnamed_is_ours = true;
         let Some((name, statement)) = deallocated else {
@@ -230,10 +230,10 @@ impl Rewriter<'_> {
     }
 
     /// What the unnamed statement goes back to if the request that changes it is skipped.
-    fn before_unnamed(&mut self) -> Option<Box<Undo>> {
+    fn before_unnamed(&mut self) -> Option<Box<RollbackAction>> {
         self.server.batch_open.then(|| {
             let text = std::mem::take(&mut self.client.statements.unnamed);
-            Box::new(Undo::Unnamed(UnnamedBefore::Text(text)))
+            Box::new(RollbackAction::Unnamed(UnnamedBefore::Text(text)))
         })
     }
 
@@ -279,12 +279,12 @@ impl Rewriter<'_> {
             self.tally.server_parses += 1;
             self.server.statements.insert(id);
             self.server.settings.parsing.rely();
-            let undo = Undo::NamedAndHeld(name.into(), id);
+            let undo = RollbackAction::NamedAndHeld(name.into(), id);
             self.server.owed.push(Request::Parse(Some(Box::new(undo))));
             self.front(message.header, text_at, &[&statement.name, b"\0"]);
             return Rewritten::Front(text_at);
         }
-        let undo = Box::new(Undo::Named(name.into()));
+        let undo = Box::new(RollbackAction::Named(name.into()));
         if self.server.status != TransactionStatus::Failed && !self.server.owed.awaits_status() {
             self.server.owed.push(Request::ParseHere(undo));
             self.server.again.parses();
@@ -416,7 +416,8 @@ impl Rewriter<'_> {
             return Rewritten::Stop(Stop::Doubtful);
         }
         let removed = self.client.statements.named.remove_entry(name);
-        let undo = removed.map(|(name, statement)| Box::new(Undo::Closed(name, statement)));
+        let undo =
+            removed.map(|(name, statement)| Box::new(RollbackAction::Closed(name, statement)));
         self.server.owed.push(Request::CloseHere(undo));
         Rewritten::Whole
     }
@@ -467,7 +468,7 @@ impl Rewriter<'_> {
 
     /// The same for a text of which it is known whether it is plain.
     #[inline]
-    fn notes_unless_plain(&mut self, sql: &[u8], dirt: Dirt, is_plain: bool) {
+    fn notes_unless_plain(&mut self, sql: &[u8], dirt: SessionStateFlags, is_plain: bool) {
         match is_plain {
             true => self.server.dirt |= dirt,
             false => self.notes(sql, dirt),
@@ -475,7 +476,7 @@ impl Rewriter<'_> {
     }
 
     /// Notes what running a text may leave behind.
-    fn notes(&mut self, sql: &[u8], dirt: Dirt) {
+    fn notes(&mut self, sql: &[u8], dirt: SessionStateFlags) {
         let server = &mut *self.server;
         server.dirt |= dirt;
         server.forgets |= deallocate::begins(sql);
@@ -493,8 +494,8 @@ impl Rewriter<'_> {
         self.make_room();
         self.tally.server_parses += 1;
         self.server.statements.insert(statement.id);
-        let undo = Box::new(Undo::Held(statement.id));
-        self.server.owed.push_for(Audience::Pooler, Request::Parse(Some(undo)));
+        let undo = Box::new(RollbackAction::Held(statement.id));
+        self.server.owed.push_for(ReplyTarget::Pooler, Request::Parse(Some(undo)));
         self.to_server.make(|buf| parse(buf, statement));
     }
 
@@ -616,7 +617,7 @@ impl Rewriter<'_> {
         let text = unnamed;
         if text.is_empty() {
             self.server.statements.unnamed_is_ours = true;
-            self.server.owed.push_for(Audience::Pooler, Request::Close(None));
+            self.server.owed.push_for(ReplyTarget::Pooler, Request::Close(None));
             self.to_server.make(|buf| buf.extend_from_slice(b"C\0\0\0\x06S\0"));
             return Ok(());
         }
@@ -639,14 +640,14 @@ impl Rewriter<'_> {
     fn parse_unnamed_again(&mut self) {
         self.server.statements.unnamed_is_ours = true;
         self.server.settings.parsing.rely();
-        self.server.owed.push_for(Audience::Pooler, Request::Parse(None));
+        self.server.owed.push_for(ReplyTarget::Pooler, Request::Parse(None));
         let text = std::mem::take(&mut self.client.statements.unnamed);
         self.to_server.make(|buf| {
             write_header(buf, Frontend::Parse, text.len() + 1);
             buf.push(0);
             buf.extend_from_slice(&text);
         });
-        self.notes(sql_of(&text), Dirt::of_text(sql_of(&text)));
+        self.notes(sql_of(&text), SessionStateFlags::of_text(sql_of(&text)));
         self.client.statements.unnamed = text;
     }
 
@@ -659,8 +660,8 @@ impl Rewriter<'_> {
             return;
         }
         server.statements.remove(id);
-        let undo = Some(Box::new(Undo::Evicted(id)));
-        server.owed.push_for(Audience::Pooler, Request::Close(undo));
+        let undo = Some(Box::new(RollbackAction::Evicted(id)));
+        server.owed.push_for(ReplyTarget::Pooler, Request::Close(undo));
         let id = id.to_string();
         self.to_server.make(|buf| {
             write_header(buf, Frontend::Close, 1 + NAME_PREFIX.len() + id.len() + 1);

@@ -5,7 +5,7 @@
 //! or Flush that ends them ([`super::ahead`]), because a server is chosen before the first of them goes out;
 //! no server says anything before that either, so nobody waits for longer than without us.
 
-use howdah_route::{Answer, Command, Hold, Keyless, Refusal, Request, Role, Route, Shards};
+use howdah_route::{Answer, Command, NoShardKey, PinScope, Refusal, Request, Role, Route, Shards};
 use howdah_wire::{
     Format, Frontend,
     backend::{ErrorField, Field, Severity, TransactionStatus, encode},
@@ -16,12 +16,12 @@ use crate::{
     client::Client,
     gather::Gather,
     routing::{Batch, Home, Routing, Slot},
-    spread::Spreading,
+    spread::FanOutRequest,
     statements::{Statements, sql_of},
 };
 
 /// What a client's messages are judged by, where its database has several servers.
-pub(super) struct Roads<'a> {
+pub(super) struct RoutingContext<'a> {
     pub(super) slot: &'a mut Slot,
     pub(super) home: &'a Home,
     pub(super) statements: &'a Statements,
@@ -42,16 +42,16 @@ pub(super) enum Way {
     /// A BEGIN that waits for the next request to say where it goes.
     Begun(Route),
     /// That of servers of several shards.
-    Spread(Box<Spreading>),
+    Spread(Box<FanOutRequest>),
     /// Nobody's.
     Refused(Refusal),
 }
 
 /// What answers of several shards are refused with.
 pub(super) const SPREAD: Refusal =
-    Refusal::Keyless(Keyless::Spread("are not put together with others in one batch"));
+    Refusal::Keyless(NoShardKey::Spread("are not put together with others in one batch"));
 
-impl Roads<'_> {
+impl RoutingContext<'_> {
     /// A query string of a client without a server.
     #[inline]
     pub(super) fn query(&mut self, client: &mut Client, message: Message<'_>) -> Way {
@@ -147,7 +147,7 @@ impl Roads<'_> {
     #[inline]
     fn concerns(&self, client: &Client) -> bool {
         let router = &self.slot.router;
-        let is_fixed = self.home.hold == Hold::Session && router.settings().shards == 1;
+        let is_fixed = self.home.hold == PinScope::Session && router.settings().shards == 1;
         client.routing.as_ref().is_some_and(|routing| {
             routing.looked_at == 0 && !is_fixed && routing.session.depends_on_text(router)
         })
@@ -193,7 +193,7 @@ impl Roads<'_> {
                 client.role = crate::ServerRole::Primary;
                 Way::Server
             }
-            Ok(None) => Way::Refused(Refusal::Keyless(Keyless::Function)),
+            Ok(None) => Way::Refused(Refusal::Keyless(NoShardKey::Function)),
             Err(refusal) => Way::Refused(refusal),
         }
     }

@@ -12,10 +12,10 @@ use howdah_wire::{
 
 use crate::{
     client::{Client, Syncing},
-    dirt::{Dirt, SetKind},
+    dirt::{SessionStateFlags, SetKind},
     gather::Gather,
     listen,
-    owed::{Audience, Request},
+    owed::{ReplyTarget, Request},
     parse_settings,
     put_back::ResettingPortal,
     server::Server,
@@ -49,9 +49,9 @@ pub(super) fn sync_settings(client: &mut Client, server: &mut Server, to: &mut G
         server.settings.fulfil(Arc::clone(&client.wishes));
         return true;
     }
-    set(server, &missing, Audience::Settings, to);
+    set(server, &missing, ReplyTarget::Settings, to);
     server.settings.sends(&missing, &client.wishes);
-    server.owed.push_for(Audience::Settings, Request::Sync);
+    server.owed.push_for(ReplyTarget::Settings, Request::Sync);
     if client.wishes.are_proven() {
         return true;
     }
@@ -61,7 +61,7 @@ pub(super) fn sync_settings(client: &mut Client, server: &mut Server, to: &mut G
 
 /// Queues a BEGIN that its client has been answered already.
 pub(super) fn begin(server: &mut Server, query: &[u8], to: &mut Gather) {
-    server.owed.push_for(Audience::Begin, Request::Query(SetKind::Lasting));
+    server.owed.push_for(ReplyTarget::Begin, Request::Query(SetKind::Lasting));
     let sql = query.strip_suffix(b"\0").unwrap_or(query);
     to.make(|buf| {
         howdah_wire::frontend::encode::query(buf, sql)
@@ -70,7 +70,12 @@ pub(super) fn begin(server: &mut Server, query: &[u8], to: &mut Gather) {
 }
 
 /// Queues what sets settings, with a Sync behind it whose entry is for the caller to queue.
-pub(super) fn set(server: &mut Server, missing: &[Missing], audience: Audience, to: &mut Gather) {
+pub(super) fn set(
+    server: &mut Server,
+    missing: &[Missing],
+    audience: ReplyTarget,
+    to: &mut Gather,
+) {
     let owed = &mut server.owed;
     to.make(|buf| {
         if !server.settings.setter_prepared {
@@ -91,17 +96,17 @@ pub(super) fn set(server: &mut Server, missing: &[Missing], audience: Audience, 
 /// Queues what sets the settings that a client began with, in the middle of a batch that has put them
 /// back. Statement and portal are for this once: nobody knows yet what of the batch will be done.
 pub(super) fn set_in_batch(server: &mut Server, noted: &ResettingPortal, to: &mut Gather) {
-    set_each(server, Audience::Pooler, &noted.back, noted.is_local, to);
+    set_each(server, ReplyTarget::Pooler, &noted.back, noted.is_local, to);
 }
 
 /// Queues what sets settings that matter to parsing, until the transaction ends, in the middle of a batch.
 pub(super) fn set_to_parse(server: &mut Server, settings: &[Setting], to: &mut Gather) {
-    set_each(server, Audience::ParseSettings, settings, true, to);
+    set_each(server, ReplyTarget::ParseSettings, settings, true, to);
 }
 
 fn set_each(
     server: &mut Server,
-    audience: Audience,
+    audience: ReplyTarget,
     settings: &[Setting],
     is_local: bool,
     to: &mut Gather,
@@ -130,7 +135,7 @@ fn set_each(
 pub(super) fn query_parse_settings(server: &mut Server, to: &mut Gather) {
     let is_own = !server.batch_open;
     server.settings.parsing.awaits_answer = true;
-    let mut ask = |request| server.owed.push_for(Audience::ParseSettings, request);
+    let mut ask = |request| server.owed.push_for(ReplyTarget::ParseSettings, request);
     to.make(|buf| {
         ask(Request::Close(None));
         close(buf, Target::Statement(READER)).expect(NO_ZERO_BYTE);
@@ -155,7 +160,7 @@ pub(super) fn query_parse_settings(server: &mut Server, to: &mut Gather) {
 
 /// Queues a LISTEN to the channel that stands for a statement, in the client's batch.
 pub(super) fn listen_in_batch(server: &mut Server, number: u32, to: &mut Gather) {
-    let mut ask = |request| server.owed.push_for(Audience::Pooler, request);
+    let mut ask = |request| server.owed.push_for(ReplyTarget::Pooler, request);
     let sql = format!("LISTEN \"{}\"", listen::token(number));
     to.make(|buf| {
         ask(Request::Close(None));
@@ -180,10 +185,10 @@ const NO_ZERO_BYTE: &str = "no name holds a zero byte, and the values are short"
 /// closed.
 pub(super) fn begin_reset(server: &mut Server) -> Vec<u8> {
     let dirt = std::mem::take(&mut server.dirt);
-    if dirt.has(Dirt::SETTINGS) {
+    if dirt.has(SessionStateFlags::SETTINGS) {
         server.settings.was_reset();
     }
-    if dirt.has(Dirt::PREPARED) {
+    if dirt.has(SessionStateFlags::PREPARED) {
         server.statements.clear();
         server.settings.setter_prepared = false;
     }

@@ -15,12 +15,12 @@ use crate::{
     ids::{ClientId, Peer},
     inlet::Fate,
     login::{CancelSecret, ClientLogin},
-    spread::{CopyPhase, Copying, Leg, Spread, Spreading},
+    spread::{CopyPhase, Copying, FanOutRequest, Leg, Spread},
 };
 
 impl Core {
     /// A client's request is done on several shards from now on.
-    pub(super) fn spread(&mut self, id: ClientId, what: Spreading, io: &mut dyn Io) {
+    pub(super) fn spread(&mut self, id: ClientId, what: FanOutRequest, io: &mut dyn Io) {
         let body_bytes_max = self.body_bytes_max;
         let now = self.now;
         let Some(client) = self.clients.get_mut(id) else { return };

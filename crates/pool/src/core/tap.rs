@@ -4,7 +4,7 @@
 //! what these answer to that, is no part of it. Without a tape this costs a comparison for each read and
 //! each message.
 
-use howdah_record::{Entry, Tape};
+use howdah_record::{CaptureBuffer, Entry};
 use howdah_wire::{Backend, Frame, backend::TransactionStatus};
 
 use super::{Core, reply::Listener};
@@ -19,7 +19,7 @@ use crate::{
 impl Core {
     /// Records clients from here on: new ones from their beginning, others from when they are between
     /// two transactions.
-    pub fn record(&mut self, tape: Tape) {
+    pub fn record(&mut self, tape: CaptureBuffer) {
         self.stop_recording();
         self.tape = Some(Box::new(tape));
         self.overhears = true;
@@ -141,7 +141,7 @@ impl Listener<'_> {
     }
 }
 
-fn hear_made(tape: &mut Tape, client: &mut Client, mut made: &[u8], now: Time) {
+fn hear_made(tape: &mut CaptureBuffer, client: &mut Client, mut made: &[u8], now: Time) {
     while let Ok(Some((Frame { tag, body }, rest))) = Frame::split(made, u32::MAX) {
         if let Some(kind) = Backend::from_tag(tag) {
             tape.heard(&mut client.mark, kind, body, now.0);
@@ -170,7 +170,7 @@ pub(super) fn is_between_transactions(client: &Client, servers: &Slab<ServerId, 
         && client.syncing == Syncing::No
 }
 
-fn enter(tape: &mut Tape, client: &mut Client, is_new: bool, now: Time) {
+fn enter(tape: &mut CaptureBuffer, client: &mut Client, is_new: bool, now: Time) {
     let entry = Entry {
         is_new,
         pool: u32::try_from(client.home.index()).unwrap_or(u32::MAX),

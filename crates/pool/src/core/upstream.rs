@@ -9,24 +9,24 @@ use howdah_wire::{
 };
 
 use super::{
-    Core, Mutant,
+    Core, InjectedFault,
     own::Own,
     request::{Upstream, deallocate, deallocated_name},
     rewrite::{Message, Rewriter, Rewritten},
-    route::{Roads, Way, refuse_batch, refuse_query, write_answer},
+    route::{RoutingContext, Way, refuse_batch, refuse_query, write_answer},
 };
 use crate::{
     Io,
     client::{Client, ClientState, Syncing},
     gather::Gather,
     ids::{ClientId, Peer},
-    inlet::{Fate, Inlet, header_at, rest},
+    inlet::{Fate, FrameCursor, header_at, rest},
     parse_settings::Doubt,
     pool::Pool,
     refusal::Refusal,
     routing::Batch,
     spec::Mode,
-    spread::Spreading,
+    spread::FanOutRequest,
     statements::Statements,
 };
 
@@ -47,7 +47,7 @@ pub(super) enum Stop {
     /// Nothing is open at the client's server, and the message in front may be for another.
     Settled,
     /// The messages in front are for several shards.
-    Spread(Box<Spreading>),
+    Spread(Box<FanOutRequest>),
 }
 
 impl Core {
@@ -59,7 +59,7 @@ impl Core {
         {
             pool.tally.client_bytes += bytes.len() as u64;
         }
-        let holds_up = self.makes(Mutant::MirrorHoldsUp) && self.is_ahead_of_mirrors(id);
+        let holds_up = self.makes(InjectedFault::MirrorHoldsUp) && self.is_ahead_of_mirrors(id);
         while let Some(client) = self.clients.get_mut(id) {
             if client.must_wait() || holds_up {
                 client.inlet.hold(bytes);
@@ -178,7 +178,7 @@ impl Core {
     }
 
     fn walk_client(&mut self, id: ClientId, input: &[u8], at: &mut usize) -> Stop {
-        let ignores_settings = self.makes(Mutant::ForeignLiterals);
+        let ignores_settings = self.makes(InjectedFault::ForeignLiterals);
         let Some(client) = self.clients.get_mut(id) else { return Stop::Goodbye };
         client.inlet.looks_ahead = false;
         let to_client = &mut self.to_client;
@@ -186,7 +186,7 @@ impl Core {
         let roads =
             if client.roams && client.is_somebody() { self.routers.of(client.home) } else { None };
         let statements: &Statements = &self.statements;
-        let roads = roads.map(|(slot, home)| Roads { slot, home, statements, seed });
+        let roads = roads.map(|(slot, home)| RoutingContext { slot, home, statements, seed });
         let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {
             let mut alone = Alone { client, to_client, roads, input };
             return walk(&mut alone, self.body_bytes_max, input, at);
@@ -221,7 +221,7 @@ impl Core {
 /// Who decides what becomes of a client's messages.
 pub(super) trait Judge {
     /// The client's.
-    fn inlet(&mut self) -> &mut Inlet;
+    fn inlet(&mut self) -> &mut FrameCursor;
 
     /// Sends a range of the input on to the server.
     fn forward(&mut self, range: Range<usize>);
@@ -321,12 +321,12 @@ struct Alone<'a> {
     client: &'a mut Client,
     to_client: &'a mut Gather,
     /// How its requests are routed, if they are.
-    roads: Option<Roads<'a>>,
+    roads: Option<RoutingContext<'a>>,
     input: &'a [u8],
 }
 
 impl Judge for Alone<'_> {
-    fn inlet(&mut self) -> &mut Inlet {
+    fn inlet(&mut self) -> &mut FrameCursor {
         &mut self.client.inlet
     }
 

@@ -1,7 +1,7 @@
 //! One line of `pg_hba.conf`.
 
 use super::{
-    Knock, Networks, Origin,
+    ConnectionInfo, Networks, Origin,
     address::Addresses,
     names::{DatabaseName, UserName},
     words::Word,
@@ -10,17 +10,17 @@ use super::{
 /// One line of `pg_hba.conf`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
-    door: Door,
+    door: ConnType,
     databases: Vec<DatabaseName>,
     users: Vec<UserName>,
     pub(super) method: RuleMethod,
     pub(super) map: Option<String>,
-    certificate: Option<Whose>,
+    certificate: Option<ClientCertOption>,
 }
 
 /// Which connections it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum ConnType {
     /// Unix sockets.
     Local,
     /// TCP, from these addresses; with TLS, without, or both.
@@ -50,7 +50,7 @@ pub(super) enum RuleMethod {
 
 /// Whose certificate is asked for, beside what the method asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum ClientCertOption {
     /// Anybody's whom we believe.
     Anybodys,
     /// The user's.
@@ -68,7 +68,7 @@ impl Rule {
         let databases = databases.iter().map(DatabaseName::parse).collect::<Result<_, _>>()?;
         let users = users.iter().map(UserName::parse).collect::<Result<_, _>>()?;
         let (door, rest) = match kind.text.as_str() {
-            "local" => (Door::Local, rest),
+            "local" => (ConnType::Local, rest),
             name => {
                 let encryption = match name {
                     "host" | "hostnogssenc" => Encryption::Any,
@@ -81,7 +81,7 @@ impl Rule {
                     }
                 };
                 let (addresses, rest) = Addresses::parse(rest)?;
-                (Door::Host(encryption, addresses), rest)
+                (ConnType::Host(encryption, addresses), rest)
             }
         };
         let [method, options @ ..] = rest else { return Err("a method is missing".to_owned()) };
@@ -99,7 +99,7 @@ impl Rule {
     }
 
     fn option(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let is_tls = matches!(self.door, Door::Host(Encryption::Tls, _));
+        let is_tls = matches!(self.door, ConnType::Host(Encryption::Tls, _));
         match (name, value) {
             ("map", _) if !matches!(self.method, RuleMethod::Cert | RuleMethod::Peer) => {
                 Err("map is for the methods cert and peer".to_owned())
@@ -113,11 +113,11 @@ impl Rule {
                 Err("cert has to see whose certificate it is: clientcert=verify-full".to_owned())
             }
             ("clientcert", "verify-ca") => {
-                self.certificate = Some(Whose::Anybodys);
+                self.certificate = Some(ClientCertOption::Anybodys);
                 Ok(())
             }
             ("clientcert", "verify-full") => {
-                self.certificate = Some(Whose::Users);
+                self.certificate = Some(ClientCertOption::Users);
                 Ok(())
             }
             ("clientcert", _) => Err("clientcert is verify-ca or verify-full".to_owned()),
@@ -132,10 +132,10 @@ impl Rule {
     }
 
     /// Whether it is for somebody.
-    pub(super) fn is_about(&self, knock: &Knock<'_>, networks: &Networks) -> bool {
+    pub(super) fn is_about(&self, knock: &ConnectionInfo<'_>, networks: &Networks) -> bool {
         let at_door = match (self.door, knock.from) {
-            (Door::Local, Origin::Unix { .. }) => true,
-            (Door::Host(encryption, addresses), Origin::Tcp(Some(address))) => {
+            (ConnType::Local, Origin::Unix { .. }) => true,
+            (ConnType::Host(encryption, addresses), Origin::Tcp(Some(address))) => {
                 let is_right = match encryption {
                     Encryption::Any => true,
                     Encryption::Tls => knock.is_tls,
@@ -147,35 +147,35 @@ impl Rule {
             }
             _ => false,
         };
-        let Knock { database, user, is_physical, .. } = *knock;
+        let ConnectionInfo { database, user, is_physical, .. } = *knock;
         at_door
             && self.databases.iter().any(|name| name.is(database, user, is_physical))
             && self.users.iter().any(|name| name.is(user))
     }
 
     /// Whether somebody has shown the certificate that is asked for beside the method.
-    pub(super) fn has_certificate_of(&self, knock: &Knock<'_>) -> bool {
+    pub(super) fn has_certificate_of(&self, knock: &ConnectionInfo<'_>) -> bool {
         match (self.certificate, knock.certificate) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(Whose::Anybodys), Some(_)) => true,
+            (Some(ClientCertOption::Anybodys), Some(_)) => true,
             // Whether it may be another's, a map says.
-            (Some(Whose::Users), Some(_)) if self.method == RuleMethod::Cert => true,
-            (Some(Whose::Users), Some(shown)) => shown.common_name == Some(knock.user),
+            (Some(ClientCertOption::Users), Some(_)) if self.method == RuleMethod::Cert => true,
+            (Some(ClientCertOption::Users), Some(shown)) => shown.common_name == Some(knock.user),
         }
     }
 }
 
 impl RuleMethod {
-    fn parse(text: &str, door: Door) -> Result<Self, String> {
-        let is_local = door == Door::Local;
+    fn parse(text: &str, door: ConnType) -> Result<Self, String> {
+        let is_local = door == ConnType::Local;
         match text {
             "trust" => Ok(Self::Trust),
             "reject" => Ok(Self::Reject),
             "password" | "plain" => Ok(Self::Plain),
             "md5" => Ok(Self::Md5),
             "scram-sha-256" => Ok(Self::ScramSha256),
-            "cert" if matches!(door, Door::Host(Encryption::Tls, _)) => Ok(Self::Cert),
+            "cert" if matches!(door, ConnType::Host(Encryption::Tls, _)) => Ok(Self::Cert),
             "cert" => Err("cert is for hostssl".to_owned()),
             // On unix sockets they are one.
             "peer" | "ident" if is_local => Ok(Self::Peer),

@@ -31,7 +31,7 @@ fn hba(rules: &str, ident: &str) -> Hba {
 }
 
 /// `from` is an address, or a uid for a unix socket; `how` is ssl, or a certificate's name.
-fn knock<'a>(user: &'a str, database: &'a str, from: &str, how: &'a str) -> Knock<'a> {
+fn knock<'a>(user: &'a str, database: &'a str, from: &str, how: &'a str) -> ConnectionInfo<'a> {
     let from = match from.parse() {
         Ok(uid) => Origin::Unix { uid: Some(uid) },
         Err(_) => Origin::Tcp(Some(from.parse().unwrap())),
@@ -39,14 +39,14 @@ fn knock<'a>(user: &'a str, database: &'a str, from: &str, how: &'a str) -> Knoc
     let name = how.strip_prefix("cn=");
     let certificate = name.map(|name| Certificate { common_name: Some(name) });
     let (is_tls, is_physical) = (!how.is_empty(), database == "<replication>");
-    Knock { user, database, is_physical, from, is_tls, certificate }
+    ConnectionInfo { user, database, is_physical, from, is_tls, certificate }
 }
 
 #[test]
 fn the_first_rule_about_somebody_decides() {
-    use Demand::{Md5, Plain, Proven, ScramSha256, Trust};
     use Refusal::{NoRule, Peer, Rejected};
-    type Case<'a> = (&'a str, [&'a str; 4], Result<Demand, Refusal>);
+    use RequiredAuth::{Md5, Plain, Proven, ScramSha256, Trust};
+    type Case<'a> = (&'a str, [&'a str; 4], Result<RequiredAuth, Refusal>);
     let cases: &[Case<'_>] = &[
         ("local all all trust", ["a", "d", "1000", ""], Ok(Trust)),
         ("local all all trust", ["a", "d", "127.0.0.1", ""], Err(NoRule)),
@@ -110,22 +110,22 @@ fn the_first_rule_about_somebody_decides() {
 #[test]
 fn certificates_prove_who_somebody_is() {
     use Refusal::Certificate as Wrong;
-    let cases: &[(&str, &str, &str, Result<Demand, Refusal>)] = &[
-        ("cert", "ann", "cn=ann", Ok(Demand::Proven)),
+    let cases: &[(&str, &str, &str, Result<RequiredAuth, Refusal>)] = &[
+        ("cert", "ann", "cn=ann", Ok(RequiredAuth::Proven)),
         ("cert", "bob", "cn=ann", Err(Wrong)),
         ("cert", "ann", "ssl", Err(Wrong)),
-        ("cert clientcert=verify-full", "ann", "cn=ann", Ok(Demand::Proven)),
-        ("cert clientname=CN", "ann", "cn=ann", Ok(Demand::Proven)),
-        ("cert map=mail", "ann", "cn=ann@example.com", Ok(Demand::Proven)),
+        ("cert clientcert=verify-full", "ann", "cn=ann", Ok(RequiredAuth::Proven)),
+        ("cert clientname=CN", "ann", "cn=ann", Ok(RequiredAuth::Proven)),
+        ("cert map=mail", "ann", "cn=ann@example.com", Ok(RequiredAuth::Proven)),
         ("cert map=mail", "ann", "cn=ann@example.org", Err(Wrong)),
         ("cert map=mail", "bob", "cn=ann@example.com", Err(Wrong)),
-        ("cert map=mail", "all", "cn=all@example.com", Ok(Demand::Proven)),
+        ("cert map=mail", "all", "cn=all@example.com", Ok(RequiredAuth::Proven)),
         ("cert map=mail", "bob", "cn=all@example.com", Err(Wrong)),
-        ("cert map=mail", "app_7", "cn=apps", Ok(Demand::Proven)),
+        ("cert map=mail", "app_7", "cn=apps", Ok(RequiredAuth::Proven)),
         ("cert map=mail", "app_x", "cn=apps", Err(Wrong)),
-        ("md5 clientcert=verify-full", "ann", "cn=ann", Ok(Demand::Md5)),
+        ("md5 clientcert=verify-full", "ann", "cn=ann", Ok(RequiredAuth::Md5)),
         ("md5 clientcert=verify-full", "ann", "cn=bob", Err(Wrong)),
-        ("md5 clientcert=verify-ca", "ann", "cn=bob", Ok(Demand::Md5)),
+        ("md5 clientcert=verify-ca", "ann", "cn=bob", Ok(RequiredAuth::Md5)),
         ("md5 clientcert=verify-ca", "ann", "ssl", Err(Wrong)),
         ("reject clientcert=verify-ca", "ann", "ssl", Err(Refusal::Rejected)),
     ];
@@ -150,8 +150,8 @@ fn files_may_include_others() {
     ];
     let hba = read(&files).unwrap();
     let judge = |user| hba.judge(&knock(user, "d", "0", ""));
-    assert_eq!(judge("a"), Ok(Demand::Md5));
-    assert_eq!(judge("b"), Ok(Demand::Trust));
+    assert_eq!(judge("a"), Ok(RequiredAuth::Md5));
+    assert_eq!(judge("b"), Ok(RequiredAuth::Trust));
     assert_eq!(judge("c"), Err(Refusal::Rejected));
 }
 

@@ -1,18 +1,18 @@
-//! [`Listens`]: what one client listens to, and what waits for it; [`Undertaking`]: what the transaction
+//! [`ClientChannels`]: what one client listens to, and what waits for it; [`PendingActions`]: what the transaction
 //! that a server is at may change of that.
 
 use std::collections::{HashMap, VecDeque};
 
 use howdah_wire::backend::{Severity, encode};
 
-use super::{Channel, Gap, Op, number_of};
+use super::{Channel, Gap, ListenAction, number_of};
 
 /// Most channels of one client.
 pub(crate) const CHANNELS_MAX: usize = 65_536;
 
 /// What a client listens to.
 #[derive(Debug, Default)]
-pub(crate) struct Listens {
+pub(crate) struct ClientChannels {
     /// By name; whether a transaction has committed it. Else the dedicated connection listens to it in
     /// advance.
     channels: HashMap<Channel, bool>,
@@ -47,7 +47,7 @@ pub(crate) enum Offer {
     NotWanted,
 }
 
-impl Listens {
+impl ClientChannels {
     /// Whether it listens to nothing, and nothing waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.channels.is_empty() && self.queue.is_empty() && self.dropped == 0
@@ -64,9 +64,9 @@ impl Listens {
     }
 
     /// Asks for those channels of some statements that are not heard yet. Gives whether there are such.
-    pub(crate) fn ask<'a>(&mut self, ops: impl Iterator<Item = &'a Op>) -> bool {
+    pub(crate) fn ask<'a>(&mut self, ops: impl Iterator<Item = &'a ListenAction>) -> bool {
         for op in ops {
-            if let Op::Listen(channel) = op
+            if let ListenAction::Listen(channel) = op
                 && !self.channels.contains_key(channel)
             {
                 self.channels.insert(channel.clone(), false);
@@ -96,17 +96,17 @@ impl Listens {
     }
 
     /// The transaction has ended: what counts is done, and the rest forgotten.
-    pub(crate) fn settle<'a>(&mut self, ops: impl Iterator<Item = &'a Op>) {
+    pub(crate) fn settle<'a>(&mut self, ops: impl Iterator<Item = &'a ListenAction>) {
         for op in ops {
             match op {
-                Op::Listen(channel) => drop(self.channels.insert(channel.clone(), true)),
-                Op::Unlisten(channel) => {
+                ListenAction::Listen(channel) => drop(self.channels.insert(channel.clone(), true)),
+                ListenAction::Unlisten(channel) => {
                     if let Some(committed) = self.channels.get_mut(channel) {
                         *committed = false;
                         self.early.push(channel.clone());
                     }
                 }
-                Op::UnlistenAll => {
+                ListenAction::UnlistenAll => {
                     self.channels.values_mut().for_each(|it| *it = false);
                     self.early = self.channels.keys().cloned().collect();
                 }
@@ -117,7 +117,7 @@ impl Listens {
 
     /// Listens to nothing any more.
     pub(crate) fn settle_for_none(&mut self) {
-        self.settle(std::iter::once(&Op::UnlistenAll));
+        self.settle(std::iter::once(&ListenAction::UnlistenAll));
     }
 
     fn forget_early_channels(&mut self) {
@@ -204,20 +204,20 @@ pub(crate) fn write(to: &mut Vec<u8>, gap: &Gap) {
 
 /// Statements about channels in the transaction that a server is at.
 #[derive(Debug, Default)]
-pub(crate) struct Undertaking {
+pub(crate) struct PendingActions {
     /// In order; the place is the number of the channel that stands for it.
-    ops: Vec<Op>,
+    ops: Vec<ListenAction>,
     /// Numbers that the server listens to after the transaction's end.
     counts: Vec<u32>,
     /// Command tags of such statements that came back.
     pub(crate) tags: usize,
     /// A portal whose statement is one.
-    pub(crate) portal: Option<(Box<[u8]>, Op)>,
+    pub(crate) portal: Option<(Box<[u8]>, ListenAction)>,
     /// The error that is to be told of the statement that was made to fail.
     pub(crate) refusal: Option<Vec<u8>>,
 }
 
-impl Undertaking {
+impl PendingActions {
     pub(crate) fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -227,7 +227,7 @@ impl Undertaking {
     }
 
     /// Counts a statement; gives its number.
-    pub(crate) fn add(&mut self, op: Op) -> u32 {
+    pub(crate) fn add(&mut self, op: ListenAction) -> u32 {
         self.ops.push(op);
         u32::try_from(self.ops.len() - 1).unwrap_or(u32::MAX)
     }
@@ -243,7 +243,7 @@ impl Undertaking {
     }
 
     /// The statements that count, in order.
-    pub(crate) fn outcome(mut self) -> Vec<Op> {
+    pub(crate) fn outcome(mut self) -> Vec<ListenAction> {
         self.counts.sort_unstable();
         self.counts.dedup();
         let ops = &self.ops;
@@ -259,14 +259,14 @@ mod tests {
         name.as_bytes().into()
     }
 
-    fn listen(listens: &mut Listens, name: &str) {
-        let op = Op::Listen(channel(name));
+    fn listen(listens: &mut ClientChannels, name: &str) {
+        let op = ListenAction::Listen(channel(name));
         listens.ask(std::iter::once(&op));
         assert_eq!(listens.take_wanted(), [channel(name)]);
         listens.settle(std::iter::once(&op));
     }
 
-    fn news(listens: &mut Listens) -> String {
+    fn news(listens: &mut ClientChannels) -> String {
         let mut bytes = Vec::new();
         listens.write_news(&mut bytes);
         bytes.escape_ascii().to_string()
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_counted_and_told_in_its_place() {
-        let mut listens = Listens::default();
+        let mut listens = ClientChannels::default();
         listen(&mut listens, "a");
         assert_eq!(listens.offer(&channel("a"), b"12345", 8), Offer::Kept);
         assert_eq!(listens.offer(&channel("a"), b"6789", 8), Offer::Dropped);
@@ -292,8 +292,8 @@ mod tests {
 
     #[test]
     fn what_came_before_the_commit_is_not_told() {
-        let mut listens = Listens::default();
-        let op = Op::Listen(channel("a"));
+        let mut listens = ClientChannels::default();
+        let op = ListenAction::Listen(channel("a"));
         listens.ask(std::iter::once(&op));
         listens.take_wanted();
         assert_eq!(listens.offer(&channel("a"), b"early", 99), Offer::Kept);
@@ -302,10 +302,10 @@ mod tests {
         assert_eq!(listens.offer(&channel("a"), b"late", 99), Offer::Kept);
         listens.settle(std::iter::once(&op));
         assert_eq!(news(&mut listens), "late");
-        listens.ask([Op::Listen(channel("b"))].iter());
+        listens.ask([ListenAction::Listen(channel("b"))].iter());
         listens.take_wanted();
         listens.offer(&channel("b"), b"x", 99);
-        listens.settle([Op::UnlistenAll].iter());
+        listens.settle([ListenAction::UnlistenAll].iter());
         let mut unwanted = listens.take_unwanted();
         unwanted.sort();
         assert_eq!(unwanted, [channel("a"), channel("b")]);
@@ -314,8 +314,12 @@ mod tests {
 
     #[test]
     fn numbers_that_are_left_say_what_counts() {
-        let mut undertaking = Undertaking::default();
-        let ops = [Op::Listen(channel("a")), Op::Unlisten(channel("b")), Op::UnlistenAll];
+        let mut undertaking = PendingActions::default();
+        let ops = [
+            ListenAction::Listen(channel("a")),
+            ListenAction::Unlisten(channel("b")),
+            ListenAction::UnlistenAll,
+        ];
         let numbers = ops.clone().map(|op| undertaking.add(op));
         for heard in [super::super::token(numbers[2]), super::super::token(numbers[0])] {
             undertaking.hear(heard.as_bytes());
@@ -327,9 +331,9 @@ mod tests {
 
     #[test]
     fn a_client_has_no_more_channels_than_it_may() {
-        let mut listens = Listens::default();
+        let mut listens = ClientChannels::default();
         let ops: Vec<_> =
-            (0..=CHANNELS_MAX).map(|at| Op::Listen(channel(&at.to_string()))).collect();
+            (0..=CHANNELS_MAX).map(|at| ListenAction::Listen(channel(&at.to_string()))).collect();
         assert!(!listens.ask(ops[..].iter()));
         assert!(listens.refusal.is_some());
     }

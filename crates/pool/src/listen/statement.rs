@@ -1,6 +1,6 @@
 //! LISTEN and UNLISTEN as PostgreSQL reads them: words, comments, and names that are folded or quoted.
 
-use super::{Channel, Found, Op};
+use super::{Channel, Found, ListenAction};
 
 /// Longest name, in bytes: `NAMEDATALEN - 1`.
 const NAME_BYTES_MAX: usize = 63;
@@ -38,10 +38,10 @@ fn find(sql: &[u8]) -> Option<Found> {
     let rest = skip(rest)?;
     let end = |rest: &[u8]| sql.len() - rest.len();
     if let Some(rest) = rest.strip_prefix(b"*").filter(|_| !listens) {
-        return Some(Found { op: Op::UnlistenAll, end: end(rest) });
+        return Some(Found { op: ListenAction::UnlistenAll, end: end(rest) });
     }
     let (channel, rest) = name(rest)?;
-    let op = if listens { Op::Listen(channel) } else { Op::Unlisten(channel) };
+    let op = if listens { ListenAction::Listen(channel) } else { ListenAction::Unlisten(channel) };
     Some(Found { op, end: end(rest) })
 }
 
@@ -137,9 +137,9 @@ mod tests {
     fn read(sql: &str) -> Option<String> {
         let text = |channel: Channel| String::from_utf8_lossy(&channel).into_owned();
         Some(match statement(sql.as_bytes())?.op {
-            Op::Listen(channel) => format!("+{}", text(channel)),
-            Op::Unlisten(channel) => format!("-{}", text(channel)),
-            Op::UnlistenAll => "-*".to_owned(),
+            ListenAction::Listen(channel) => format!("+{}", text(channel)),
+            ListenAction::Unlisten(channel) => format!("-{}", text(channel)),
+            ListenAction::UnlistenAll => "-*".to_owned(),
         })
     }
 

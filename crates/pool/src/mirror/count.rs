@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use super::{Compared, Dropped};
+use super::{DropReason, MirrorResult};
 use crate::refusal::Refusal;
 
 /// The code of an error.
@@ -49,7 +49,7 @@ pub struct Mirror {
     mirror_failed: AtomicU64,
     client_failed: AtomicU64,
     different: AtomicU64,
-    dropped: [AtomicU64; Dropped::ALL.len()],
+    dropped: [AtomicU64; DropReason::ALL.len()],
     dropped_bytes: AtomicU64,
     errors: Mutex<Errors>,
 }
@@ -76,8 +76,8 @@ pub struct MirrorReport {
     pub client_failed: u64,
     /// Those of them with an error of another code.
     pub different: u64,
-    /// Transactions that were not, by the places in [`Dropped::ALL`].
-    pub dropped: [u64; Dropped::ALL.len()],
+    /// Transactions that were not, by the places in [`DropReason::ALL`].
+    pub dropped: [u64; DropReason::ALL.len()],
     /// Bytes that clients sent of these.
     pub dropped_bytes: u64,
     /// How many transactions first had an error of which class there, and none or another here.
@@ -128,26 +128,26 @@ impl Mirror {
     }
 
     /// A transaction was dropped, of which its client sent so many bytes, or more.
-    pub(crate) fn drops(&self, why: Dropped, bytes: usize) {
+    pub(crate) fn drops(&self, why: DropReason, bytes: usize) {
         self.dropped[why as usize].fetch_add(1, Ordering::Relaxed);
         self.dropped_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// A transaction was run to its end, with these first errors.
-    pub(crate) fn ran(&self, here: Option<SqlState>, there: Option<&MirrorError>) -> Compared {
+    pub(crate) fn ran(&self, here: Option<SqlState>, there: Option<&MirrorError>) -> MirrorResult {
         self.transactions.fetch_add(1, Ordering::Relaxed);
         let compared = match (here, there) {
-            (None, None) => Compared::Same,
-            (Some(here), Some(there)) if here == there.sqlstate => Compared::Same,
-            (None, Some(_)) => Compared::MirrorFailed,
-            (Some(_), None) => Compared::ClientFailed,
-            (Some(_), Some(_)) => Compared::Different,
+            (None, None) => MirrorResult::Same,
+            (Some(here), Some(there)) if here == there.sqlstate => MirrorResult::Same,
+            (None, Some(_)) => MirrorResult::MirrorFailed,
+            (Some(_), None) => MirrorResult::ClientFailed,
+            (Some(_), Some(_)) => MirrorResult::Different,
         };
         match compared {
-            Compared::Same => return compared,
-            Compared::MirrorFailed => &self.mirror_failed,
-            Compared::ClientFailed => &self.client_failed,
-            Compared::Different => &self.different,
+            MirrorResult::Same => return compared,
+            MirrorResult::MirrorFailed => &self.mirror_failed,
+            MirrorResult::ClientFailed => &self.client_failed,
+            MirrorResult::Different => &self.different,
         }
         .fetch_add(1, Ordering::Relaxed);
         if let Some(there) = there {
@@ -257,11 +257,11 @@ mod tests {
         assert_eq!(error.shown(), "42P01: relation \"t\" does not exist");
         assert_eq!(sqlstate_in(b""), UNKNOWN);
         let mirror = Mirror::default();
-        assert_eq!(mirror.ran(None, None), Compared::Same);
-        assert_eq!(mirror.ran(Some(*b"42P01"), Some(&error)), Compared::Same);
-        assert_eq!(mirror.ran(None, Some(&error)), Compared::MirrorFailed);
-        assert_eq!(mirror.ran(Some(*b"23505"), Some(&error)), Compared::Different);
-        assert_eq!(mirror.ran(Some(*b"23505"), None), Compared::ClientFailed);
+        assert_eq!(mirror.ran(None, None), MirrorResult::Same);
+        assert_eq!(mirror.ran(Some(*b"42P01"), Some(&error)), MirrorResult::Same);
+        assert_eq!(mirror.ran(None, Some(&error)), MirrorResult::MirrorFailed);
+        assert_eq!(mirror.ran(Some(*b"23505"), Some(&error)), MirrorResult::Different);
+        assert_eq!(mirror.ran(Some(*b"23505"), None), MirrorResult::ClientFailed);
         let report = mirror.report();
         assert_eq!(report.classes, [(*b"42", 2)]);
         assert_eq!((report.transactions, report.different), (5, 1));

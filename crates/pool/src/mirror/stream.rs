@@ -3,10 +3,12 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    Dropped, MirrorTarget,
+    DropReason, MirrorTarget,
     count::{MirrorError, SqlState},
 };
-use crate::{ids::ClientId, prepared::ClientStatements, settings::Wishes, slab, time::Time};
+use crate::{
+    ids::ClientId, prepared::ClientStatements, settings::TrackedParameters, slab, time::Time,
+};
 
 /// Names a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ impl slab::Key for StreamId {
 
 /// What a shadow knows of what it is for.
 #[derive(Debug)]
-pub(crate) struct Shadow {
+pub(crate) struct MirrorClient {
     pub(crate) stream: StreamId,
     /// The first error that it was told.
     pub(crate) error: Option<Box<MirrorError>>,
@@ -44,7 +46,7 @@ pub(crate) enum Take {
     NotYet,
     Yes,
     /// Not this transaction.
-    No(Dropped),
+    No(DropReason),
 }
 
 /// What a mirrored client has of it.
@@ -62,7 +64,7 @@ pub(crate) struct Open {
     pub(crate) bytes: Vec<u8>,
     /// How many bytes there were, those that are not kept among them.
     pub(crate) seen: usize,
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) wishes: Arc<TrackedParameters>,
     /// What it had prepared when it began, if somebody has to be told.
     pub(crate) statements: Option<Arc<ClientStatements>>,
     /// The first error that the client was told.
@@ -129,11 +131,11 @@ impl Stream {
             return;
         }
         let why = if self.open_room.bytes + bytes > self.target.client_bytes {
-            Dropped::Large
+            DropReason::Large
         } else if self.room.bytes + bytes > self.target.client_bytes
             || !self.target.mirror.take_room(bytes, self.target.buffer_bytes)
         {
-            Dropped::Full
+            DropReason::Full
         } else {
             self.room.bytes += bytes;
             self.open_room.bytes += bytes;
@@ -151,12 +153,12 @@ impl Stream {
             self.room.statements += bytes;
             self.open_room.statements += bytes;
         } else {
-            self.take_no_more(Dropped::Full);
+            self.take_no_more(DropReason::Full);
         }
     }
 
     /// What its client is sending is not for this mirror.
-    pub(crate) fn take_no_more(&mut self, why: Dropped) {
+    pub(crate) fn take_no_more(&mut self, why: DropReason) {
         let room = std::mem::take(&mut self.open_room);
         self.give_room(room);
         if self.take == Take::Yes {
@@ -184,7 +186,7 @@ impl Stream {
     }
 
     /// Drops what waits.
-    pub(crate) fn drop_waiting(&mut self, why: Dropped) {
+    pub(crate) fn drop_waiting(&mut self, why: DropReason) {
         for unit in std::mem::take(&mut self.waiting) {
             self.target.mirror.drops(why, unit.bytes.len());
             self.give_room(unit.room);
@@ -215,9 +217,9 @@ pub(crate) struct Unit {
     /// How much it takes of the room that there is.
     pub(crate) room: Room,
     /// The settings that its client began it with.
-    pub(crate) wishes: Arc<Wishes>,
+    pub(crate) wishes: Arc<TrackedParameters>,
     /// Those that its client itself began with.
-    pub(crate) startup: Arc<Wishes>,
+    pub(crate) startup: Arc<TrackedParameters>,
     /// What its client had prepared, unless that is what those before it leave.
     pub(crate) statements: Option<Arc<ClientStatements>>,
     /// The first error that the client was told.
@@ -230,5 +232,5 @@ pub(crate) struct Running {
     pub(crate) unit: Unit,
     pub(crate) shadow: ClientId,
     /// Why its shadow was refused.
-    pub(crate) why: Option<Dropped>,
+    pub(crate) why: Option<DropReason>,
 }

@@ -10,7 +10,7 @@ use crate::settings::Setting;
 
 /// A query string with statements of the pooler's in it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Woven {
+pub(crate) struct SplicedQuery {
     pub(crate) sql: Vec<u8>,
     /// Which of its statements are the pooler's, counted from 0; where they begin and how long they
     /// are, in characters.
@@ -19,7 +19,7 @@ pub(crate) struct Woven {
     done: usize,
 }
 
-impl Woven {
+impl SplicedQuery {
     /// A single statement with one of the pooler's behind it.
     pub(crate) fn behind(statement: &[u8], added: &str) -> Self {
         let mut woven = Self { sql: Vec::new(), ours: Vec::new(), done: 0 };
@@ -61,8 +61,8 @@ pub(crate) fn weave(
     startup: &[Setting],
     in_block: bool,
     mut also: impl FnMut(&[u8]) -> Option<String>,
-) -> Option<Woven> {
-    let mut woven = Woven { sql: Vec::new(), ours: Vec::new(), done: 0 };
+) -> Option<SplicedQuery> {
+    let mut woven = SplicedQuery { sql: Vec::new(), ours: Vec::new(), done: 0 };
     let (mut at, mut copied, mut ordinal) = (0, 0, 0);
     while let Some(length) = statement_bytes(&sql[at..]) {
         let end = at + length;

@@ -26,7 +26,7 @@ use self::{
 use super::{backend::Backend, random::Random, script::SimClient};
 use crate::{
     Check, ClientId, Core, Limit, MirrorReport, Mode, Peer, PoolId, PoolSpec, Reserve, Reset,
-    ServerId, ServerRole, Statements, Time, Transfer, WorkerId, cluster::Seen, core::Mutant,
+    ServerId, ServerRole, Statements, Time, Transfer, WorkerId, cluster::Seen, core::InjectedFault,
 };
 
 const MS: u64 = 1_000_000;
@@ -119,7 +119,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, mutant: Option<Mutant>) -> Self {
+    pub(super) fn new(seed: u64, mutant: Option<InjectedFault>) -> Self {
         let mut random = Random::new(seed);
         let mut specs: Vec<_> = (0..1 + random.below(2)).map(|_| spec(&mut random)).collect();
         // Clients come to these; behind them are the members of the last, if it is a cluster.

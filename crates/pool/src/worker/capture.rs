@@ -10,10 +10,10 @@ use howdah_record::{BeginError, CopyRows, Recorder, Settings, Status};
 use howdah_sift::{KeyError, RedactionKey};
 use howdah_traffic::Timestamp;
 
-use super::{control::Control, front::Front, mail::Mail};
+use super::{control::Control, front::Front, mail::WorkerMessage};
 use crate::{
     PoolId,
-    config::{Capture, CopyKept},
+    config::{Capture, CopyCapture},
 };
 
 /// Captures of this process: one at a time.
@@ -111,7 +111,7 @@ impl Control {
         current.recorder = Some(Arc::new(recorder));
         let (to, done) = mpsc::channel();
         for (mailbox, tape) in self.mailboxes.iter().zip(tapes) {
-            mailbox.send(Mail::Record { tape: Box::new(tape), done: to.clone() });
+            mailbox.send(WorkerMessage::Record { tape: Box::new(tape), done: to.clone() });
         }
         drop((current, to));
         self.wait_for_all(&done);
@@ -128,7 +128,7 @@ impl Control {
         let recorder = self.front.captures.current().recorder.clone();
         let recorder = recorder.filter(|recorder| !recorder.status().is_over);
         let recorder = recorder.ok_or(CaptureError::None)?;
-        self.tell(|| Mail::StopRecording);
+        self.tell(|| WorkerMessage::StopRecording);
         let status = recorder.end();
         let Status { path, tally, .. } = &status;
         tracing::info!(path = %path.display(), events = tally.events, "captured traffic");
@@ -180,9 +180,9 @@ fn settings(
     Ok(Settings {
         path,
         copy: match capture.copy {
-            CopyKept::Full => CopyRows::Full { bytes_max: capture.copy_bytes_max as usize },
-            CopyKept::Length => CopyRows::Length,
-            CopyKept::Off => CopyRows::Off,
+            CopyCapture::Full => CopyRows::Full { bytes_max: capture.copy_bytes_max as usize },
+            CopyCapture::Length => CopyRows::Length,
+            CopyCapture::Off => CopyRows::Off,
         },
         redaction,
         buffer_bytes: capture.buffer_bytes as usize / workers.max(1),

@@ -21,7 +21,7 @@ use self::names::split;
 use super::{
     directory::{self, PoolEntry},
     front::Front,
-    mail::{Mail, Mailbox},
+    mail::{Mailbox, WorkerMessage},
     takeover,
 };
 use crate::{
@@ -104,7 +104,7 @@ impl Control {
     fn reports(&self, with_peers: bool) -> Vec<WorkerReport> {
         let (to, reports) = mpsc::channel();
         for mailbox in self.mailboxes.iter() {
-            mailbox.send(Mail::Report { with_peers, to: to.clone() });
+            mailbox.send(WorkerMessage::Report { with_peers, to: to.clone() });
         }
         drop(to);
         let deadline = Instant::now() + PATIENCE;
@@ -132,17 +132,17 @@ impl Control {
 
     /// Has a CancelRequest followed whose key another process gave.
     pub(super) fn cancel_foreign(&self, key: &CancelKey) {
-        self.tell(|| Mail::CancelForeign(key.clone()));
+        self.tell(|| WorkerMessage::CancelForeign(key.clone()));
         takeover::pass_cancel_on(key, &self.front);
     }
 
     /// Has workers, and those who listen for clients, look at what was ordered.
     fn tell_of_gates(&self) {
-        self.tell(|| Mail::GatesTurned);
+        self.tell(|| WorkerMessage::GatesTurned);
         self.front.hubs.look();
     }
 
-    pub(super) fn tell(&self, mail: impl Fn() -> Mail) {
+    pub(super) fn tell(&self, mail: impl Fn() -> WorkerMessage) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail()));
     }
 
@@ -247,7 +247,7 @@ impl Control {
         }
         let until = self.config().timeouts.suspend.map(|limit| Instant::now() + limit);
         let (to, done) = mpsc::channel();
-        self.tell(|| Mail::Suspend { until, done: to.clone() });
+        self.tell(|| WorkerMessage::Suspend { until, done: to.clone() });
         drop(to);
         // Nobody says anything: each drops its end, and one that is over its letters.
         while !self.front.is_over()
@@ -261,7 +261,7 @@ impl Control {
         let gates = self.gates(databases)?;
         let was_suspended = *databases == Databases::All && self.front.set_suspended(false);
         if *databases == Databases::All {
-            self.tell(|| Mail::GoOn);
+            self.tell(|| WorkerMessage::GoOn);
         }
         let was_paused = was_suspended || gates.iter().any(|(_, gate)| gate.is_paused_for_any());
         gates.iter().for_each(|(_, gate)| gate.set_paused(false));
@@ -284,7 +284,7 @@ impl Control {
         let is_in =
             |entry: &&Arc<PoolEntry>| gates.iter().any(|(name, _)| *name == entry.key.database);
         let pools: Arc<[PoolId]> = entries.iter().filter(is_in).map(|entry| entry.id).collect();
-        self.tell(|| Mail::Kill(Arc::clone(&pools)));
+        self.tell(|| WorkerMessage::Kill(Arc::clone(&pools)));
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Control {
         let (worker, client) = split(id);
         let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) else { return false };
         let (to, done) = mpsc::channel();
-        mailbox.send(Mail::KillClient { client, to });
+        mailbox.send(WorkerMessage::KillClient { client, to });
         done.recv_timeout(PATIENCE).unwrap_or(false)
     }
 
@@ -352,7 +352,7 @@ impl Control {
                 format!("{} is {}", server.endpoint, member.report().role)
             }));
         }
-        self.tell(|| Mail::ClustersTurned);
+        self.tell(|| WorkerMessage::ClustersTurned);
         (!roles.is_empty()).then_some(roles)
     }
 
@@ -372,7 +372,7 @@ impl Control {
                 }
             }
         }
-        self.tell(|| Mail::ClustersTurned);
+        self.tell(|| WorkerMessage::ClustersTurned);
         if done.is_empty() { Err(failed) } else { Ok(done) }
     }
 
@@ -382,9 +382,9 @@ impl Control {
             self.front.begin_shutdown();
         }
         match how {
-            Shutdown::Now => self.tell(|| Mail::Stop),
-            Shutdown::WaitForServers => self.tell(|| Mail::Drain),
-            Shutdown::WaitForClients => self.tell(|| Mail::Leave),
+            Shutdown::Now => self.tell(|| WorkerMessage::Stop),
+            Shutdown::WaitForServers => self.tell(|| WorkerMessage::Drain),
+            Shutdown::WaitForClients => self.tell(|| WorkerMessage::Leave),
         }
     }
 

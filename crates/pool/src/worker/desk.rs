@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Permits,
     config::SetError,
-    console::{Command, Failure, Goodbye, Operator, Session, Show, Value},
+    console::{Command, Disconnect, Failure, Operator, Session, Show, Value},
 };
 
 /// An operator who has proven to be one.
@@ -69,7 +69,7 @@ fn sit(visitor: Visitor, mut stream: Stream, control: Control) -> io::Result<()>
     loop {
         let sent = stream.send(&output)?;
         output.drain(..sent);
-        if over == Err(Goodbye) && output.is_empty() {
+        if over == Err(Disconnect) && output.is_empty() {
             stream.close();
             drop(permits);
             return Ok(());

@@ -26,7 +26,7 @@ pub(super) use self::{
 };
 use self::{
     spec::{max, place, settings, shared_key, spec},
-    vacancies::Vacancies,
+    vacancies::IdlePoolReaper,
 };
 use super::{StartError, names::Names, watch::Watched};
 use crate::{
@@ -62,7 +62,7 @@ struct Current {
 #[derive(Debug, Default)]
 struct Inner {
     pools: Vec<Option<Arc<PoolEntry>>>,
-    vacancies: Vacancies,
+    vacancies: IdlePoolReaper,
     /// Of those that new clients come to.
     by_key: HashMap<Key, PoolId>,
     limits: HashMap<LimitOf, Arc<Limit>>,

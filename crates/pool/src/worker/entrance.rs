@@ -1,4 +1,4 @@
-//! [`Entrance`]: a connection on its way in: a client that logs in, a server that we log in to, a
+//! [`PendingLogin`]: a connection on its way in: a client that logs in, a server that we log in to, a
 //! CancelRequest that we send. It owns its socket, and goes as far as the socket lets it. What costs
 //! more than some microseconds (TLS handshakes, SCRAM, look-ups) is said beforehand, so that the
 //! worker can have it done by a thread beside the data path.
@@ -28,7 +28,7 @@ use crate::{
 
 /// A connection on its way in.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct PendingLogin {
     /// `None` while a server has not been dialled.
     pub(super) stream: Option<Stream>,
     /// Whether the peer has closed its side.
@@ -60,9 +60,9 @@ pub(super) enum Progress {
     Waiting,
     /// The next step is heavy.
     Heavy,
-    /// The next step waits for a server: see [`Entrance::look_up`].
+    /// The next step waits for a server: see [`PendingLogin::look_up`].
     LookUp,
-    /// The next step waits for a resolver: see [`Entrance::host`].
+    /// The next step waits for a resolver: see [`PendingLogin::host`].
     Resolve,
     /// A client is in.
     Client(Box<Arrival>),
@@ -101,7 +101,7 @@ pub(super) struct Arrival {
     pub(super) is_told: bool,
 }
 
-impl Entrance {
+impl PendingLogin {
     /// A client that has connected.
     pub(super) fn client(
         stream: Stream,
@@ -150,7 +150,7 @@ impl Entrance {
     }
 
     /// Its first time is over. A client whose startup packet has come has until its login's end, which is
-    /// [`Entrance::due`] then. Gives whether it is one that has more time.
+    /// [`PendingLogin::due`] then. Gives whether it is one that has more time.
     pub(super) fn extend(&mut self) -> bool {
         let Kind::Client(client) = &self.kind else { return false };
         let has_more = client.has_started() && self.due != self.login_due;
@@ -231,7 +231,7 @@ impl Entrance {
     }
 }
 
-impl Entrance {
+impl PendingLogin {
     /// Refuses a client that is on its way in, and closes its connection.
     pub(super) fn refuse(&mut self, why: Rejection, front: &Front) -> Progress {
         if let (Kind::Client(client), Some(stream)) = (&mut self.kind, &mut self.stream) {

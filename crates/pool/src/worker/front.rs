@@ -41,7 +41,7 @@ const LOGINS_MIN: u32 = 128;
 /// How clients come in: what they must prove, and our side of TLS. One that is on its way in keeps those
 /// that it began with.
 #[derive(Debug)]
-pub(super) struct Doors {
+pub(super) struct AcceptSettings {
     pub(super) rules: Arc<ClientRules>,
     /// `None` answers no to who asks for TLS.
     pub(super) tls: Option<ClientTls>,
@@ -51,7 +51,7 @@ pub(super) struct Doors {
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) directory: Directory,
-    doors: RwLock<Arc<Doors>>,
+    doors: RwLock<Arc<AcceptSettings>>,
     /// Clients on their way in.
     pub(super) startups: Arc<Startups>,
     /// From it come the answers to users that do not exist; the same to the end.
@@ -105,7 +105,7 @@ impl Front {
         let rules = Arc::new(rules(config, mock_secret, keys.clone()));
         Ok(Self {
             directory,
-            doors: RwLock::new(Arc::new(Doors { rules, tls })),
+            doors: RwLock::new(Arc::new(AcceptSettings { rules, tls })),
             startups: Arc::default(),
             mock_secret,
             server_keys: keys,
@@ -158,7 +158,7 @@ impl Front {
     }
 
     /// How clients come in now.
-    pub(super) fn doors(&self) -> Arc<Doors> {
+    pub(super) fn doors(&self) -> Arc<AcceptSettings> {
         Arc::clone(&self.doors.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -166,7 +166,7 @@ impl Front {
     pub(super) fn change(&self, config: Arc<Config>, server: ServerTls, tls: Option<ClientTls>) {
         self.directory.change(Arc::clone(&config), server);
         let rules = Arc::new(rules(config, self.mock_secret, self.server_keys.clone()));
-        let doors = Arc::new(Doors { rules, tls });
+        let doors = Arc::new(AcceptSettings { rules, tls });
         *self.doors.write().unwrap_or_else(PoisonError::into_inner) = doors;
     }
 
@@ -253,7 +253,7 @@ impl std::fmt::Debug for System {
     }
 }
 
-impl Doors {
+impl AcceptSettings {
     /// What a TLS handshake with a client has come to.
     pub(super) fn tls_facts(&self, stream: &Stream) -> TlsFacts {
         TlsFacts {

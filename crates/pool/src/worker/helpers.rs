@@ -10,10 +10,10 @@ use std::{
 };
 
 use super::{
-    entrance::Entrance,
+    entrance::PendingLogin,
     front::Front,
     lookup,
-    mail::{Mail, Mailbox},
+    mail::{Mailbox, WorkerMessage},
     resolve::Resolver,
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Helpers {
 /// A step to take, and where to report.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) entrance: Box<Entrance>,
+    pub(super) entrance: Box<PendingLogin>,
     pub(super) seat: usize,
     pub(super) generation: u32,
     pub(super) back: Arc<Mailbox>,
@@ -96,6 +96,6 @@ fn help(queue: &Mutex<Receiver<Job>>, front: &Front, step: Step) {
         let Ok(mut job) = job else { return };
         let progress = step(&mut job, front);
         let Job { entrance, seat, generation, back } = job;
-        back.send(Mail::Helped { entrance, progress, seat, generation });
+        back.send(WorkerMessage::Helped { entrance, progress, seat, generation });
     }
 }

@@ -1,4 +1,4 @@
-//! [`Hub`]: the dedicated connection of a database that listens for its clients.
+//! [`ListenMultiplexer`]: the dedicated connection of a database that listens for its clients.
 //!
 //! A thread of its own, for as long as any client listens: the data path writes a request into a list and
 //! wakes it, and gets letters back. What the connection brings is handed to workers by the channel, each
@@ -27,10 +27,10 @@ use std::{
 use howdah_net::{Poller, Waker};
 
 pub(super) use self::handover::Positions;
-use self::{board::Ear, run::Run};
+use self::{board::ListeningClient, run::Run};
 use super::{
     front::Front,
-    mail::{Mail, Mailbox},
+    mail::{Mailbox, WorkerMessage},
     takeover::Outgoing,
 };
 use crate::{Channel, ClientId, PoolId};
@@ -38,7 +38,7 @@ use crate::{Channel, ClientId, PoolId};
 /// All hubs, by the names that clients have for databases.
 #[derive(Debug, Default)]
 pub(super) struct Hubs {
-    by_database: Mutex<HashMap<String, Arc<Hub>>>,
+    by_database: Mutex<HashMap<String, Arc<ListenMultiplexer>>>,
     in_flight: Arc<AtomicUsize>,
     /// Where to send what another process needs that takes over, while one does.
     exit: Mutex<Option<Sender<Outgoing>>>,
@@ -46,7 +46,7 @@ pub(super) struct Hubs {
 
 /// The hub of a database.
 #[derive(Debug)]
-struct Hub {
+struct ListenMultiplexer {
     database: String,
     desk: Mutex<Desk>,
     in_flight: Arc<AtomicUsize>,
@@ -65,9 +65,9 @@ struct Desk {
 pub(super) enum Request {
     /// To hear of channels. `again` if it did before, elsewhere: with the numbers of the last notifications
     /// that it was given there.
-    Listen { ear: Ear, home: PoolId, channels: Vec<Channel>, again: Option<Positions> },
+    Listen { ear: ListeningClient, home: PoolId, channels: Vec<Channel>, again: Option<Positions> },
     /// Not to hear of some any more; or of any.
-    Unlisten { ear: Ear, channels: Option<Vec<Channel>> },
+    Unlisten { ear: ListeningClient, channels: Option<Vec<Channel>> },
     /// Another process takes over: have it listen to the same.
     Depart(Sender<Outgoing>),
     /// It listens to the channels of this round.
@@ -122,7 +122,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    fn new(hub: &Hub, database: &Arc<str>) -> Self {
+    fn new(hub: &ListenMultiplexer, database: &Arc<str>) -> Self {
         let in_flight = Arc::clone(&hub.in_flight);
         Self { database: Arc::clone(database), notifications: Vec::new(), in_flight }
     }
@@ -156,7 +156,8 @@ impl Hubs {
             return; // It never heard of the client.
         }
         let in_flight = Arc::clone(&self.in_flight);
-        let hub = Hub { database: database.to_owned(), desk: Mutex::default(), in_flight };
+        let hub =
+            ListenMultiplexer { database: database.to_owned(), desk: Mutex::default(), in_flight };
         let hub = Arc::clone(hubs.entry(database.to_owned()).or_insert(Arc::new(hub)));
         drop(hubs);
         hub.take(request, front, mailboxes);
@@ -217,7 +218,7 @@ impl Request {
     }
 }
 
-impl Hub {
+impl ListenMultiplexer {
     /// A request for the thread, if there is one.
     fn tell_running(&self, request: Request) {
         let mut desk = self.desk();
@@ -261,7 +262,7 @@ impl Hub {
                 if let Request::Listen { ear, again: None, .. } = request {
                     let why = Err(error.to_string());
                     mailboxes[usize::from(ear.0.0)]
-                        .send(Mail::Heard { client: ear.1, result: why });
+                        .send(WorkerMessage::Heard { client: ear.1, result: why });
                 }
             }
         }

@@ -23,7 +23,7 @@ use super::{
     directory::{Key, PoolEntry},
     entrance::Arrival,
     front::Front,
-    mail::{Mail, Mailbox},
+    mail::{Mailbox, WorkerMessage},
 };
 use crate::{
     ClientLogin, Permits,
@@ -148,7 +148,7 @@ fn visit(lookup: &Lookup, worker: &Mailbox, front: &Front) -> Result<UnixStream,
     let login = ClientLogin { pool: pool.id, user: None, version, secret, settings, role: None };
     let (owed, received, is_told) = (Vec::new(), Vec::new(), false);
     let arrival = Arrival { login, permits, owed, received, is_told };
-    worker.send(Mail::Guest(Box::new(arrival), stream));
+    worker.send(WorkerMessage::Guest(Box::new(arrival), stream));
     Ok(ours)
 }
 

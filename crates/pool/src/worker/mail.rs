@@ -11,22 +11,22 @@ use std::{
 };
 
 use howdah_net::{Stream, Waker};
-use howdah_record::Tape;
+use howdah_record::CaptureBuffer;
 use howdah_wire::startup::CancelKey;
 
 use super::{
     control::WorkerReport,
     directory::Route,
-    entrance::{Arrival, Entrance, Progress},
+    entrance::{Arrival, PendingLogin, Progress},
     hub::{Flight, Positions},
     startups::StartupPlace,
     takeover::Outgoing,
 };
-use crate::{Channel, ClientId, Migrant, Permits, PoolId, Tally, Transfer, WorkerId};
+use crate::{Channel, ClientHandover, ClientId, Permits, PoolId, Tally, Transfer, WorkerId};
 
 /// Something for a worker to do, from another thread.
 #[derive(Debug)]
-pub(super) enum Mail {
+pub(super) enum WorkerMessage {
     /// An idle server changes hands.
     HandOver(Box<Transfer>, Stream, Route),
     /// Worker `by` starves for a server of this pool.
@@ -38,7 +38,7 @@ pub(super) enum Mail {
     /// A login that has to make room for another, if it still is one.
     CloseStartup(StartupPlace),
     /// A login's heavy step is done; it sits at this seat, if that is still its own.
-    Helped { entrance: Box<Entrance>, progress: Progress, seat: usize, generation: u32 },
+    Helped { entrance: Box<PendingLogin>, progress: Progress, seat: usize, generation: u32 },
     /// Somebody of our own who needs no login: a client to look up a secret.
     Guest(Box<Arrival>, Stream),
     /// Tell about yourself.
@@ -48,7 +48,7 @@ pub(super) enum Mail {
     /// Read from nobody, and say when all is sent that was to be; who has not taken it by then is closed.
     Suspend { until: Option<Instant>, done: Sender<()> },
     /// Record clients on this tape, and say when it runs.
-    Record { tape: Box<Tape>, done: Sender<()> },
+    Record { tape: Box<CaptureBuffer>, done: Sender<()> },
     /// End the tape.
     StopRecording,
     /// Go on as before.
@@ -77,7 +77,7 @@ pub(super) enum Mail {
     /// The other process is gone: serve as before.
     Stay,
     /// A client that comes from another process, or back from one.
-    Settle(Box<Settler>),
+    Settle(Box<IncomingClient>),
     /// Those that could not go have had their time.
     Evict,
     /// A CancelRequest came to another process, or for a client that came from one: its key says nothing
@@ -99,9 +99,9 @@ pub(super) enum Mail {
 
 /// A client that comes with its socket and its state.
 #[derive(Debug)]
-pub(super) struct Settler {
+pub(super) struct IncomingClient {
     pub(super) pool: PoolId,
-    pub(super) migrant: Migrant,
+    pub(super) migrant: ClientHandover,
     pub(super) stream: Stream,
     /// Its share of the limits on clients.
     pub(super) permits: Permits,
@@ -113,7 +113,7 @@ pub(super) struct Settler {
 #[derive(Debug)]
 pub(super) struct Mailbox {
     /// `None` once its worker has ended.
-    letters: Mutex<Option<Vec<Mail>>>,
+    letters: Mutex<Option<Vec<WorkerMessage>>>,
     /// Whether there may be any: asked in every turn of the loop, where a lock would cost.
     any: AtomicBool,
     waker: Waker,
@@ -127,7 +127,7 @@ impl Mailbox {
 
     /// Leaves something for the worker. For one that has ended it is dropped, so that whoever waits for an
     /// answer learns at once that none will come.
-    pub(super) fn send(&self, mail: Mail) {
+    pub(super) fn send(&self, mail: WorkerMessage) {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = &mut *letters else { return };
         open.push(mail);
@@ -138,7 +138,7 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    pub(super) fn take(&self) -> Vec<Mail> {
+    pub(super) fn take(&self) -> Vec<WorkerMessage> {
         if !self.any.swap(false, Ordering::Acquire) {
             return Vec::new();
         }

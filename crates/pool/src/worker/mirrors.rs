@@ -9,7 +9,7 @@ use std::{
 
 use super::directory::{Directory, PoolEntry};
 use crate::{
-    Counts, Mirror, MirrorReport, MirrorView, PoolView, config::MirrorPool, mirror::Dropped,
+    Counts, Mirror, MirrorReport, MirrorView, PoolView, config::MirrorPool, mirror::DropReason,
 };
 
 /// Every mirror that the settings name, with what all its pools have.
@@ -137,9 +137,9 @@ impl Known {
 }
 
 /// How many were dropped for reasons that are the mirror's.
-fn at_fault(report: &MirrorReport) -> impl Iterator<Item = (Dropped, u64)> {
-    const ITS: [Dropped; 4] =
-        [Dropped::Full, Dropped::Unreachable, Dropped::Timeout, Dropped::Lost];
+fn at_fault(report: &MirrorReport) -> impl Iterator<Item = (DropReason, u64)> {
+    const ITS: [DropReason; 4] =
+        [DropReason::Full, DropReason::Unreachable, DropReason::Timeout, DropReason::Lost];
     ITS.into_iter().map(|why| (why, report.dropped[why as usize]))
 }
 
@@ -154,8 +154,8 @@ fn the_log_hears_of_a_mirror_when_it_begins_to_drop_and_when_it_has_stopped() {
     let mut known = Known::default();
     let mut look = |second: u64, transactions, full, left| {
         let mut report = MirrorReport { transactions, ..MirrorReport::default() };
-        report.dropped[Dropped::Full as usize] = full;
-        report.dropped[Dropped::Left as usize] = left;
+        report.dropped[DropReason::Full as usize] = full;
+        report.dropped[DropReason::Left as usize] = left;
         known.look(&report, start + Duration::from_secs(second))
     };
     assert_eq!(look(0, 5, 0, 0), None);

@@ -8,7 +8,9 @@ use std::{
 
 use howdah_connect::tls;
 
-use super::{StartError, control::Control, directory::ServerTls, mail::Mail, tls as client_tls};
+use super::{
+    StartError, control::Control, directory::ServerTls, mail::WorkerMessage, tls as client_tls,
+};
 use crate::config::{Change, Config, ReadError, Remark, SetError};
 
 /// Where settings came from, so that they can be read again.
@@ -163,7 +165,7 @@ impl Control {
     /// Returns when every worker that is there has done what it is told.
     fn tell_of_settings(&self) {
         let (to, done) = mpsc::channel();
-        self.tell(|| Mail::Settings(to.clone()));
+        self.tell(|| WorkerMessage::Settings(to.clone()));
         drop(to);
         self.wait_for_all(&done);
     }

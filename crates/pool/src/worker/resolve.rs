@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use super::{entrance::Entrance, front::Front, helpers::Job, mail::Mail};
+use super::{entrance::PendingLogin, front::Front, helpers::Job, mail::WorkerMessage};
 
 /// So many names are looked up at a time.
 const THREADS: usize = 4;
@@ -75,13 +75,13 @@ fn run(queue: &Mutex<Receiver<Name>>, waiting: &Mutex<HashMap<Name, Vec<Job>>>, 
         for Job { mut entrance, seat, generation, back } in jobs.into_iter().flatten() {
             entrance.resolved(address.clone());
             let progress = entrance.advance(front, false);
-            back.send(Mail::Helped { entrance, progress, seat, generation });
+            back.send(WorkerMessage::Helped { entrance, progress, seat, generation });
         }
     }
 }
 
 /// Looks up what an entrance needs on this thread.
-pub(super) fn now(entrance: &mut Entrance, front: &Front) {
+pub(super) fn now(entrance: &mut PendingLogin, front: &Front) {
     if let Some(name) = entrance.host() {
         entrance.resolved(address(&name, front));
     }

@@ -22,14 +22,14 @@ use howdah_wire::startup::CancelKey;
 use super::{
     control::Control,
     directory::PoolEntry,
-    entrance::{CancelEntrance, Entrance, ServerEntrance},
+    entrance::{CancelEntrance, PendingLogin, ServerEntrance},
     front::Front,
     helpers::Helpers,
     hub::{Positions, Request},
-    mail::{CloseOnDrop, Mail, Mailbox},
+    mail::{CloseOnDrop, Mailbox, WorkerMessage},
     seats::Seat,
     sockets::{Order, Sockets},
-    stillness::Stillness,
+    stillness::Suspended,
     takeover::Outgoing,
     watch,
 };
@@ -68,7 +68,7 @@ pub(super) struct Worker {
     pub(super) now: Time,
     pub(super) stage: Stage,
     /// Nothing is read, by an operator's order.
-    pub(super) stillness: Option<Stillness>,
+    pub(super) stillness: Option<Suspended>,
     /// The way to another process that takes clients over.
     exit: Option<Exit>,
     /// Clients that listened in another process, until the LISTEN multiplexer has resumed them; with the numbers
@@ -194,7 +194,7 @@ impl Worker {
             Time::NEVER => None,
             Time(nanos) => Some(self.began + Duration::from_nanos(nanos)),
         };
-        let flushed = self.stillness.as_ref().and_then(Stillness::deadline);
+        let flushed = self.stillness.as_ref().and_then(Suspended::deadline);
         let listens = self.exit.as_ref().map(|exit| exit.listens_until);
         let listens = listens.filter(|until| *until > Instant::now());
         [core, self.timers.next_due(), self.accept_again, flushed, listens]
@@ -361,7 +361,7 @@ impl Worker {
                 // Each worker keeps its share open, whether clients of the pool come to it or not.
                 for (number, mailbox) in self.sockets.mailboxes.iter().enumerate() {
                     if number != usize::from(self.number.0) {
-                        mailbox.send(Mail::KeepMinimum(pool));
+                        mailbox.send(WorkerMessage::KeepMinimum(pool));
                     }
                 }
                 self.core.open_minimum_of(pool, self.now, &mut self.sockets);
@@ -396,7 +396,7 @@ impl Worker {
         match owner {
             Some(owner) if owner == self.number => self.cancel_own(&key, from),
             Some(owner) => {
-                self.sockets.mailboxes[usize::from(owner.0)].send(Mail::Cancel(key, from));
+                self.sockets.mailboxes[usize::from(owner.0)].send(WorkerMessage::Cancel(key, from));
             }
             None => self.wrong_key(from),
         }
@@ -475,7 +475,7 @@ impl Worker {
     fn open(&mut self, id: ServerId, pool: PoolId) {
         let Some(entry) = self.front.directory.by_id(pool) else { return };
         let limit = entry.settings.timeouts.server_connect;
-        let entrance = Box::new(Entrance::server(ServerEntrance::new(id, entry)));
+        let entrance = Box::new(PendingLogin::server(ServerEntrance::new(id, entry)));
         let seat = self.sockets.seats.insert(Seat::Entrance(entrance));
         self.sockets.seat(Peer::Server(id), seat, None, None);
         self.limit(seat, limit);
@@ -488,7 +488,7 @@ impl Worker {
             return self.core.cancel_finished(id, self.now, &mut self.sockets);
         };
         let limit = entry.settings.timeouts.cancel_wait;
-        let entrance = Entrance::cancel(CancelEntrance::new(id, entry, route, key));
+        let entrance = PendingLogin::cancel(CancelEntrance::new(id, entry, route, key));
         let seat = self.sockets.seats.insert(Seat::Entrance(Box::new(entrance)));
         self.limit(seat, limit);
         self.advance(seat);

@@ -1,8 +1,8 @@
-//! [`Seats`]: everything of a worker that has a file descriptor, by the token it is registered with.
+//! [`SocketTable`]: everything of a worker that has a file descriptor, by the token it is registered with.
 
 use howdah_net::{Interest, Stream, Token};
 
-use super::{entrance::Entrance, link::Link};
+use super::{entrance::PendingLogin, link::Link};
 
 /// What sits at a place.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(super) enum Seat {
     /// A listener, by its number.
     Listener(usize),
     /// A connection that is not logged in yet, or that carries a CancelRequest.
-    Entrance(Box<Entrance>),
+    Entrance(Box<PendingLogin>),
     /// The same, away with a helper; whether readiness was told meanwhile.
     Away { ready: bool, hung_up: bool },
     /// A peer that is logged in.
@@ -31,7 +31,7 @@ pub(super) struct Before {
 /// Slots for all of them. A token names slot and occupant, so readiness of one that is gone is not
 /// taken for its successor's.
 #[derive(Debug, Default)]
-pub(super) struct Seats {
+pub(super) struct SocketTable {
     slots: Vec<Slot>,
     free: Vec<usize>,
 }
@@ -42,7 +42,7 @@ struct Slot {
     seat: Option<Seat>,
 }
 
-impl Seats {
+impl SocketTable {
     pub(super) fn insert(&mut self, seat: Seat) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -74,7 +74,7 @@ impl Seats {
     /// Takes the stream out of an entrance whose peer is in.
     pub(super) fn leave_entrance(&mut self, index: usize) -> Option<(Stream, Before)> {
         let Seat::Entrance(entrance) = self.at(index)? else { return None };
-        let Entrance { hung_up, watched, drained, .. } = **entrance;
+        let PendingLogin { hung_up, watched, drained, .. } = **entrance;
         Some((entrance.stream.take()?, Before { hung_up, watched, drained }))
     }
 
@@ -108,7 +108,7 @@ impl Seats {
 
 #[test]
 fn news_of_one_that_left_is_not_its_successors() {
-    let mut seats = Seats::default();
+    let mut seats = SocketTable::default();
     let first = seats.insert(Seat::Listener(1));
     let token = seats.token(first);
     assert_eq!(seats.find(token), Some(first));

@@ -8,8 +8,8 @@ use howdah_wire::startup::CancelKey;
 use super::{
     directory::{PoolEntry, Route},
     link::Link,
-    mail::{Mail, Mailbox},
-    seats::{Before, Seat, Seats},
+    mail::{Mailbox, WorkerMessage},
+    seats::{Before, Seat, SocketTable},
 };
 use crate::{
     Backlog, Channel, ClientId, Io, Peer, Permits, Place, PoolId, Refusal, ServerId, Transfer,
@@ -50,10 +50,10 @@ pub(super) enum Order {
 #[derive(Debug)]
 pub(super) struct Sockets {
     pub(super) poller: Poller,
-    pub(super) seats: Seats,
+    pub(super) seats: SocketTable,
     pub(super) orders: VecDeque<Order>,
-    clients: Vec<Option<Seating>>,
-    servers: Vec<Option<Seating>>,
+    clients: Vec<Option<SocketRef>>,
+    servers: Vec<Option<SocketRef>>,
     worker: WorkerId,
     /// What is to be told of clients.
     pub(super) log: Log,
@@ -63,14 +63,14 @@ pub(super) struct Sockets {
 
 /// Where a peer sits.
 #[derive(Debug)]
-struct Seating {
+struct SocketRef {
     seat: usize,
     /// How a server was reached.
     route: Option<Route>,
     /// A client's share of limits, given back with the place.
     permits: Option<Permits>,
     /// A client, as the log knows it; nobody where nothing is to be told.
-    guest: Option<Box<Guest>>,
+    guest: Option<Box<ClientLogFields>>,
 }
 
 impl Sockets {
@@ -82,7 +82,7 @@ impl Sockets {
     ) -> Self {
         Self {
             poller,
-            seats: Seats::default(),
+            seats: SocketTable::default(),
             orders: VecDeque::new(),
             clients: Vec::new(),
             servers: Vec::new(),
@@ -92,11 +92,11 @@ impl Sockets {
         }
     }
 
-    fn guest(&mut self, client: ClientId) -> Option<&mut Guest> {
+    fn guest(&mut self, client: ClientId) -> Option<&mut ClientLogFields> {
         self.place(Peer::Client(client)).as_mut()?.guest.as_deref_mut()
     }
 
-    fn place(&mut self, peer: Peer) -> &mut Option<Seating> {
+    fn place(&mut self, peer: Peer) -> &mut Option<SocketRef> {
         let (places, index) = match peer {
             Peer::Client(id) => (&mut self.clients, id.index()),
             Peer::Server(id) => (&mut self.servers, id.index()),
@@ -115,7 +115,7 @@ impl Sockets {
         route: Option<Route>,
         permits: Option<Permits>,
     ) {
-        *self.place(peer) = Some(Seating { seat, route, permits, guest: None });
+        *self.place(peer) = Some(SocketRef { seat, route, permits, guest: None });
     }
 
     /// Tells of a client that is in, as far as that is wanted, and remembers who it is.
@@ -128,7 +128,7 @@ impl Sockets {
         let from = place.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
         let entry = Arc::clone(entry);
         let (came, is_told, why) = (Instant::now(), disconnections, None);
-        let guest = Guest { entry, user, from, came, is_told, why };
+        let guest = ClientLogFields { entry, user, from, came, is_told, why };
         if connections {
             let (database, user) = guest.names();
             let tls = place.tls.unwrap_or_default();
@@ -245,7 +245,7 @@ impl Sockets {
 
 /// A client, as the log knows it.
 #[derive(Debug)]
-struct Guest {
+struct ClientLogFields {
     entry: Arc<PoolEntry>,
     /// Its own user, where that is not the pool's.
     user: Option<Arc<str>>,
@@ -257,7 +257,7 @@ struct Guest {
     why: Option<String>,
 }
 
-impl Guest {
+impl ClientLogFields {
     fn names(&self) -> (&str, &str) {
         let key = &self.entry.key;
         (&key.database, self.user.as_deref().unwrap_or(&key.user))
@@ -368,7 +368,7 @@ impl Io for Sockets {
         let by = self.worker;
         for (number, mailbox) in self.mailboxes.iter().enumerate() {
             if number != usize::from(by.0) {
-                mailbox.send(Mail::Wanted { pool, by });
+                mailbox.send(WorkerMessage::Wanted { pool, by });
             }
         }
     }
@@ -379,7 +379,7 @@ impl Io for Sockets {
         let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) else { return };
         // Dropping the transfer gives its permits back, so a server that cannot move just ends.
         if self.poller.remove(&link.stream).is_ok() {
-            mailbox.send(Mail::HandOver(transfer, link.stream, route));
+            mailbox.send(WorkerMessage::HandOver(transfer, link.stream, route));
         }
     }
 }

@@ -15,13 +15,13 @@ use crate::Backlog;
 
 /// That a worker stands still.
 #[derive(Debug)]
-pub(super) struct Stillness {
+pub(super) struct Suspended {
     since: Instant,
     /// Until everything is sent: who waits for that, and to when.
     flush: Option<(Sender<()>, Option<Instant>)>,
 }
 
-impl Stillness {
+impl Suspended {
     /// When those that have not taken what is theirs have had their time.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.flush.as_ref().and_then(|(_, until)| *until)
@@ -35,7 +35,7 @@ impl Worker {
         if self.stage != Stage::Open {
             self.front.set_suspended(false);
         } else if self.stillness.is_none() {
-            self.stillness = Some(Stillness { since: Instant::now(), flush: Some((done, until)) });
+            self.stillness = Some(Suspended { since: Instant::now(), flush: Some((done, until)) });
             self.core.suspend(true, self.now, &mut self.sockets);
         }
     }
@@ -48,7 +48,7 @@ impl Worker {
 
     /// Goes on where everything stopped.
     pub(super) fn go_on(&mut self) {
-        let Some(Stillness { since, .. }) = self.stillness.take() else { return };
+        let Some(Suspended { since, .. }) = self.stillness.take() else { return };
         // The core's clock goes on from where it stood.
         self.began += since.elapsed();
         self.core.suspend(false, self.now, &mut self.sockets);
@@ -62,7 +62,7 @@ impl Worker {
 
     /// Looks whether everything is sent; who has not taken what is theirs in time is closed.
     pub(super) fn go_on_flushing(&mut self) {
-        let Some(Stillness { flush: Some((_, until)), .. }) = &self.stillness else { return };
+        let Some(Suspended { flush: Some((_, until)), .. }) = &self.stillness else { return };
         let is_late = until.is_some_and(|until| Instant::now() >= until);
         let (mut waiting, mut late) = (false, Vec::new());
         for seat in self.sockets.seats.indexes() {

@@ -44,8 +44,8 @@ use howdah_wire::startup::CancelKey;
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 
 pub(super) use self::{
-    give::{Giver, Leaver, Outgoing, watch},
-    take::Heir,
+    give::{HandoverSender, Outgoing, OutgoingClient, watch},
+    take::Successor,
 };
 use super::front::Front;
 use crate::config::Config;

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     control::{Control, PATIENCE},
-    mail::Mail,
+    mail::WorkerMessage,
     mirrors,
 };
 use crate::{PoolId, Tally};
@@ -55,7 +55,7 @@ impl Control {
     fn give_up(&self, pools: &[PoolId]) {
         let (to, answers) = mpsc::channel();
         let all: Arc<[PoolId]> = pools.into();
-        self.tell(|| Mail::Forget { pools: Arc::clone(&all), to: to.clone() });
+        self.tell(|| WorkerMessage::Forget { pools: Arc::clone(&all), to: to.clone() });
         drop(to);
         let deadline = Instant::now() + PATIENCE;
         let mut forgotten: HashMap<PoolId, (usize, Tally)> = HashMap::new();

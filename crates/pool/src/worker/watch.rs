@@ -26,13 +26,13 @@ use self::probe::{Probe, ProbeError};
 use super::{
     directory::PoolEntry,
     front::Front,
-    mail::{Mail, Mailbox},
+    mail::{Mailbox, WorkerMessage},
     names::Addresses,
 };
 use crate::{
     ClusterState, Member, Time,
-    cluster::{Court, Dispute, Question, Seen, Standing, WentBack},
-    config::{ClusterPool, EntryRole},
+    cluster::{ClusterTopology, Dispute, Question, Seen, Standing, WentBack},
+    config::{ClusterPool, ConfiguredRole},
 };
 
 /// Between two checks while there is no primary, or an answer came too late.
@@ -72,7 +72,7 @@ pub(super) struct Watched {
     pub(super) cluster: ClusterPool,
     pub(super) state: Arc<ClusterState>,
     /// Locked before what was told.
-    court: Mutex<Court>,
+    court: Mutex<ClusterTopology>,
     /// What was told of each server in the log.
     told_log: Mutex<Vec<Told>>,
     has_dispute: AtomicBool,
@@ -94,7 +94,7 @@ impl Watched {
         let roles = cluster.servers.iter().map(|server| server.role);
         let servers = cluster.servers.len();
         let state = ClusterState::new(roles, settings.ban);
-        let court = Court::new(&cluster, Arc::clone(&state));
+        let court = ClusterTopology::new(&cluster, Arc::clone(&state));
         Self {
             name: name.to_owned(),
             shard,
@@ -167,7 +167,7 @@ impl Watched {
         found.map(|(server, member)| (server.endpoint.to_string(), member))
     }
 
-    fn court(&self) -> MutexGuard<'_, Court> {
+    fn court(&self) -> MutexGuard<'_, ClusterTopology> {
         self.court.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -180,7 +180,7 @@ impl Watched {
         let (mut court, mut told) = (self.court(), self.told());
         let holds = court.heard(server, asked, seen, now);
         self.tell_log(&mut court, &mut told);
-        if self.cluster.servers[server].role != EntryRole::Auto {
+        if self.cluster.servers[server].role != ConfiguredRole::Auto {
             self.contradict(server, seen);
         }
         holds
@@ -206,7 +206,7 @@ impl Watched {
     }
 
     /// Tells what servers have become. That there are two primaries is an alarm.
-    fn tell_log(&self, court: &mut Court, told: &mut [Told]) {
+    fn tell_log(&self, court: &mut ClusterTopology, told: &mut [Told]) {
         let database = &self.name;
         if let Some(WentBack { server, timeline, before }) = court.take_went_back() {
             let server = &self.cluster.servers[server].endpoint;
@@ -283,7 +283,7 @@ impl Watched {
     /// Tells that a server is not what the settings say it is.
     fn contradict(&self, server: usize, seen: &Seen) {
         let entry = &self.cluster.servers[server];
-        let is_right = seen.is_in_recovery == (entry.role == EntryRole::Replica);
+        let is_right = seen.is_in_recovery == (entry.role == ConfiguredRole::Replica);
         if self.contradicts[server].swap(!is_right, Ordering::Relaxed) == is_right && !is_right {
             let (database, said, server) = (&self.name, entry.role.as_str(), &entry.endpoint);
             let is_in_recovery = seen.is_in_recovery;
@@ -391,11 +391,11 @@ fn watch(
         }
         let version = watched.state.version();
         if watched.told.swap(version, Ordering::Relaxed) != version {
-            mailboxes.iter().for_each(|mailbox| mailbox.send(Mail::ClustersTurned));
+            mailboxes.iter().for_each(|mailbox| mailbox.send(WorkerMessage::ClustersTurned));
         }
         let gets_on = member.replayed() > replayed;
         if gets_on && tide.take_awaited() {
-            mailboxes.iter().for_each(|mailbox| mailbox.send(Mail::ClustersTurned));
+            mailboxes.iter().for_each(|mailbox| mailbox.send(WorkerMessage::ClustersTurned));
         }
         if member.may_write() {
             watched.wake(|other| !other.may_write() && watched.is_wanted(other));

@@ -11,7 +11,7 @@ use std::{
 };
 
 use howdah_lab::{Cluster, or_say_why_not};
-use howdah_pool::{Dropped, MirrorReport, Origin, Pooler, config::Config};
+use howdah_pool::{DropReason, MirrorReport, Origin, Pooler, config::Config};
 use howdah_stats::Registry;
 
 use crate::support::{Raw, Stage, connect, pooler_of, said};
@@ -64,7 +64,7 @@ impl Scene {
         view.mirrors.into_iter().next().map(|mirror| mirror.report).unwrap_or_default()
     }
 
-    fn dropped(&self, why: Dropped) -> u64 {
+    fn dropped(&self, why: DropReason) -> u64 {
         self.report().dropped[why as usize]
     }
 
@@ -236,7 +236,7 @@ fn a_mirror_that_is_killed_drops_and_comes_back() {
     let report = scene.report();
     let count = scene.stage.direct("select count(*) from t").parse::<u64>().unwrap();
     // One that was lost in the middle may be there or not.
-    let lost = report.dropped[Dropped::Lost as usize];
+    let lost = report.dropped[DropReason::Lost as usize];
     let there = scene.there("select count(*) from t").parse::<u64>().unwrap();
     assert_eq!(report.transactions + report.dropped_in_all(), count, "{report:?}");
     assert!((report.transactions..=report.transactions + lost).contains(&there), "{report:?}");
@@ -257,7 +257,7 @@ fn a_mirror_that_is_frozen_holds_up_nobody() {
     let mut late = scene.client();
     insert(&mut late, 300);
     let report = scene.report();
-    assert!(scene.dropped(Dropped::Full) > 400, "{report:?}");
+    assert!(scene.dropped(DropReason::Full) > 400, "{report:?}");
     assert!(report.buffered_bytes <= 2 * 4096, "{report:?}");
     drop(late);
     scene.signal("-CONT");
@@ -279,7 +279,7 @@ fn a_lock_on_the_mirror_holds_up_nobody() {
     holder.query("lock table t").unwrap();
     let mut client = scene.client();
     insert(&mut client, 300);
-    assert!(scene.dropped(Dropped::Full) > 200, "{:?}", scene.report());
+    assert!(scene.dropped(DropReason::Full) > 200, "{:?}", scene.report());
     assert_eq!(scene.report().transactions, 0);
     holder.query("commit").unwrap();
     scene.until_it_is_back(&mut client, "insert into t select 1");
@@ -288,7 +288,7 @@ fn a_lock_on_the_mirror_holds_up_nobody() {
     holder.query("begin").unwrap();
     holder.query("lock table t").unwrap();
     insert(&mut client, 1);
-    wait_for("a timeout", || scene.dropped(Dropped::Timeout) == 1, || scene.report());
+    wait_for("a timeout", || scene.dropped(DropReason::Timeout) == 1, || scene.report());
     holder.query("commit").unwrap();
     scene.until_it_is_back(&mut client, "insert into t select 1");
 }
@@ -303,7 +303,7 @@ fn a_mirror_with_another_password_drops_until_it_is_told_the_right_one() {
     scene.reload(PLAIN, Some(&mirror("wrong")));
     let mut client = scene.client();
     client.query("select 1").unwrap();
-    wait_for("a drop", || scene.dropped(Dropped::Unreachable) > 0, || scene.report());
+    wait_for("a drop", || scene.dropped(DropReason::Unreachable) > 0, || scene.report());
     let report = scene.report();
     assert!(report.last_error.as_deref().is_some_and(|it| it.starts_with("28P01")), "{report:?}");
     assert!(!format!("{report:?}").contains("wrong"));
@@ -337,7 +337,7 @@ fn a_mirror_is_given_whole_transactions_and_its_errors_are_counted() {
     raw.query("insert into t values (8)");
     raw.until(b'Z');
     drop(raw);
-    wait_for("it to have gone", || scene.dropped(Dropped::Left) == 1, || scene.report());
+    wait_for("it to have gone", || scene.dropped(DropReason::Left) == 1, || scene.report());
     let mut client = scene.client();
     // Errors: on both sides, there only, here only.
     assert!(client.query("insert into t values (1)").is_err());

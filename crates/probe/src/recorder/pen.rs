@@ -14,7 +14,7 @@ use super::ring::{RecordError, Ring};
 
 /// Writes records in a thread of its own. Dropping it waits until what was given is written.
 #[derive(Debug)]
-pub(super) struct Pen {
+pub(super) struct RecordingWriter {
     orders: Option<SyncSender<Order>>,
     thread: Option<JoinHandle<()>>,
     standing: Arc<Mutex<Standing>>,
@@ -44,7 +44,7 @@ enum Order {
 /// Records that wait to be written: some minutes of them. More are lost, and counted.
 const WAITING_MAX: usize = 1024;
 
-impl Pen {
+impl RecordingWriter {
     /// Opens the file; gives also the number that the first record should have.
     pub(super) fn open(
         path: &Path,
@@ -114,7 +114,7 @@ impl Pen {
     }
 }
 
-impl Drop for Pen {
+impl Drop for RecordingWriter {
     fn drop(&mut self) {
         self.close();
     }

@@ -25,7 +25,7 @@ pub enum Record {
     /// A phase of a checkpoint ended.
     PhaseEnded(PhaseEnded),
     /// A trigger fired.
-    Fired(Fired),
+    Fired(ThresholdCrossed),
     /// What exact probes measured in a second of an episode.
     Exact(Exact),
     /// Something worth knowing happened to the recording or to the server.
@@ -218,7 +218,7 @@ pub enum TriggerKind {
 
 /// A trigger fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fired {
+pub struct ThresholdCrossed {
     /// When.
     pub at_us: i64,
     /// Which.
@@ -302,7 +302,7 @@ packed! {
     Lost { looks, locks, unpaired, skipped, phases, calls, samples, records }
     PhaseBegan { at_us, phase, pid, depth }
     PhaseEnded { at_us, duration_us, phase, pid, depth, buffers, files }
-    Fired { at_us, kind, value_milli, threshold_milli, held_back }
+    ThresholdCrossed { at_us, kind, value_milli, threshold_milli, held_back }
     Exact { at_us, figure, operation, calls, subjects }
     Note { at_us, kind, text }
     Named { database, relation, name }

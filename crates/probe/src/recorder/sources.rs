@@ -17,7 +17,7 @@ use super::{
 use crate::{
     calibrate::HitCost,
     checkpoints::{Checkpoints, Phase, Source, Span, Update},
-    extend::{self, ExtensionLock, ExtensionLocks, Losses},
+    extend::{self, ExtensionLock, ExtensionLocks, LostEvents},
     sampling::SampleError,
     sweep::{PerAllocation, SweepSampler},
     waits::{Options, Profile, Report, Sampler},
@@ -145,7 +145,7 @@ impl Sources {
         if let Some(locks) = &self.extension
             && let Ok(losses) = locks.losses()
         {
-            let Losses { lost: locks, unpaired, skipped } = losses;
+            let LostEvents { lost: locks, unpaired, skipped } = losses;
             let all = [locks, unpaired, skipped.values().sum()];
             let told = std::mem::replace(&mut self.told.extension, all);
             let new = |which: usize| all[which].saturating_sub(told[which]);

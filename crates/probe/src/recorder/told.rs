@@ -2,14 +2,14 @@
 
 use std::{fmt, time::Duration};
 
-use super::record::{Fired, Lost, Note};
+use super::record::{Lost, Note, ThresholdCrossed};
 
 /// Something a person should be told at once. It is in the file, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// A trigger fired.
-    Fired(Fired),
+    Fired(ThresholdCrossed),
     /// Anything else.
     Note(Note),
     /// A relation was seen that has no [name](super::Recorder::name) yet.
@@ -79,7 +79,7 @@ impl Lost {
     }
 }
 
-impl fmt::Display for Fired {
+impl fmt::Display for ThresholdCrossed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |milli: u64| self.kind.shown(milli as f64 / 1000.0);
         let (value, threshold) = (shown(self.value_milli), shown(self.threshold_milli));

@@ -11,8 +11,8 @@ use pg_query::{
 use super::{Analysis, scope::Scope, scope::names, survey::Survey, unlisted_are_everywhere};
 use crate::{
     fan::{Aggregate, FanOut, SortColumn, SortKey},
-    plan::Otherwise,
-    refusal::Keyless,
+    plan::MergePlan,
+    refusal::NoShardKey,
 };
 
 type Why = &'static str;
@@ -89,17 +89,17 @@ pub(crate) fn is_over_rows(name: &str) -> bool {
 
 impl<'a> Analysis<'a> {
     /// How the answers of several shards to a query become one.
-    pub(super) fn fan(&mut self, select: &'a SelectStmt, survey: &Survey) -> Otherwise {
+    pub(super) fn fan(&mut self, select: &'a SelectStmt, survey: &Survey) -> MergePlan {
         let table = survey.first_sharded.clone().unwrap_or_default();
-        let read = |why| Keyless::Read { table: table.clone(), why };
+        let read = |why| NoShardKey::Read { table: table.clone(), why };
         if survey.writes {
-            return Err(Keyless::Write(table));
+            return Err(NoShardKey::Write(table));
         }
         let answer = self.answer(select, survey).map_err(read)?;
         if let Some(name) = &survey.first_unlisted
             && !unlisted_are_everywhere(self.settings)
         {
-            return Err(Keyless::Unlisted(name.clone()));
+            return Err(NoShardKey::Unlisted(name.clone()));
         }
         Ok(answer.into())
     }

@@ -8,28 +8,28 @@ use pg_query::{
 use super::{Analysis, NotUnderstood, Understood, scope::Scope, survey::Survey};
 use crate::{
     keys::Row,
-    refusal::Keyless,
+    refusal::NoShardKey,
     settings::{Meaning, Table},
 };
 
 impl<'a> Analysis<'a> {
     /// What to tell of a write that tells no key.
-    pub(super) fn why_no_key(&self, statement: &NodeEnum, survey: &Survey) -> Keyless {
+    pub(super) fn why_no_key(&self, statement: &NodeEnum, survey: &Survey) -> NoShardKey {
         let table = |table: &Table| Box::from(table.name.as_str());
         match (self.target(statement), statement) {
             (Some(target), NodeEnum::InsertStmt(insert)) if insert.cols.is_empty() => {
-                Keyless::Columns(table(target))
+                NoShardKey::Columns(table(target))
             }
             (Some(target), NodeEnum::UpdateStmt(update))
                 if changes_key(&update.target_list, target) =>
             {
-                Keyless::ChangesKey(table(target))
+                NoShardKey::ChangesKey(table(target))
             }
-            (Some(target), _) => Keyless::Write(table(target)),
+            (Some(target), _) => NoShardKey::Write(table(target)),
             (None, _) => match (&survey.first_unlisted, &survey.first_sharded) {
-                (Some(name), _) => Keyless::Unlisted(name.clone()),
-                (None, Some(name)) => Keyless::Write(name.clone()),
-                (None, None) => Keyless::Kind,
+                (Some(name), _) => NoShardKey::Unlisted(name.clone()),
+                (None, Some(name)) => NoShardKey::Write(name.clone()),
+                (None, None) => NoShardKey::Kind,
             },
         }
     }

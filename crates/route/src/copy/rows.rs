@@ -8,7 +8,7 @@ use std::{borrow::Cow, sync::Arc};
 use howdah_shard::{Key, KeyType, ShardMap};
 
 use super::{CopyFormat, CopyFrom};
-use crate::{Refusal, refusal::Keyless};
+use crate::{Refusal, refusal::NoShardKey};
 
 /// Splits the data of one COPY, which may come in pieces of any length.
 ///
@@ -232,7 +232,7 @@ fn key(
         let Some(cell) = cell else { return Ok(None) };
         if *of == KeyType::Text {
             if !same_encoding && !cell.is_ascii() {
-                return Err(Refusal::Keyless(Keyless::Encoding));
+                return Err(Refusal::Keyless(NoShardKey::Encoding));
             }
             // A column of limited length cuts it.
             if cell.ends_with(b" ") {

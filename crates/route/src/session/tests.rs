@@ -23,7 +23,7 @@ struct Client {
 impl Client {
     fn new(settings: Settings) -> Self {
         settings.check().expect("the settings fit together");
-        let mut session = Session::new(Hold::Transaction, 1);
+        let mut session = Session::new(PinScope::Transaction, 1);
         session.parameter_status(b"client_encoding", b"UTF8");
         session.parameter_status(b"server_encoding", b"UTF8");
         Self { router: Router::new(Arc::new(settings), 1 << 20), session }
@@ -85,7 +85,7 @@ fn sharded() -> Settings {
 }
 
 fn auto() -> Settings {
-    Settings { role: RoleWish::Auto, primary_reads: false, ..Settings::default() }
+    Settings { role: RolePreference::Auto, primary_reads: false, ..Settings::default() }
 }
 
 #[test]
@@ -206,8 +206,8 @@ fn what_the_client_says_is_not_doubted() {
 
 #[test]
 fn a_session_with_a_server_of_its_own_is_fixed_by_its_first_statement() {
-    let mut client = Client::new(Settings { role: RoleWish::Auto, ..sharded() });
-    client.session.hold = Hold::Session;
+    let mut client = Client::new(Settings { role: RolePreference::Auto, ..sharded() });
+    client.session.hold = PinScope::Session;
     assert!(client.answer("SET SHARDING KEY TO '1234'").is_ok());
     let route = client.route("select 1").expect("to the shard of the key");
     // It may write later.
@@ -218,7 +218,7 @@ fn a_session_with_a_server_of_its_own_is_fixed_by_its_first_statement() {
     assert_eq!(client.shards("delete from orders"), Ok(Shards::One(0)));
 
     let mut client = Client::new(sharded());
-    client.session.hold = Hold::Session;
+    client.session.hold = PinScope::Session;
     assert!(client.shards("select * from orders").expect_err("all").contains("in session mode"));
     assert_eq!(client.shards("select * from orders where id = 1"), Ok(Shards::One(2)));
     client.session.linked(2);
@@ -229,7 +229,7 @@ fn a_session_with_a_server_of_its_own_is_fixed_by_its_first_statement() {
 #[test]
 fn a_begin_may_wait_for_the_statement_that_tells_the_shard() {
     let mut client =
-        Client::new(Settings { role: RoleWish::Auto, primary_reads: false, ..sharded() });
+        Client::new(Settings { role: RolePreference::Auto, primary_reads: false, ..sharded() });
     let begin = client.route("BEGIN").expect("it goes anywhere");
     assert_eq!((&begin.shards, begin.role, begin.is_begin), (&Shards::Any, Primary, true));
     client.session.begun(&begin);
@@ -253,7 +253,7 @@ fn without_tables_the_default_counts() {
         (DefaultShard::Any, Ok(Shards::Any)),
         (DefaultShard::Refuse, Err(unlisted.to_owned())),
     ] {
-        for role in [RoleWish::Any, RoleWish::Auto] {
+        for role in [RolePreference::Any, RolePreference::Auto] {
             let tables = Tables::default();
             let mut client = Client::new(Settings { default_shard, role, tables, ..sharded() });
             assert_eq!(client.shards("select * from orders where id = 1234"), expected);
@@ -266,7 +266,8 @@ fn without_tables_the_default_counts() {
 
 #[test]
 fn only_who_asks_for_a_replica_has_to_have_one() {
-    let settings = Settings { role: RoleWish::Auto, primary_reads: false, ..Settings::default() };
+    let settings =
+        Settings { role: RolePreference::Auto, primary_reads: false, ..Settings::default() };
     let mut client = Client::new(settings.clone());
     let read = client.route("select 1").expect("it goes somewhere");
     assert_eq!((read.role, read.may_lead), (Replica, true));

@@ -39,7 +39,7 @@ fn execute(seconds: i64, session: &str, name: &str, sql: &str) -> Event {
 /// `second kind sql` of what is kept, and the counts.
 fn sift(filter: Filter, events: Vec<Event>) -> (Vec<String>, Left) {
     let count = events.len() as u64;
-    let mut sieve = Sieve::new(filter, None);
+    let mut sieve = EventFilter::new(filter, None);
     let mut kept = Vec::new();
     for event in events {
         sieve.push(event);
@@ -241,7 +241,7 @@ proptest! {
             ..Filter::default()
         };
         let count = events.len() as u64;
-        let mut sieve = Sieve::new(filter.clone(), None);
+        let mut sieve = EventFilter::new(filter.clone(), None);
         let mut last = Timestamp::from_micros(i64::MIN);
         for event in events {
             sieve.push(event);

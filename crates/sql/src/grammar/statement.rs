@@ -8,7 +8,9 @@ use pg_query::{
     },
 };
 
-use super::{Effect, Harmless, Judgement, Name, NameUse, Sort, is_harmless, tree::effect_of};
+use super::{
+    Effect, Judgement, Name, NameKind, NameUse, SideEffectFree, is_harmless, tree::effect_of,
+};
 
 /// Of all statements of a text.
 pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
@@ -27,7 +29,7 @@ pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
 pub(super) fn judge_one(
     statement: &Node,
     names: &mut Vec<NameUse>,
-    harmless: Harmless<'_>,
+    harmless: SideEffectFree<'_>,
 ) -> Effect {
     let Some(kind) = &statement.node else { return Effect::Unreadable };
     match kind {
@@ -45,35 +47,35 @@ pub(super) fn judge_one(
         | NodeEnum::ConstraintsSetStmt(_) => Effect::ReadOnly,
         NodeEnum::DiscardStmt(discard) => {
             if discard.target() == DiscardMode::DiscardAll {
-                names.extend([Sort::Statement, Sort::Cursor].map(NameUse::DropsAll));
+                names.extend([NameKind::Statement, NameKind::Cursor].map(NameUse::DropsAll));
             }
             Effect::ReadOnly
         }
         NodeEnum::PrepareStmt(prepare) => {
-            names.push(NameUse::Makes(name(Sort::Statement, &prepare.name)));
+            names.push(NameUse::Makes(name(NameKind::Statement, &prepare.name)));
             prepare
                 .query
                 .as_deref()
                 .map_or(Effect::Unreadable, |query| judge_one(query, names, harmless))
         }
         NodeEnum::ExecuteStmt(execute) => {
-            names.push(NameUse::Uses(name(Sort::Statement, &execute.name)));
+            names.push(NameUse::Uses(name(NameKind::Statement, &execute.name)));
             first_of(execute.params.iter().map(|param| effect_of(param, harmless)))
         }
         NodeEnum::DeallocateStmt(deallocate) => {
-            names.push(dropped(Sort::Statement, &deallocate.name));
+            names.push(dropped(NameKind::Statement, &deallocate.name));
             Effect::ReadOnly
         }
         NodeEnum::DeclareCursorStmt(declare) => {
-            names.push(NameUse::Makes(name(Sort::Cursor, &declare.portalname)));
+            names.push(NameUse::Makes(name(NameKind::Cursor, &declare.portalname)));
             declare.query.as_deref().map_or(Effect::Unreadable, |query| effect_of(query, harmless))
         }
         NodeEnum::FetchStmt(fetch) => {
-            names.push(NameUse::Uses(name(Sort::Cursor, &fetch.portalname)));
+            names.push(NameUse::Uses(name(NameKind::Cursor, &fetch.portalname)));
             Effect::ReadOnly
         }
         NodeEnum::ClosePortalStmt(close) => {
-            names.push(dropped(Sort::Cursor, &close.portalname));
+            names.push(dropped(NameKind::Cursor, &close.portalname));
             Effect::ReadOnly
         }
         NodeEnum::CopyStmt(copy) => copied(copy, harmless),
@@ -85,12 +87,12 @@ pub(super) fn judge_one(
     }
 }
 
-fn name(sort: Sort, name: &str) -> Name {
+fn name(sort: NameKind, name: &str) -> Name {
     Name { sort, name: name.into() }
 }
 
 /// `DEALLOCATE` and `CLOSE`: without a name they mean all.
-fn dropped(sort: Sort, word: &str) -> NameUse {
+fn dropped(sort: NameKind, word: &str) -> NameUse {
     if word.is_empty() { NameUse::DropsAll(sort) } else { NameUse::Drops(name(sort, word)) }
 }
 
@@ -99,7 +101,7 @@ fn first_of(effects: impl Iterator<Item = Effect>) -> Effect {
 }
 
 /// `COPY … TO STDOUT` reads; to a file or a program, or from anywhere, it writes.
-fn copied(copy: &CopyStmt, harmless: Harmless<'_>) -> Effect {
+fn copied(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
     if copy.is_from || copy.is_program || !copy.filename.is_empty() {
         return Effect::Writes;
     }
@@ -110,7 +112,11 @@ fn copied(copy: &CopyStmt, harmless: Harmless<'_>) -> Effect {
 }
 
 /// `EXPLAIN` plans, and runs only with `ANALYZE`.
-fn explained(explain: &ExplainStmt, names: &mut Vec<NameUse>, harmless: Harmless<'_>) -> Effect {
+fn explained(
+    explain: &ExplainStmt,
+    names: &mut Vec<NameUse>,
+    harmless: SideEffectFree<'_>,
+) -> Effect {
     let Some(query) = explain.query.as_deref() else { return Effect::Unreadable };
     let mut options = explain.options.iter().filter_map(|option| match &option.node {
         Some(NodeEnum::DefElem(option)) if option.defname == "analyze" => Some(option),

@@ -140,8 +140,8 @@ fn what_locks_and_what_cannot_be_told() {
 
 #[test]
 fn names_are_told_in_order() {
-    let statement = |text: &str| Name { sort: Sort::Statement, name: text.into() };
-    let cursor = |text: &str| Name { sort: Sort::Cursor, name: text.into() };
+    let statement = |text: &str| Name { sort: NameKind::Statement, name: text.into() };
+    let cursor = |text: &str| Name { sort: NameKind::Cursor, name: text.into() };
     let text = b"prepare P as select 1; execute \"P\"; deallocate p; declare c cursor for select 1;
                  fetch 5 from c; close c; discard all; explain execute q";
     let expected = [
@@ -151,13 +151,13 @@ fn names_are_told_in_order() {
         NameUse::Makes(cursor("c")),
         NameUse::Uses(cursor("c")),
         NameUse::Drops(cursor("c")),
-        NameUse::DropsAll(Sort::Statement),
-        NameUse::DropsAll(Sort::Cursor),
+        NameUse::DropsAll(NameKind::Statement),
+        NameUse::DropsAll(NameKind::Cursor),
         NameUse::Uses(statement("q")),
     ];
     let judgement = judge(text);
     assert_eq!((judgement.effect, &judgement.names[..]), (ReadOnly, &expected[..]));
-    assert_eq!(judge(b"deallocate all").names, [NameUse::DropsAll(Sort::Statement)]);
+    assert_eq!(judge(b"deallocate all").names, [NameUse::DropsAll(NameKind::Statement)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use pg_query::protobuf::Node;
 use serde_json::Value;
 
-use super::{Effect, Harmless};
+use super::{Effect, SideEffectFree};
 
 /// Shows every entry of every map in `node`, whatever it is made of: `("RangeVar", its fields)`,
 /// `("relname", "t")`. False if it cannot be looked through.
@@ -30,7 +30,7 @@ pub fn visit(node: &Node, see: &mut dyn FnMut(&str, &Value)) -> bool {
 }
 
 /// The effect of a query or expression: of everything in it.
-pub(super) fn effect_of(node: &Node, harmless: Harmless<'_>) -> Effect {
+pub(super) fn effect_of(node: &Node, harmless: SideEffectFree<'_>) -> Effect {
     let mut worst = Effect::ReadOnly;
     let is_seen = visit(node, &mut |kind, inner| {
         worst = worse(worst, effect_of_entry(kind, inner, harmless));
@@ -39,7 +39,7 @@ pub(super) fn effect_of(node: &Node, harmless: Harmless<'_>) -> Effect {
 }
 
 /// What a map says by one of its entries: a node by its kind, or a field by its name.
-fn effect_of_entry(kind: &str, value: &Value, harmless: Harmless<'_>) -> Effect {
+fn effect_of_entry(kind: &str, value: &Value, harmless: SideEffectFree<'_>) -> Effect {
     match kind {
         "SelectStmt" => Effect::ReadOnly,
         "into_clause" if !value.is_null() => Effect::Writes,
@@ -54,7 +54,7 @@ fn effect_of_entry(kind: &str, value: &Value, harmless: Harmless<'_>) -> Effect 
 }
 
 /// Of a call by name: `["lower"]` or `["pg_catalog", "lower"]`.
-fn effect_of_call(name: &Value, harmless: Harmless<'_>) -> Effect {
+fn effect_of_call(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
     let parts: Vec<&str> = name
         .as_array()
         .map_or(&[][..], Vec::as_slice)

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_collect::{Activity, Identity, Missing, Overview, Rated, ServedBy, Version};
+use howdah_collect::{Activity, Identity, Missing, Overview, RateView, ServedBy, Version};
 
 use super::{
     backends,
@@ -120,7 +120,7 @@ impl FrameWriter {
         let rows = &snapshot.activity.backends;
         self.backends.put(out, rows, taken_us, &mut self.texts, fresh);
         self.rows += rows.len();
-        let views: Vec<&Rated> = snapshot.view.iter().chain(&snapshot.also).collect();
+        let views: Vec<&RateView> = snapshot.view.iter().chain(&snapshot.also).collect();
         out.count(views.len());
         for rated in views {
             let mut words = views::Words { texts: &mut self.texts, fresh };
@@ -152,7 +152,7 @@ impl FrameReader {
         &mut self,
         at_us: i64,
         bytes: &[u8],
-    ) -> Result<(Standing, Vec<Rated>), Damage> {
+    ) -> Result<(Standing, Vec<RateView>), Damage> {
         let mut input = In(bytes);
         self.texts.take(&mut input)?;
         match input.byte()? {
@@ -176,7 +176,7 @@ impl FrameReader {
         &mut self,
         input: &mut In<'_>,
         at_us: i64,
-    ) -> Result<(Snapshot, Vec<Rated>), Damage> {
+    ) -> Result<(Snapshot, Vec<RateView>), Damage> {
         if input.byte()? != 0 {
             self.server = Some(take_server(input)?);
         }

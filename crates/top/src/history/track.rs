@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque, fs::File, io, os::unix::fs::FileExt as _, sync::Arc, time::Duration,
 };
 
-use howdah_collect::Rated;
+use howdah_collect::RateView;
 
 use super::{
     bytes::Damage,
@@ -28,7 +28,7 @@ const VIEW_AGE_MAX_US: i64 = 300_000_000;
 
 /// Makes frames of standings.
 #[derive(Debug)]
-pub(super) struct Cutter {
+pub(super) struct FrameEncoder {
     writer: FrameWriter,
     packer: Packer,
     frames: usize,
@@ -45,7 +45,7 @@ pub(super) struct Frame {
     pub(super) packed: Vec<u8>,
 }
 
-impl Cutter {
+impl FrameEncoder {
     pub(super) fn new() -> io::Result<Self> {
         let packer = Packer::new()?;
         Ok(Self { writer: FrameWriter::default(), packer, frames: 0, bytes: 0 })
@@ -123,7 +123,7 @@ impl Segment {
     fn play(
         &self,
         until_us: i64,
-        mut tell: impl FnMut(i64, Standing, Vec<Rated>),
+        mut tell: impl FnMut(i64, Standing, Vec<RateView>),
     ) -> Result<(), Damage> {
         let mut unpacker = Unpacker::new()?;
         let mut reader = FrameReader::default();
@@ -356,8 +356,8 @@ impl Track {
     }
 }
 
-fn take_view(rated: &mut Option<Rated>, views: Vec<Rated>, wanted: Option<&str>) {
-    let is_wanted = |rated: &Rated| Some(rated.reading.view.name) == wanted;
+fn take_view(rated: &mut Option<RateView>, views: Vec<RateView>, wanted: Option<&str>) {
+    let is_wanted = |rated: &RateView| Some(rated.reading.view.name) == wanted;
     if let Some(found) = views.into_iter().find(is_wanted) {
         *rated = Some(found);
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use howdah_collect::{Cell, Meaning, Rated, Reading, VIEWS, View, rates};
+use howdah_collect::{Cell, Meaning, RateView, Reading, VIEWS, View, rates};
 
 use super::{
     bytes::{Damage, In, Out},
@@ -42,7 +42,7 @@ impl Before {
     }
 
     /// Writes a reading, and remembers it.
-    pub(super) fn put(&mut self, out: &mut Out, rated: &Rated, writer: &mut Words<'_>) {
+    pub(super) fn put(&mut self, out: &mut Out, rated: &RateView, writer: &mut Words<'_>) {
         let now = &rated.reading;
         let view = now.view;
         let number = writer.number(&view.name.into());
@@ -166,7 +166,7 @@ impl Known {
         &mut self,
         input: &mut In<'_>,
         texts: &Read,
-    ) -> Result<Option<Rated>, Damage> {
+    ) -> Result<Option<RateView>, Damage> {
         let number = input.signed()?;
         let name = texts.word(number)?;
         let has_before = input.byte()?;

@@ -1,6 +1,6 @@
 //! What a person does with the selected row: signals, which a list comes before, its plan, its text, all of it.
 
-use howdah_collect::{Action, Backend, Signalled, Suspect};
+use howdah_collect::{Action, Backend, SignalTarget, Signalled};
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
 use super::{Effect, Model, Notice, Overlay};
@@ -127,7 +127,7 @@ impl Model {
 
 impl Notice {
     /// What became of signals: how many were sent, and each that was not.
-    pub(super) fn of_signals(results: &[(Suspect, Result<Signalled, String>)]) -> Self {
+    pub(super) fn of_signals(results: &[(SignalTarget, Result<Signalled, String>)]) -> Self {
         let sent = results.iter().filter(|(_, result)| *result == Ok(Signalled::Sent)).count();
         let mut text = format!("{sent} of {} signalled", results.len());
         for (suspect, result) in results {

@@ -17,7 +17,7 @@ use crate::{
 
 /// A moment that is looked at instead of the present.
 #[derive(Clone, Debug)]
-pub struct Past {
+pub struct Playback {
     /// The moment, by our clock, in microseconds since 1970.
     pub at_us: i64,
     /// How each server stood then.
@@ -95,7 +95,7 @@ impl Model {
                 }
             });
         }
-        self.past = Some(Past { at_us, standings });
+        self.past = Some(Playback { at_us, standings });
     }
 
     /// Reads the moment once more, for another screen.

@@ -83,7 +83,7 @@ fn nothing_is_signalled_without_a_yes_to_a_list() {
     // A slip of a finger neither sends it nor takes it away.
     assert_eq!(press(&mut model, "jx\n"), []);
     let effects = press(&mut model, "y");
-    let suspect = Suspect { pid: 2, started_us: 2, query_started_us: Some(900_000_000) };
+    let suspect = SignalTarget { pid: 2, started_us: 2, query_started_us: Some(900_000_000) };
     let [Effect::Signal(0, Action::Cancel, listed)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
@@ -173,7 +173,7 @@ fn tags_do_not_follow_to_another_server() {
 #[test]
 fn what_became_of_signals_is_told_for_each() {
     let mut model = model();
-    let suspect = |pid| Suspect { pid, started_us: 0, query_started_us: None };
+    let suspect = |pid| SignalTarget { pid, started_us: 0, query_started_us: None };
     let refused = Signalled::Refused {
         message: "must be a superuser".to_owned(),
         sqlstate: "42501".to_owned(),

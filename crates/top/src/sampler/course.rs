@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use howdah_collect::{
-    CollectError, Identity, Missing, Overview, Rated, Reading, Server, VIEWS, View, rates,
+    CollectError, Identity, Missing, Overview, RateView, Reading, Server, VIEWS, View, rates,
 };
 use howdah_connect::Target;
 
@@ -11,7 +11,7 @@ use super::{Snapshot, Wanted, with_causes};
 use crate::host::Host;
 
 /// What is carried from one reading to the next of the same connection.
-pub(super) struct Course {
+pub(super) struct SamplerState {
     pub(super) server: Server,
     identity: Arc<Identity>,
     missing: Arc<[Missing]>,
@@ -23,7 +23,7 @@ pub(super) struct Course {
     turn: usize,
 }
 
-impl Course {
+impl SamplerState {
     pub(super) fn begin(target: &Target) -> Result<Self, CollectError> {
         let server = Server::connect(target)?;
         let identity = Arc::new(server.identity().clone());
@@ -69,7 +69,7 @@ impl Course {
         })
     }
 
-    fn view(&mut self, view: &'static View) -> Result<Option<Rated>, CollectError> {
+    fn view(&mut self, view: &'static View) -> Result<Option<RateView>, CollectError> {
         let Some(reading) = self.server.read(view)? else { return Ok(None) };
         let before = self.readings.insert(view.name, reading.clone());
         Ok(Some(rates(before.as_ref(), &reading)))
@@ -77,7 +77,7 @@ impl Course {
 
     /// Reads the next view in turn, if it is another than the one that is looked at. One that cannot be read
     /// is passed over: whoever looks at it will be told.
-    fn next_view(&mut self, looked_at: Option<&View>) -> Result<Option<Rated>, CollectError> {
+    fn next_view(&mut self, looked_at: Option<&View>) -> Result<Option<RateView>, CollectError> {
         let view = &VIEWS[self.turn % VIEWS.len()];
         self.turn += 1;
         if looked_at.is_some_and(|looked_at| looked_at.name == view.name) {

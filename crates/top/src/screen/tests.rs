@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use howdah_collect::{
-    Backend, Blocker, Cell, Held, Kind, Missing, PoolerClient, Rated, Reading, SqlText, State,
+    Backend, Blocker, Cell, Held, Kind, Missing, PoolerClient, RateView, Reading, SqlText, State,
     Wait, WaitCounts,
 };
 use ratatui::{
@@ -280,7 +280,7 @@ fn filled(screen: Screen) -> Model {
         let row = |row| view.columns.iter().map(|column| value(column, row)).collect();
         let rows: Vec<Box<[Cell]>> = (0..4).map(row).collect();
         let reading = Reading { view, taken_us: NOW_US, rows: rows.clone().into() };
-        snapshot.view = Some(Rated { reading, rows, seconds: 2.0 });
+        snapshot.view = Some(RateView { reading, rows, seconds: 2.0 });
     }
     let mut waits = WaitHistory::default();
     for second in 0..40 {

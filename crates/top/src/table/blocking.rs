@@ -1,6 +1,6 @@
 //! Who waits for whom, as a tree.
 
-use howdah_collect::{Cell, Forest, Node, SqlText, State, Unit};
+use howdah_collect::{BlockingTrees, Cell, Node, SqlText, State, Unit};
 
 use super::{Choice, Head, Mark, Row, RowKey, Table, activity, clients};
 use crate::Snapshot;
@@ -27,7 +27,7 @@ const COLUMNS: [Head; 11] = [
 ];
 
 pub(super) fn table(snapshot: &Snapshot, choice: &Choice) -> Table {
-    let forest = Forest::of(&snapshot.activity);
+    let forest = BlockingTrees::of(&snapshot.activity);
     let rows = forest.nodes.iter().map(|node| row(snapshot, node, choice)).collect();
     let mut columns = COLUMNS.to_vec();
     if snapshot.pooled.is_some() {

@@ -46,9 +46,9 @@ impl Default for Pace {
 }
 
 /// Sends events to one receiver, from a thread of its own. Dropping it drops what waits: see
-/// [`Courier::finish`].
+/// [`WebhookSender::finish`].
 #[derive(Debug)]
-pub struct Courier {
+pub struct WebhookSender {
     shared: Arc<Shared>,
 }
 
@@ -69,7 +69,7 @@ struct State {
     end: Option<Instant>,
 }
 
-impl Courier {
+impl WebhookSender {
     /// Starts to send to `webhook`.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Courier {
     }
 }
 
-impl Drop for Courier {
+impl Drop for WebhookSender {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.end.get_or_insert_with(Instant::now);

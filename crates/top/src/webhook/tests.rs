@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Courier, Event, Form, Pace, Webhook};
+use super::{Event, Form, Pace, Webhook, WebhookSender};
 use crate::slow::SlowStatement;
 
 /// One request: its head, and its body.
@@ -82,8 +82,8 @@ fn slow(pid: i32) -> Event {
     })
 }
 
-fn courier(url: &str, form: Form) -> Courier {
-    Courier::start(Webhook::new(url, form, None).unwrap(), PACE).unwrap()
+fn courier(url: &str, form: Form) -> WebhookSender {
+    WebhookSender::start(Webhook::new(url, form, None).unwrap(), PACE).unwrap()
 }
 
 fn next(requests: &Receiver<Request>) -> Request {

@@ -156,9 +156,9 @@ pub(super) fn plan(
     let mut lacking = lacking(image, places, occupancy, outcomes);
     // Where not all has room, the coolest have to be told from the others, whatever it takes.
     let has_room = lacking.iter().map(|fork| fork.pages.len() as u64).sum::<u64>() <= bounds.room;
-    let wanted = lacking.iter().map(Lacking::wanted).collect();
+    let wanted = lacking.iter().map(MissingPages::wanted).collect();
     let mut pieces = Vec::new();
-    for Lacking { relation, fork, pages, there, .. } in &mut lacking {
+    for MissingPages { relation, fork, pages, there, .. } in &mut lacking {
         take_along(pages);
         if has_room {
             blend::blend(pages);
@@ -176,7 +176,7 @@ pub(super) fn plan(
 }
 
 /// A fork, and what the cache lacks of it.
-struct Lacking {
+struct MissingPages {
     relation: usize,
     file: RelationFile,
     fork: Fork,
@@ -186,7 +186,7 @@ struct Lacking {
     there: Vec<u32>,
 }
 
-impl Lacking {
+impl MissingPages {
     fn wanted(&self) -> (RelationFile, Fork, Vec<u32>) {
         let blocks = self.pages.iter().map(|page| page.block);
         (self.file, self.fork, blocks.chain(self.there.iter().copied()).collect())
@@ -198,7 +198,7 @@ fn lacking(
     places: &[Result<Found, Problem>],
     occupancy: Option<&Occupancy>,
     outcomes: &mut [Outcome],
-) -> Vec<Lacking> {
+) -> Vec<MissingPages> {
     let mut lacking = Vec::new();
     for (at, (relation, place)) in image.relations.iter().zip(places).enumerate() {
         let outcome = &mut outcomes[at];
@@ -218,7 +218,7 @@ fn lacking(
             let held = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
             let there = leave_out(&mut pages, held);
             outcome.pages.resident += there.len() as u64;
-            lacking.push(Lacking {
+            lacking.push(MissingPages {
                 relation: at,
                 file: found.file,
                 fork: cached.fork,

@@ -11,7 +11,7 @@ use howdah_lab::Cluster;
 use howdah_warm::{
     dump::{self, Choice},
     load::Options,
-    ready::{Patience, warm_before},
+    ready::{ReadyTimeouts, warm_before},
 };
 
 use crate::support::{session, start, target};
@@ -29,7 +29,7 @@ fn what_is_missing_is_loaded_up_to_what_is_enough() {
     let image = Arc::new(dump::dump(&here, Choice::Memory).unwrap().image);
     let hour = Instant::now() + Duration::from_secs(3600);
     cluster.restart().unwrap();
-    let whole = Patience { until: hour, enough: 1.0 };
+    let whole = ReadyTimeouts { until: hour, enough: 1.0 };
     let first = warm_before(&here, &image, &Options::default(), whole).unwrap();
     assert!(first.has_ended && first.planned.unwrap() > 400, "{first:?}");
     assert!(first.share() > 0.99, "{first:?}");
@@ -40,7 +40,7 @@ fn what_is_missing_is_loaded_up_to_what_is_enough() {
     cluster.restart().unwrap();
     // At this rate all of it would take a minute and more.
     let slow = Options { bytes_per_second: Some(64 << 10), ..Options::default() };
-    let part = Patience { until: hour, enough: 0.02 };
+    let part = ReadyTimeouts { until: hour, enough: 0.02 };
     let some = warm_before(&here, &image, &slow, part).unwrap();
     assert!(some.has_ended && some.share() >= 0.02 && some.share() < 0.9, "{some:?}");
 }
@@ -54,7 +54,7 @@ fn time_is_up_even_if_nobody_answers() {
     let uri = format!("postgresql://postgres@{}/postgres", silent.local_addr().unwrap());
     let target = Target::resolve(&Words::from_conninfo(uri), &Environment::empty()).unwrap();
     let until = Instant::now() + Duration::from_millis(100);
-    let patience = Patience { until, enough: 1.0 };
+    let patience = ReadyTimeouts { until, enough: 1.0 };
     if let Ok(readiness) = warm_before(&target, &image, &Options::default(), patience) {
         assert_eq!((readiness.has_ended, readiness.share()), (false, 0.0));
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use howdah_dataset::{CaptureSettings, Events, Origin, ReadError};
-use howdah_sift::Sieve;
+use howdah_sift::EventFilter;
 use howdah_traffic::{Event, Timestamp};
 use serde_json::json;
 
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     }
     let settings = CaptureSettings { origin: origin.clone(), overwrite: args.force };
     let redactor = args.redact.redactor()?;
-    let mut output = Output::capture(&args.output, settings, Sieve::default(), redactor);
+    let mut output = Output::capture(&args.output, settings, EventFilter::default(), redactor);
     let bar = ctx.progress(Total::Count(total), "merging");
     let interrupted = ctx.interrupted();
     while let Some((number, mut event)) = merged.next()? {

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, Origin, WriteError};
 use howdah_logs::Interner;
 use howdah_report::counted;
-use howdah_sift::{OpenTransactions, Redactor, Sieve};
+use howdah_sift::{EventFilter, OpenTransactions, Redactor};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
 
@@ -19,12 +19,12 @@ use super::{
     report,
     select::{self, Offered},
 };
-use crate::{context::Context, errors::Advise as _};
+use crate::{context::Context, errors::WithHint as _};
 
 /// Takes events in the order of time, and writes those that pass.
 #[derive(Debug)]
 pub(super) struct Output {
-    sieve: Sieve,
+    sieve: EventFilter,
     redactor: Option<Redactor>,
     sink: Sink,
     tally: Tally,
@@ -99,7 +99,7 @@ impl Tally {
 
 impl Output {
     /// Events that pass are counted.
-    pub(super) fn discard(sieve: Sieve, redactor: Option<Redactor>) -> Self {
+    pub(super) fn discard(sieve: EventFilter, redactor: Option<Redactor>) -> Self {
         Self {
             sieve,
             redactor,
@@ -114,7 +114,7 @@ impl Output {
     pub(super) fn capture(
         dir: &Path,
         settings: CaptureSettings,
-        sieve: Sieve,
+        sieve: EventFilter,
         redactor: Option<Redactor>,
     ) -> Self {
         let sink = Sink::Capture { dir: dir.into(), settings, writer: None };

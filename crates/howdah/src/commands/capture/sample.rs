@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use howdah_dataset::CaptureSettings;
-use howdah_sift::Share;
+use howdah_sift::SampleRate;
 
 use super::{
     output::{self, Output, written},
@@ -25,7 +25,7 @@ pub(super) struct Args {
     output: PathBuf,
     /// Share of the sessions: 10%, 0.1 or 1/10; without it, all that the other options want
     #[arg(long, value_name = "SHARE")]
-    share: Option<Share>,
+    share: Option<SampleRate>,
     /// Replace a capture that is there already
     #[arg(long)]
     force: bool,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_sift::{Filter, Left, RedactionKey, Redactor, Share, Sieve};
+use howdah_sift::{EventFilter, Filter, Left, RedactionKey, Redactor, SampleRate};
 use howdah_traffic::{Event, Timestamp};
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ pub(crate) struct SelectArgs {
 
 impl SelectArgs {
     /// What the options describe.
-    pub(crate) fn sieve(&self) -> Sieve {
+    pub(crate) fn sieve(&self) -> EventFilter {
         self.sieve_of(None)
     }
 
@@ -61,7 +61,7 @@ impl SelectArgs {
     }
 
     /// The same within a sample of sessions.
-    pub(super) fn sieve_of(&self, sample: Option<Share>) -> Sieve {
+    pub(super) fn sieve_of(&self, sample: Option<SampleRate>) -> EventFilter {
         let filter = Filter {
             from: self.from.map(|moment| moment.0),
             until: self.until.map(|moment| moment.0),
@@ -72,7 +72,7 @@ impl SelectArgs {
             #[cfg(feature = "grammar")]
             read_only: self.read_only,
         };
-        Sieve::new(filter, sample)
+        EventFilter::new(filter, sample)
     }
 }
 
@@ -176,13 +176,13 @@ impl LeftOut {
 #[derive(Debug)]
 pub(crate) struct Sifted<I> {
     events: I,
-    sieve: Sieve,
+    sieve: EventFilter,
     offered: Offered,
     left: LeftOut,
 }
 
 impl<I> Sifted<I> {
-    pub(crate) fn new(events: I, sieve: Sieve) -> Self {
+    pub(crate) fn new(events: I, sieve: EventFilter) -> Self {
         Self { events, sieve, offered: Offered::default(), left: LeftOut::default() }
     }
 

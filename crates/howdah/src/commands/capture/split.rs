@@ -9,7 +9,7 @@ use std::{
 
 use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter};
 use howdah_report::counted;
-use howdah_sift::{OpenTransactions, Share, Slices};
+use howdah_sift::{OpenTransactions, SampleRate, Slices};
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
 
@@ -138,7 +138,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
 /// Which part an event belongs to.
 enum Rule {
     Time(Slices),
-    Sessions(Vec<Share>),
+    Sessions(Vec<SampleRate>),
     Databases(BTreeMap<Arc<str>, String>),
 }
 
@@ -146,9 +146,9 @@ impl Rule {
     fn of(args: &Args) -> Self {
         match (args.every, args.sessions) {
             (Some(length), _) => Self::Time(Slices::new(length.0)),
-            (None, Some(count)) => {
-                Self::Sessions((1..=count).filter_map(|part| Share::part(part, count)).collect())
-            }
+            (None, Some(count)) => Self::Sessions(
+                (1..=count).filter_map(|part| SampleRate::part(part, count)).collect(),
+            ),
             (None, None) => Self::Databases(BTreeMap::new()),
         }
     }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use howdah_pool::config::{Config, Form};
 
-use crate::{context::Context, errors::Advise as _, outcome::Outcome};
+use crate::{context::Context, errors::WithHint as _, outcome::Outcome};
 
 /// Write what a pgbouncer.ini or a pgcat.toml says as the section pool of a howdah.toml
 ///

@@ -25,7 +25,7 @@ use super::{
     target::{Found, Outside},
     watch::{Opened, SourceName, TraceArgs, Tracing, WatchArgs, trace},
 };
-use crate::{context::Context, errors::Advise as _, outcome::Outcome};
+use crate::{context::Context, errors::WithHint as _, outcome::Outcome};
 
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]

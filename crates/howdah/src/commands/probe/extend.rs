@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use howdah_inspect::Server;
 use howdah_probe::{
     Figures,
-    extend::{ExtensionLock, ExtensionLocks, Losses, Summary},
+    extend::{ExtensionLock, ExtensionLocks, LostEvents, Summary},
     stacks::CodeNames,
 };
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ use super::{
     target::Found,
     watch::{Opened, SourceName, TraceArgs, Tracing, trace},
 };
-use crate::{context::Context, errors::Advise as _, outcome::Outcome};
+use crate::{context::Context, errors::WithHint as _, outcome::Outcome};
 
 /// How long backends wait for the lock to extend a relation, and how long they hold it then.
 ///
@@ -282,8 +282,8 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn say_losses(&self, losses: &Losses) {
-        let Losses { lost, unpaired, skipped } = losses;
+    fn say_losses(&self, losses: &LostEvents) {
+        let LostEvents { lost, unpaired, skipped } = losses;
         if *lost > 0 {
             self.ctx.say(format_args!("{lost} locks were lost on the way from the kernel"));
         }

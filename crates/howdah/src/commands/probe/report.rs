@@ -11,7 +11,7 @@ use howdah_probe::recorder::{ReadError, Recording};
 
 use crate::{
     context::Context,
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     format,
     outcome::Outcome,
 };

@@ -28,7 +28,7 @@ use super::{
     rows,
     target::{Found, TargetArgs},
 };
-use crate::{context::Context, errors::Advise as _, outcome::Outcome};
+use crate::{context::Context, errors::WithHint as _, outcome::Outcome};
 
 /// Record a server all the time into a file that never grows beyond its size.
 ///
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
             .hint("`howdah probe doctor` says what can be measured here")?,
         begun => begun?,
     };
-    let told = Teller { ctx, names: session.map(Namer::start).transpose()? };
+    let told = EventPrinter { ctx, names: session.map(Namer::start).transpose()? };
     told.begin(args, recorder.figures())?;
     let interrupted = ctx.interrupted();
     let end = args.duration.and_then(|duration| Instant::now().checked_add(duration));
@@ -137,12 +137,12 @@ impl Args {
 }
 
 /// Lines about what happens, and names for what has only numbers.
-struct Teller<'a> {
+struct EventPrinter<'a> {
     ctx: &'a Context,
     names: Option<Namer>,
 }
 
-impl Teller<'_> {
+impl EventPrinter<'_> {
     fn begin(&self, args: &Args, figures: &[FigureSource]) -> io::Result<()> {
         let thresholds = args.options().thresholds;
         let triggers: Vec<_> = thresholds.settings().map(|setting| setting.to_string()).collect();

@@ -10,7 +10,7 @@ use howdah_warm::dump::{NotLocal, local_server};
 use super::watch::SourceName;
 use crate::{
     connection::{self, ConnectionArgs},
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
 };
 
 /// How a server is named: by one of its processes, by its data directory, or by a connection.

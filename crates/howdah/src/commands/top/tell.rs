@@ -4,11 +4,11 @@ use std::{fmt, fs, io::Read as _, path::Path, path::PathBuf, str::FromStr, time:
 
 use anyhow::Context as _;
 use howdah_top::{
-    Lookout, Plan,
+    AlertEngine, Plan,
     audit::Audit,
     rules::Rule,
     slow::{LogFormat, SlowLog},
-    webhook::{Courier, Form, Pace, Webhook},
+    webhook::{Form, Pace, Webhook, WebhookSender},
 };
 
 use crate::{context::Context, errors};
@@ -95,7 +95,7 @@ impl TellArgs {
         slow_log: Option<PathBuf>,
         figures: bool,
         ctx: &Context,
-    ) -> anyhow::Result<Lookout> {
+    ) -> anyhow::Result<AlertEngine> {
         let format = match self.slow_log_format {
             LogFormatName::Pgtop => LogFormat::Pgtop,
             LogFormatName::Json => LogFormat::Json,
@@ -105,7 +105,7 @@ impl TellArgs {
         if let Some(trouble) = slow_log.as_ref().and_then(SlowLog::trouble) {
             tracing::warn!("{trouble}");
         }
-        Ok(Lookout::new(Plan {
+        Ok(AlertEngine::new(Plan {
             slow: Some(self.slow_threshold),
             slow_log,
             rules: self.alert.clone(),
@@ -123,7 +123,7 @@ impl TellArgs {
         Ok(Some(Audit::open(path, person.unwrap_or_else(|_| "-".to_owned()))?))
     }
 
-    fn couriers(&self) -> anyhow::Result<Vec<Courier>> {
+    fn couriers(&self) -> anyhow::Result<Vec<WebhookSender>> {
         let key = self.webhook_key_file.as_deref().map(read_secret).transpose()?;
         let document = Form::Document { key: key.map(|key| key.into_bytes().into()) };
         let wanted = [
@@ -139,7 +139,7 @@ impl TellArgs {
             };
             let webhook = Webhook::new(&url, form, self.webhook_ca_file.as_deref())
                 .map_err(|error| errors::wrong_usage(format!("--{option}: {error}")))?;
-            couriers.push(Courier::start(webhook, Pace::default())?);
+            couriers.push(WebhookSender::start(webhook, Pace::default())?);
         }
         Ok(couriers)
     }

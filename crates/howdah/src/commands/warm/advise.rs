@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use howdah_warm::{
-    advise::{self, Advice, Alternative, Candidate, FAULT_US, Filling},
+    advise::{self, Advice, Alternative, Candidate, FAULT_US, RelationUsage},
     image::CacheImage,
 };
 use indicatif::BinaryBytes;
@@ -136,7 +136,7 @@ fn document(advice: &Advice, limit: usize) -> Document {
     let (facts, memory) = (&advice.facts, &advice.memory);
     let relations = advice.filling.iter().take(limit).map(|filling| {
         let (database, relation) = super::names(image, &image.relations[filling.index]);
-        let &Filling { pages, length, dirty, usage, .. } = filling;
+        let &RelationUsage { pages, length, dirty, usage, .. } = filling;
         FillingRow { database, relation, pages, length, dirty, usage }
     });
     let alternatives = advice.alternatives.iter().map(|it| AlternativeRow {
@@ -204,7 +204,7 @@ fn table(out: &mut impl Write, advice: &Advice, database: &str, limit: usize) ->
 fn filling(
     out: &mut impl Write,
     image: &CacheImage,
-    rows: &[Filling],
+    rows: &[RelationUsage],
     limit: usize,
 ) -> io::Result<()> {
     let buffers = u64::from(image.origin.buffers);

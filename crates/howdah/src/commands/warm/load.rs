@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::{
     connection::ConnectionArgs,
     context::{Context, Talk},
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     format::{self, Format},
     metrics::MetricsArgs,
     outcome::Outcome,

@@ -15,7 +15,7 @@ use indicatif::BinaryBytes;
 use crate::{
     connection::ConnectionArgs,
     context::Context,
-    errors::{self, Advise as _},
+    errors::{self, WithHint as _},
     outcome::Outcome,
     values::time_within,
 };

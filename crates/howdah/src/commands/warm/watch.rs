@@ -11,7 +11,7 @@ use super::dump::Source;
 use crate::{
     connection::ConnectionArgs,
     context::Context,
-    errors::Advise as _,
+    errors::WithHint as _,
     logging,
     metrics::MetricsArgs,
     notify::service_state,

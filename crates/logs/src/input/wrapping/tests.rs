@@ -4,7 +4,7 @@ fn settings() -> Settings {
     Settings { record_bytes_max: 100_000, calendar: Calendar::at(std::time::UNIX_EPOCH) }
 }
 
-fn unwrap(text: &[u8], piece: usize) -> (Vec<u8>, Vec<Wrapping>) {
+fn unwrap(text: &[u8], piece: usize) -> (Vec<u8>, Vec<Envelope>) {
     let mut chain = Chain::new();
     let mut found = Found::default();
     text.chunks(piece).for_each(|bytes| chain.feed(bytes, Closing::Open, &settings(), &mut found));
@@ -34,8 +34,8 @@ fn wrappings_nest() {
     let docker = format!("{{\"log\":{quoted},\"stream\":\"stderr\",\"time\":\"x\"}}\n").repeat(3);
     let inside = "{\"log_time\":\"x\",\"error_severity\":\"LOG\"}\n".repeat(3);
     for (text, wrappings) in [
-        (&cri, vec![Wrapping::Cri, Wrapping::Json]),
-        (&docker, vec![Wrapping::Json, Wrapping::Json]),
+        (&cri, vec![Envelope::Cri, Envelope::Json]),
+        (&docker, vec![Envelope::Json, Envelope::Json]),
     ] {
         for piece in [1, 7, 100, text.len()] {
             let got = unwrap(text.as_bytes(), piece);

@@ -2,9 +2,9 @@
 
 use super::{ClientRules, Replication, TlsFacts};
 use crate::{
-    auth::{Rejection, startup::Wish},
+    auth::{Rejection, startup::StartupRequest},
     config::{AuthMethod, CONSOLE_DATABASES},
-    hba::{Certificate, Demand, Hba, Knock, Origin, Refusal},
+    hba::{Certificate, ConnectionInfo, Hba, Origin, Refusal, RequiredAuth},
 };
 
 /// What a client has to prove.
@@ -25,7 +25,7 @@ pub(super) enum Needs {
 impl ClientRules {
     /// Whether a client is who runs this process, at the console: such a one needs no password, since
     /// it could as well read or change anything here. PgBouncer does the same.
-    pub(super) fn is_owner(&self, wish: &Wish, from: Origin) -> bool {
+    pub(super) fn is_owner(&self, wish: &StartupRequest, from: Origin) -> bool {
         let is_named = |name: &String| CONSOLE_DATABASES.contains(&name.as_str());
         let Origin::Unix { uid: Some(uid) } = from else { return false };
         is_named(&wish.user) && is_named(&wish.database) && self.owner == Some(uid)
@@ -34,7 +34,7 @@ impl ClientRules {
     /// What a client has to prove.
     pub(super) fn needs(
         &self,
-        wish: &Wish,
+        wish: &StartupRequest,
         from: Origin,
         tls: Option<&TlsFacts>,
     ) -> Result<Needs, Rejection> {
@@ -60,13 +60,13 @@ impl ClientRules {
 
 fn by_rules(
     hba: &Hba,
-    wish: &Wish,
+    wish: &StartupRequest,
     from: Origin,
     tls: Option<&TlsFacts>,
 ) -> Result<Needs, Rejection> {
     let shown = tls.filter(|facts| facts.has_certificate);
     let certificate = shown.map(|facts| Certificate { common_name: facts.common_name.as_deref() });
-    let knock = Knock {
+    let knock = ConnectionInfo {
         user: &wish.user,
         database: &wish.database,
         is_physical: wish.replication == Replication::Physical,
@@ -76,11 +76,11 @@ fn by_rules(
     };
     let user = || wish.user.clone();
     match hba.judge(&knock) {
-        Ok(Demand::Trust) => Ok(Needs::ToBeKnown),
-        Ok(Demand::Plain) => Ok(Needs::Plain),
-        Ok(Demand::Md5) => Ok(Needs::Md5),
-        Ok(Demand::ScramSha256) => Ok(Needs::Scram),
-        Ok(Demand::Proven) => Ok(Needs::Nothing),
+        Ok(RequiredAuth::Trust) => Ok(Needs::ToBeKnown),
+        Ok(RequiredAuth::Plain) => Ok(Needs::Plain),
+        Ok(RequiredAuth::Md5) => Ok(Needs::Md5),
+        Ok(RequiredAuth::ScramSha256) => Ok(Needs::Scram),
+        Ok(RequiredAuth::Proven) => Ok(Needs::Nothing),
         Err(Refusal::NoRule) => Err(Rejection::NoRule(describe(wish, from, tls.is_some()))),
         Err(Refusal::Rejected) => Err(Rejection::Rejected(describe(wish, from, tls.is_some()))),
         Err(Refusal::Certificate) => Err(Rejection::Certificate(user())),
@@ -89,13 +89,13 @@ fn by_rules(
 }
 
 /// Who somebody is and where from, as PostgreSQL says it of those it has no rule for.
-fn describe(wish: &Wish, from: Origin, is_tls: bool) -> String {
+fn describe(wish: &StartupRequest, from: Origin, is_tls: bool) -> String {
     let host = match from {
         Origin::Unix { .. } => "[local]".to_owned(),
         Origin::Tcp(Some(address)) => address.to_canonical().to_string(),
         Origin::Tcp(None) => "???".to_owned(),
     };
-    let Wish { user, database, .. } = wish;
+    let StartupRequest { user, database, .. } = wish;
     let encryption = if is_tls { "SSL encryption" } else { "no encryption" };
     match wish.replication {
         Replication::Physical => {

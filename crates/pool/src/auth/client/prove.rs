@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 
 use super::{ClientRules, Entropy, Known, needs::Needs};
 use crate::{
-    auth::{MESSAGE_BYTES_MAX, PASSWORD_BYTES_MAX, Rejection, Work, startup::Wish},
+    auth::{MESSAGE_BYTES_MAX, PASSWORD_BYTES_MAX, Rejection, Work, startup::StartupRequest},
     config::StoredSecret,
 };
 
@@ -64,7 +64,7 @@ impl ClientRules {
     /// The first question, if there is one.
     pub(super) fn question(
         &self,
-        wish: &Wish,
+        wish: &StartupRequest,
         needs: Needs,
         known: Option<Known>,
         facts: &Facts,
@@ -120,7 +120,7 @@ impl Question {
     pub(super) fn answered(
         self,
         body: &[u8],
-        wish: &Wish,
+        wish: &StartupRequest,
         rules: &ClientRules,
         facts: &Facts,
     ) -> Result<Verdict, Rejection> {
@@ -160,7 +160,7 @@ impl Answer {
     pub(super) fn with(
         self,
         keys: ScramKeys,
-        wish: &Wish,
+        wish: &StartupRequest,
         facts: &Facts,
     ) -> Result<Verdict, Rejection> {
         let verifier = Verifier::from_keys(&keys);
@@ -179,7 +179,11 @@ fn password(body: &[u8]) -> Result<&[u8], Rejection> {
     PasswordMessage::parse(body).map(|message| message.password).map_err(layout)
 }
 
-fn plain(body: &[u8], secret: Option<StoredSecret>, wish: &Wish) -> Result<Verdict, Rejection> {
+fn plain(
+    body: &[u8],
+    secret: Option<StoredSecret>,
+    wish: &StartupRequest,
+) -> Result<Verdict, Rejection> {
     let sent = password(body)?;
     let is_right = match secret {
         // An empty password is nobody's, whatever is stored.
@@ -209,7 +213,7 @@ fn begin(
     secret: Option<StoredSecret>,
     client_first: &[u8],
     plus: bool,
-    wish: &Wish,
+    wish: &StartupRequest,
     rules: &ClientRules,
     facts: &Facts,
 ) -> Result<Verdict, Rejection> {

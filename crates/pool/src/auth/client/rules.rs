@@ -5,7 +5,7 @@ use std::sync::Arc;
 use howdah_wire::auth::scram::ClientKeys;
 
 use crate::{
-    auth::startup::Wish,
+    auth::startup::StartupRequest,
     config::{AuthMethod, Config, Lookup, StoredSecret},
 };
 
@@ -66,7 +66,7 @@ impl ClientRules {
     }
 
     /// How to find out more, where that may change anything.
-    pub(super) fn lookup(&self, wish: &Wish) -> Option<Lookup> {
+    pub(super) fn lookup(&self, wish: &StartupRequest) -> Option<Lookup> {
         let is_open = self.config.auth.method == AuthMethod::Any;
         if is_open { None } else { self.config.lookup(&wish.database, &wish.user) }
     }

@@ -74,7 +74,7 @@ fn said(client: &mut ClientHandshake) -> Vec<String> {
     said
 }
 
-fn admitted(step: ClientStep) -> Admitted {
+fn admitted(step: ClientStep) -> AuthenticatedClient {
     match step {
         ClientStep::Admitted(admitted) => *admitted,
         other => panic!("{other:?}"),

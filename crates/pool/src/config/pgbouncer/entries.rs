@@ -2,7 +2,8 @@
 
 use super::{
     super::{
-        ANY_DATABASE, Config, Database, HostOrder, SECRET_BYTES_MAX, StoredSecret, User, pairs,
+        ANY_DATABASE, Config, Database, LoadBalanceHosts, SECRET_BYTES_MAX, StoredSecret, User,
+        pairs,
     },
     Outcome,
     keys::{given, number, pool_mode, port, seconds, timeout, unknown},
@@ -77,8 +78,8 @@ fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
         }
         "load_balance_hosts" => {
             database.host_order = match value {
-                "round-robin" => HostOrder::RoundRobin,
-                "disable" => HostOrder::First,
+                "round-robin" => LoadBalanceHosts::RoundRobin,
+                "disable" => LoadBalanceHosts::First,
                 _ => return Err(format!("{value:?} is neither round-robin nor disable")),
             }
         }

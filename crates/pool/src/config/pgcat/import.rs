@@ -11,7 +11,7 @@ use super::{
     pools::{DefaultShard, Pool},
 };
 use crate::config::file::Remark;
-use howdah_route::RoleWish;
+use howdah_route::RolePreference;
 
 impl Config {
     /// Writes what a `pgcat.toml` says as a `[pool]` section. What is not carried over, or does something
@@ -106,7 +106,7 @@ fn database(pool: &Pool, general: &super::General) -> Database {
     (cluster.ban, cluster.check_timeout) = (general.ban, general.check_timeout);
     cluster.strategy = pool.strategy.unwrap_or(crate::cluster::Strategy::Random);
     cluster.role = match pool.splits {
-        true => RoleWish::Auto,
+        true => RolePreference::Auto,
         false => pool.role.unwrap_or_default(),
     };
     let mut routing = Routing { primary_reads: pool.primary_reads, ..Routing::default() };

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
-use howdah_route::RoleWish;
+use howdah_route::RolePreference;
 
 use super::{
-    super::{EntryRole, MirrorEntry, PoolMode, ServerEntry, ShardHash, StoredSecret},
+    super::{ConfiguredRole, MirrorEntry, PoolMode, ServerEntry, ShardHash, StoredSecret},
     general::lookup,
     keys::{Row, nothing, nothing_if_on, sets},
     some_millis,
@@ -18,7 +18,7 @@ use crate::cluster::Strategy;
 pub(super) struct Pool {
     pub(super) mode: Mode,
     pub(super) strategy: Option<Strategy>,
-    pub(super) role: Option<RoleWish>,
+    pub(super) role: Option<RolePreference>,
     pub(super) splits: bool,
     pub(super) primary_reads: bool,
     pub(super) query_wait: Option<Option<Duration>>,
@@ -146,9 +146,9 @@ pub(super) const KEYS: &[Row<Pool>] = &[
     nothing!("db_activity_ttl", ACTIVITY),
     sets("default_role", "cluster.role", "", |it, value| {
         let words = [
-            ("any", RoleWish::Any),
-            ("primary", RoleWish::Primary),
-            ("replica", RoleWish::Replica),
+            ("any", RolePreference::Any),
+            ("primary", RolePreference::Primary),
+            ("replica", RolePreference::Replica),
         ];
         it.role = Some(word(value, &words)?);
         Ok(None)
@@ -364,7 +364,8 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
         "as they are called; without `role`, which of them is the primary is found out, and followed",
         |it, value| {
             const FORM: &str = "must be a list of [\"host\", port, \"primary\" or \"replica\"]";
-            let roles = [("primary", EntryRole::Primary), ("replica", EntryRole::Replica)];
+            let roles =
+                [("primary", ConfiguredRole::Primary), ("replica", ConfiguredRole::Replica)];
             let mut twice = None;
             for server in value.as_array().ok_or(FORM)? {
                 let parts = server.get_ref().as_array().ok_or(FORM)?;
@@ -377,7 +378,7 @@ pub(super) const SHARDS: &[Row<Shard>] = &[
                 match it.servers.iter_mut().find(is_same) {
                     None => it.servers.push(ServerEntry { host, port: Some(port), role, weight }),
                     Some(known) => {
-                        if role == EntryRole::Primary {
+                        if role == ConfiguredRole::Primary {
                             known.role = role;
                         }
                         twice.get_or_insert_with(|| {

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::config::{Config, EntryRole, Place, PoolMode, StoredSecret};
+use crate::config::{Config, ConfiguredRole, Place, PoolMode, StoredSecret};
 
 fn import(text: &str) -> String {
     Config::import_pgcat(text, Path::new("/etc/pgcat.toml"))
@@ -97,8 +97,8 @@ fn what_people_have_is_carried_over() {
     assert_eq!(sharded.shards[1].dbname.as_deref(), Some("shard1"));
     let server = &sharded.shards[1].servers[1];
     assert_eq!((&server.host[..], server.port), ("localhost", Some(5435)));
-    assert_eq!(server.role, EntryRole::Replica);
-    assert_eq!(sharded.cluster.role, howdah_route::RoleWish::Auto);
+    assert_eq!(server.role, ConfiguredRole::Replica);
+    assert_eq!(sharded.cluster.role, howdah_route::RolePreference::Auto);
     assert_eq!(sharded.cluster.ban, Duration::from_secs(30));
     assert_eq!(sharded.sharding.key, ["bigint"]);
     assert_eq!(sharded.sharding.tables.0["data"], ["id"]);
@@ -116,7 +116,7 @@ fn what_people_have_is_carried_over() {
     assert_eq!((simple.mode, simple.dbname.as_deref()), (Some(PoolMode::Session), Some("some_db")));
     assert_eq!(simple.user.as_deref(), Some("app"));
     assert_eq!(simple.secret, Some(StoredSecret::parse("app's")));
-    assert_eq!(simple.servers[0].role, EntryRole::Primary);
+    assert_eq!(simple.servers[0].role, ConfiguredRole::Primary);
     for line in [
         "#   /etc/pgcat.toml:10: general.autoreload: `RELOAD` at the console",
         "#   /etc/pgcat.toml:25: pools.sharded_db.idle_timeout: holds for all pools",
@@ -276,5 +276,8 @@ fn server_that_is_primary_and_replica_is_imported_once() {
     let servers =
         &Config::read_str(&toml, Path::new("h.toml")).unwrap().config.databases["a"].servers;
     let kept: Vec<_> = servers.iter().map(|it| (it.port, it.role)).collect();
-    assert_eq!(kept, [(Some(5432), EntryRole::Primary), (Some(5433), EntryRole::Replica)]);
+    assert_eq!(
+        kept,
+        [(Some(5432), ConfiguredRole::Primary), (Some(5433), ConfiguredRole::Replica)]
+    );
 }

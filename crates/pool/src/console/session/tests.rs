@@ -116,9 +116,9 @@ fn what_is_no_message_ends_the_session() {
         [&b"?\0\0\0\x04"[..], b"Q\0\0\0\x03", b"Q\x7f\0\0\0", b"Q\0\0\0\x05a", b"F\0\0\0\x04"]
     {
         let ended = Session::new(true).receive(wrong, &mut Notes::default(), &mut out);
-        assert_eq!(ended, Err(Goodbye), "{}", wrong.escape_ascii());
+        assert_eq!(ended, Err(Disconnect), "{}", wrong.escape_ascii());
     }
     let mut bye = Vec::new();
     encode::terminate(&mut bye);
-    assert_eq!(Session::new(true).receive(&bye, &mut Notes::default(), &mut out), Err(Goodbye));
+    assert_eq!(Session::new(true).receive(&bye, &mut Notes::default(), &mut out), Err(Disconnect));
 }

@@ -76,12 +76,12 @@ fn row(mirror: &MirrorView) -> Vec<Value> {
 
 #[test]
 fn every_reason_has_its_column() {
-    use crate::mirror::Dropped;
+    use crate::mirror::DropReason;
     let names: Vec<_> = COLUMNS.iter().map(|(name, _)| *name).collect();
     let first = names.iter().position(|name| *name == "dropped").unwrap() + 1;
-    let reasons = Dropped::ALL.map(|why| format!("dropped_{}", why.as_str()));
+    let reasons = DropReason::ALL.map(|why| format!("dropped_{}", why.as_str()));
     assert_eq!(names[first..first + reasons.len()], reasons);
-    for (at, why) in Dropped::ALL.iter().enumerate() {
+    for (at, why) in DropReason::ALL.iter().enumerate() {
         assert_eq!(*why as usize, at);
     }
 }

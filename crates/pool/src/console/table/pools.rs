@@ -10,7 +10,7 @@ use super::{
     Value,
 };
 use crate::{
-    config::{ANY_DATABASE, HostOrder, PoolSettings},
+    config::{ANY_DATABASE, LoadBalanceHosts, PoolSettings},
     core::{ClientPhase, Counts, ServerPhase},
     spec::Mode,
 };
@@ -129,8 +129,8 @@ fn host_order(settings: &PoolSettings) -> Value {
         return Value::Null;
     }
     match settings.host_order {
-        HostOrder::RoundRobin => "round-robin",
-        HostOrder::First => "disable",
+        LoadBalanceHosts::RoundRobin => "round-robin",
+        LoadBalanceHosts::First => "disable",
     }
     .into()
 }

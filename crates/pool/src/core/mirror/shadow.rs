@@ -8,11 +8,11 @@ use super::{super::Core, commands::behind_zero, is_at_rest};
 use crate::{
     Io,
     client::{Client, ClientState, Part, Syncing},
-    core::{Mutant, Unsettled},
+    core::{InjectedFault, Unsettled},
     deallocate,
     ids::{ClientId, PoolId},
     login::{CancelSecret, ClientLogin},
-    mirror::{Compared, Dropped, Running, Shadow, StreamId, Unit},
+    mirror::{DropReason, MirrorClient, MirrorResult, Running, StreamId, Unit},
     prepared::ClientStatements,
     refusal::Refusal,
     statements::{Statements, sql_of},
@@ -30,7 +30,7 @@ impl Core {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.target.mirror.failed(refusal);
         if let Some(running) = &mut stream.running {
-            running.why = Some(Dropped::because(refusal));
+            running.why = Some(DropReason::because(refusal));
         }
     }
 
@@ -44,7 +44,7 @@ impl Core {
                     return;
                 }
                 if !self.begin_shadow(id, io) {
-                    if self.makes(Mutant::MirrorHoldsUp)
+                    if self.makes(InjectedFault::MirrorHoldsUp)
                         && let Some(client) = self.client_of(id)
                     {
                         self.replay_held(client, io);
@@ -57,7 +57,7 @@ impl Core {
             match self.clients.get(shadow) {
                 None => {
                     self.shadow_lost(id);
-                    if self.makes(Mutant::MirrorFails)
+                    if self.makes(InjectedFault::MirrorFails)
                         && let Some(client) = self.client_of(id)
                         && self.clients.get(client).is_some_and(is_at_rest)
                     {
@@ -94,7 +94,7 @@ impl Core {
         let Some(stream) = self.streams.get_mut(id) else { return false };
         let pool = stream.target.pool;
         if !self.pools.get(pool.index()).is_some_and(Option::is_some) {
-            stream.drop_waiting(Dropped::Unreachable);
+            stream.drop_waiting(DropReason::Unreachable);
         }
         let Some(unit) = stream.waiting.pop_front() else { return stream.is_over() };
         let statements = match &unit.statements {
@@ -124,7 +124,7 @@ impl Core {
             }
             let compared = stream.target.mirror.ran(unit.error, error.as_deref());
             // What it has prepared there may be more or less than here.
-            stream.is_out_of_step |= compared != Compared::Same;
+            stream.is_out_of_step |= compared != MirrorResult::Same;
             if is_at_rest(client) {
                 self.remove_client(shadow);
             }
@@ -137,7 +137,7 @@ impl Core {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let Some(Running { unit, why, .. }) = stream.running.take() else { return };
         stream.give_room(unit.room);
-        stream.target.mirror.drops(why.unwrap_or(Dropped::Lost), unit.bytes.len());
+        stream.target.mirror.drops(why.unwrap_or(DropReason::Lost), unit.bytes.len());
         register(&mut stream.statements, &unit.bytes, &self.statements);
         stream.is_out_of_step = true;
         self.look_at_what_is_left(id, true);
@@ -150,7 +150,7 @@ impl Core {
             && let Some(left) = stream.left
             && (has_failed || now.since(left) >= stream.target.timeout)
         {
-            stream.drop_waiting(Dropped::Left);
+            stream.drop_waiting(DropReason::Left);
         }
     }
 }
@@ -169,7 +169,7 @@ fn shadow_client(pool: PoolId, unit: &Unit, stream: StreamId) -> Client {
     let mut shadow = Client::new(&login, Arc::clone(&unit.wishes));
     shadow.startup = Arc::clone(&unit.startup);
     shadow.state = ClientState::Idle;
-    shadow.part = Part::Shadow(Shadow { stream, error: None });
+    shadow.part = Part::Shadow(MirrorClient { stream, error: None });
     shadow
 }
 

@@ -6,7 +6,7 @@ use howdah_wire::{Frontend, Header, frontend::encode};
 
 use super::super::{Core, Unsettled, route::write_refusal};
 use crate::{
-    Io, Refusal as Goodbye,
+    Io, Refusal as Disconnect,
     client::ClientState,
     ids::{ClientId, Peer},
     inlet::header_at,
@@ -92,7 +92,7 @@ impl Core {
                 }
                 Piece::Incomplete => break,
                 Piece::Misplaced(why) => {
-                    self.refuse(id, &Goodbye::Protocol(why), io);
+                    self.refuse(id, &Disconnect::Protocol(why), io);
                     return input.len();
                 }
             }

@@ -8,7 +8,7 @@ use super::{Core, Unsettled};
 use crate::{
     Io, Limit,
     ids::{ClientId, PoolId},
-    limits::{NoTurn, Turn},
+    limits::{TryAcquireError, Turn},
     refusal::Refusal,
 };
 
@@ -21,13 +21,13 @@ impl Core {
         let home = client.home;
         let needed = self.shared_limits(home, &spread.what.shards);
         let turn = match self.first_without_turn(home) {
-            Some(first) if first != id => Err(NoTurn::NotNow),
+            Some(first) if first != id => Err(TryAcquireError::NotNow),
             _ => Turn::try_take(needed),
         };
         let client = self.clients.get_mut(id);
         let Some(spread) = client.and_then(|client| client.spread.as_mut()) else { return };
         match turn {
-            Err(NoTurn::NotNow) => {
+            Err(TryAcquireError::NotNow) => {
                 if !self.without_turn.contains(&(home, id)) {
                     self.without_turn.push_back((home, id));
                 }
@@ -37,7 +37,7 @@ impl Core {
                 spread.turn = Some(turn);
                 self.unsettled.push(Unsettled::Client(id));
             }
-            Err(NoTurn::Never { needed, max }) => {
+            Err(TryAcquireError::Never { needed, max }) => {
                 let (mut error, mut out) = (Vec::new(), Vec::new());
                 let text = format!(
                     "this needs server connections of {needed} shards at a time, and a limit that they share \

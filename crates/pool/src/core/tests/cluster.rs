@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 use super::{Stage, message};
 use crate::{
     ClientId, Cluster, ClusterMember, ClusterState, Limit, MemberPlace, Peer, PoolId, PoolSpec,
-    ServerFailure, ServerId, ServerRole, Strategy, cluster::Standing, config::EntryRole,
+    ServerFailure, ServerId, ServerRole, Strategy, cluster::Standing, config::ConfiguredRole,
 };
 
 const HOME: PoolId = PoolId(1);
 const BAN: Duration = Duration::from_secs(60);
 
 /// A stage with a cluster of these servers, whose pools follow that of their home.
-fn stage(roles: &[EntryRole]) -> (Stage, Arc<ClusterState>) {
+fn stage(roles: &[ConfiguredRole]) -> (Stage, Arc<ClusterState>) {
     let mut stage = Stage::new(PoolSpec::new(1));
     let state = ClusterState::new(roles.iter().copied(), BAN);
     let member = |(number, state): (u32, &Arc<crate::Member>)| ClusterMember {
@@ -40,7 +40,7 @@ fn stage(roles: &[EntryRole]) -> (Stage, Arc<ClusterState>) {
     (stage, state)
 }
 
-const NAMED: [EntryRole; 2] = [EntryRole::Primary, EntryRole::Replica];
+const NAMED: [ConfiguredRole; 2] = [ConfiguredRole::Primary, ConfiguredRole::Replica];
 
 impl Stage {
     /// The pool of a server.
@@ -95,7 +95,7 @@ fn a_role_holds_from_the_next_transaction_on() {
 
 #[test]
 fn who_waits_for_a_replica_that_fails_goes_to_another_at_once() {
-    let (mut stage, state) = stage(&[EntryRole::Replica, EntryRole::Replica]);
+    let (mut stage, state) = stage(&[ConfiguredRole::Replica, ConfiguredRole::Replica]);
     let client = stage.client_in(HOME, Vec::new());
     stage.refuses(b"08006");
     assert_eq!(state.members.iter().filter(|it| it.report().ban.is_some()).count(), 1);
@@ -107,7 +107,7 @@ fn who_waits_for_a_replica_that_fails_goes_to_another_at_once() {
 
 #[test]
 fn writes_wait_for_a_primary_for_a_while() {
-    let (mut stage, state) = stage(&[EntryRole::Auto, EntryRole::Auto]);
+    let (mut stage, state) = stage(&[ConfiguredRole::Auto, ConfiguredRole::Auto]);
     let waits = stage.client_in(HOME, Vec::new());
     stage.logs_in();
     let gives_up = stage.client_in(HOME, Vec::new());
@@ -137,7 +137,7 @@ fn writes_wait_for_a_primary_for_a_while() {
 
 #[test]
 fn who_waits_for_a_server_that_answers_no_checks_is_told_after_a_while() {
-    let (mut stage, state) = stage(&[EntryRole::Primary]);
+    let (mut stage, state) = stage(&[ConfiguredRole::Primary]);
     let client = stage.client_in(HOME, Vec::new());
     let (server, _) = stage.logs_in();
     stage.client_gets(client);
@@ -159,7 +159,7 @@ fn who_waits_for_a_server_that_answers_no_checks_is_told_after_a_while() {
 
 #[test]
 fn nobody_goes_on_at_a_primary_that_was_replaced() {
-    let (mut stage, state) = stage(&[EntryRole::Auto]);
+    let (mut stage, state) = stage(&[ConfiguredRole::Auto]);
     state.members[0].stands(Standing::Primary, false);
     let client = stage.client_in(HOME, Vec::new());
     let (server, _) = stage.logs_in();
@@ -181,7 +181,8 @@ fn silent_second(stage: &mut Stage, state: &Arc<ClusterState>) {
 
 /// A stage of a primary and two replicas, with a client that has its request at the second member.
 fn at_the_second(request: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerId) {
-    let (mut stage, state) = stage(&[EntryRole::Primary, EntryRole::Replica, EntryRole::Replica]);
+    let (mut stage, state) =
+        stage(&[ConfiguredRole::Primary, ConfiguredRole::Replica, ConfiguredRole::Replica]);
     let home = {
         let routing = Some(Arc::new(howdah_route::Settings::default()));
         let clusters = stage.core.pool(HOME).spec.clusters.clone();

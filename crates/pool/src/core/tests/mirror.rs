@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{POOL, Stage, message};
 use crate::{
     ClientId, Mirror, MirrorReport, MirrorTarget, Peer, PoolId, PoolSpec, ServerFailure, ServerId,
-    Timeouts, mirror::Dropped,
+    Timeouts, mirror::DropReason,
 };
 
 const MIRROR: PoolId = PoolId(1);
@@ -74,7 +74,7 @@ impl Scene {
         self.mirror.report()
     }
 
-    fn dropped(&self, why: Dropped) -> u64 {
+    fn dropped(&self, why: DropReason) -> u64 {
         self.report().dropped[why as usize]
     }
 }
@@ -162,7 +162,7 @@ fn a_client_of_a_mirror_that_never_answers_is_told_the_same() {
     let alone = play(&[]);
     assert_eq!(play(&[target(&mirror, 1.0, 8192)]), alone);
     let report = mirror.report();
-    assert!(report.dropped[Dropped::Full as usize] > 400, "{report:?}");
+    assert!(report.dropped[DropReason::Full as usize] > 400, "{report:?}");
     assert!(report.buffered_bytes <= 8192, "{report:?}");
     assert_eq!(report.clients, 0);
 }
@@ -177,9 +177,9 @@ fn what_finds_no_room_is_dropped_whole_and_its_statements_are_known_all_the_same
     let long = "x".repeat(700);
     it.ask(&query(&format!("kept {long}")), &done("SELECT 1", b'I'));
     it.ask(&prepare("p", &format!("select {long}")), &ran(true));
-    assert_eq!(it.dropped(Dropped::Full), 1);
+    assert_eq!(it.dropped(DropReason::Full), 1);
     it.ask(&query(&"x".repeat(4000)), &done("SELECT 1", b'I'));
-    assert_eq!((it.dropped(Dropped::Full), it.dropped(Dropped::Large)), (1, 1));
+    assert_eq!((it.dropped(DropReason::Full), it.dropped(DropReason::Large)), (1, 1));
     it.ask(&execute("p"), &ran(false));
     it.stage.server_says(there, &done("SELECT 1", b'I'));
     assert_eq!(it.stage.server_gets(there), query(&format!("kept {long}")));
@@ -201,7 +201,7 @@ fn half_a_transaction_is_never_played() {
     it.stage.core.client_closed(it.client, it.stage.now, &mut it.stage.io);
     assert!(it.stage.io.opened.is_empty());
     let report = it.report();
-    assert_eq!((it.dropped(Dropped::Left), report.buffered_bytes, report.clients), (1, 0, 0));
+    assert_eq!((it.dropped(DropReason::Left), report.buffered_bytes, report.clients), (1, 0, 0));
     assert_eq!(it.stage.core.streams.len(), 0);
 }
 
@@ -221,7 +221,7 @@ fn what_a_client_leaves_behind_is_played_within_its_time() {
     it.stage.wait(10_100);
     let report = it.report();
     assert_eq!((report.transactions, report.buffered_bytes), (1, 0));
-    assert_eq!((it.dropped(Dropped::Timeout), it.dropped(Dropped::Left)), (1, 1));
+    assert_eq!((it.dropped(DropReason::Timeout), it.dropped(DropReason::Left)), (1, 1));
     assert_eq!(it.stage.core.streams.len(), 0);
     assert_eq!(it.stage.io.cancels.len(), 1, "what runs there is cancelled");
 }
@@ -290,7 +290,7 @@ fn a_statement_that_its_client_cancels_does_not_run_elsewhere() {
     it.stage.server_says(it.server, &failed("57014", b'I'));
     it.stage.core.cancel_finished(it.server, it.stage.now, &mut it.stage.io);
     assert!(it.stage.io.opened.is_empty());
-    assert_eq!((it.dropped(Dropped::Cancelled), it.report().buffered_bytes), (1, 0));
+    assert_eq!((it.dropped(DropReason::Cancelled), it.report().buffered_bytes), (1, 0));
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_mirror_that_is_down_drops_and_is_tried_again() {
     let opened = it.stage.io.opened.pop().unwrap();
     let failure = ServerFailure { sqlstate: *b"28P01", message: "wrong password".to_owned() };
     it.stage.core.server_failed(opened, failure, it.stage.now, &mut it.stage.io);
-    assert_eq!(it.dropped(Dropped::Unreachable), 1);
+    assert_eq!(it.dropped(DropReason::Unreachable), 1);
     assert_eq!(it.report().last_error.as_deref(), Some("28P01: wrong password"));
     it.ask(&query("two"), &done("SELECT 1", b'I'));
     assert!(it.stage.io.opened.is_empty(), "not so soon");
@@ -308,7 +308,7 @@ fn a_mirror_that_is_down_drops_and_is_tried_again() {
     let there = it.stage.server();
     assert_eq!(it.stage.server_gets(there), query("two"));
     it.stage.core.server_closed(there, it.stage.now, &mut it.stage.io);
-    assert_eq!(it.dropped(Dropped::Lost), 1);
+    assert_eq!(it.dropped(DropReason::Lost), 1);
     it.ask(&query("three"), &done("SELECT 1", b'I'));
     let there = it.stage.server();
     assert_eq!(it.stage.server_gets(there), query("three"));

@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use howdah_route::{RoleWish, Settings};
+use howdah_route::{RolePreference, Settings};
 
 use super::{Stage, message};
 use crate::{
     ClientId, Cluster, ClusterMember, ClusterState, Limit, MemberPlace, MemberState, Peer, PoolId,
     PoolSpec, ServerId, Strategy, Time,
     cluster::{Question, Standing},
-    config::EntryRole,
+    config::ConfiguredRole,
 };
 
 const HOME: PoolId = PoolId(1);
@@ -26,7 +26,7 @@ struct Own {
 
 fn own(settings: Settings) -> Own {
     let mut stage = Stage::new(PoolSpec::new(1));
-    let state = ClusterState::new([EntryRole::Auto; 3], Duration::from_secs(60));
+    let state = ClusterState::new([ConfiguredRole::Auto; 3], Duration::from_secs(60));
     let failover_wait = Some(Duration::from_secs(5));
     let member = |(number, state): (u32, &Arc<crate::Member>)| ClusterMember {
         pool: PoolId(PRIMARY.0 + number),
@@ -55,7 +55,7 @@ fn own(settings: Settings) -> Own {
     own
 }
 
-fn settings(role: RoleWish) -> Settings {
+fn settings(role: RolePreference) -> Settings {
     Settings { role, read_your_writes: true, ..Settings::default() }
 }
 
@@ -127,7 +127,7 @@ impl Own {
 
 #[test]
 fn who_wrote_reads_where_that_is() {
-    let mut own = own(settings(RoleWish::Auto));
+    let mut own = own(settings(RolePreference::Auto));
     let (writes, reads) = (own.client(), own.client());
     let all = vec![PRIMARY, STANDBYS[0], STANDBYS[1]];
     assert_eq!(own.reads(writes), all);
@@ -154,7 +154,7 @@ fn who_wrote_reads_where_that_is() {
 
 #[test]
 fn without_the_setting_nothing_is_followed() {
-    let mut own = own(Settings { role: RoleWish::Auto, ..Settings::default() });
+    let mut own = own(Settings { role: RolePreference::Auto, ..Settings::default() });
     let client = own.client();
     own.asks(client, "insert into a values (1)", "INSERT 0 1");
     assert!(own.stage.io.wrote.is_empty());
@@ -182,13 +182,13 @@ fn what_may_have_written_did() {
         ("set application_name to 'x'", "SET", false),
         ("select 1", "SELECT 1", false),
     ] {
-        let mut own = own(settings(RoleWish::Auto));
+        let mut own = own(settings(RolePreference::Auto));
         let client = own.client();
         own.asks(client, sql, tag);
         assert_eq!(own.stage.io.wrote.len(), usize::from(wrote), "{sql}");
     }
     // A transaction that only read, by its tags, at a server that any would have done for.
-    let mut own = own(settings(RoleWish::Any));
+    let mut own = own(settings(RolePreference::Any));
     let client = own.client();
     for round in 0..6 {
         let wrote = own.stage.io.wrote.len();
@@ -207,7 +207,7 @@ fn what_may_have_written_did() {
 
 #[test]
 fn who_may_only_read_at_standbys_waits_for_one() {
-    let mut own = own(settings(RoleWish::Auto));
+    let mut own = own(settings(RolePreference::Auto));
     let client = own.client();
     own.asks(client, "insert into a values (1)", "INSERT 0 1");
     own.stage.client_says(client, &message(b'Q', b"set server role to 'replica'\0"));
@@ -238,7 +238,7 @@ fn who_may_only_read_at_standbys_waits_for_one() {
 
 #[test]
 fn reads_that_were_to_spare_the_primary_go_there_all_the_same() {
-    for role in [RoleWish::Auto, RoleWish::PreferReplica] {
+    for role in [RolePreference::Auto, RolePreference::PreferReplica] {
         let mut own = own(Settings { primary_reads: false, ..settings(role) });
         let client = own.client();
         assert_eq!(own.reads(client), STANDBYS);
@@ -255,7 +255,7 @@ fn reads_that_were_to_spare_the_primary_go_there_all_the_same() {
 
 #[test]
 fn a_promoted_standby_has_all_there_is() {
-    let mut own = own(settings(RoleWish::Auto));
+    let mut own = own(settings(RolePreference::Auto));
     let client = own.client();
     own.asks(client, "insert into a values (1)", "INSERT 0 1");
     // The primary is gone, and nobody knows who has what was written.
@@ -279,7 +279,7 @@ fn a_promoted_standby_has_all_there_is() {
 
 #[test]
 fn a_client_that_moves_knows_that_it_wrote() {
-    let mut own = own(settings(RoleWish::Auto));
+    let mut own = own(settings(RolePreference::Auto));
     let client = own.client();
     own.asks(client, "insert into a values (1)", "INSERT 0 1");
     own.replays(1);

@@ -3,20 +3,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use howdah_route::{DefaultShard, RoleWish, Settings, Table};
+use howdah_route::{DefaultShard, RolePreference, Settings, Table};
 use howdah_shard::{KeyType, ShardMap};
 
 use super::{Stage, message};
 use crate::{
     ClientId, Cluster, ClusterMember, ClusterState, Limit, MemberPlace, PoolId, PoolSpec, Refusal,
-    ServerFailure, ServerId, Strategy, config::EntryRole,
+    ServerFailure, ServerId, Strategy, config::ConfiguredRole,
 };
 
 const HOME: PoolId = PoolId(1);
 /// Of shard 0, a primary and a replica; then the same of shard 1.
 const MEMBERS: [PoolId; 4] = [PoolId(2), PoolId(3), PoolId(4), PoolId(5)];
 
-fn sharded(role: RoleWish) -> Settings {
+fn sharded(role: RolePreference) -> Settings {
     let orders = Table { schema: None, name: "orders".to_owned(), key: vec!["id".to_owned()] };
     Settings {
         role,
@@ -41,7 +41,7 @@ fn stage(settings: Settings) -> Stage {
     let shards = settings.shards;
     let mut clusters = Vec::new();
     for shard in 0..shards {
-        let roles = [EntryRole::Primary, EntryRole::Replica];
+        let roles = [ConfiguredRole::Primary, ConfiguredRole::Replica];
         let state = ClusterState::new(roles, Duration::from_secs(60));
         let pools = &MEMBERS[shard as usize * 2..][..2];
         let member = |(pool, state): (&PoolId, &Arc<crate::Member>)| ClusterMember {
@@ -127,7 +127,7 @@ fn a_batch_is_held_until_its_end_says_where_it_goes() {
         let batch = [parse(sql), bind(key), execute(), sync()].concat();
         // However it is cut, nothing is asked for before the last byte has come.
         for cut in [0, 1, 7, parse(sql).len(), parse(sql).len() + 9, batch.len() - 1] {
-            let mut stage = stage(sharded(RoleWish::Auto));
+            let mut stage = stage(sharded(RolePreference::Auto));
             let (client, _) = stage.routed();
             stage.client_says(client, &batch[..cut]);
             assert!(!stage.core.is_waiting(client) && stage.io.opened.is_empty(), "{cut}");
@@ -137,7 +137,7 @@ fn a_batch_is_held_until_its_end_says_where_it_goes() {
             assert!(stage.server_gets(server).ends_with(&sync()));
         }
         // One byte after the other, too.
-        let mut stage = stage(sharded(RoleWish::Primary));
+        let mut stage = stage(sharded(RolePreference::Primary));
         let (client, _) = stage.routed();
         let (last, first) = batch.split_last().unwrap();
         for byte in first {
@@ -157,7 +157,7 @@ fn a_begin_is_answered_and_sent_with_what_comes_next() {
         query("begin"),
         [parse("BEGIN"), message(b'B', b"\0\0\0\0\0\0\0\0"), execute(), sync()].concat(),
     ] {
-        let mut stage = stage(sharded(RoleWish::Primary));
+        let mut stage = stage(sharded(RolePreference::Primary));
         let (client, _) = stage.routed();
         stage.client_says(client, &begin);
         let answer = stage.client_gets(client);
@@ -188,7 +188,7 @@ fn a_begin_is_answered_and_sent_with_what_comes_next() {
 #[test]
 fn what_is_sent_without_waiting_goes_where_it_would_alone() {
     let [zero, one] = keys();
-    let mut stage = stage(sharded(RoleWish::Primary));
+    let mut stage = stage(sharded(RolePreference::Primary));
     let (client, _) = stage.routed();
     let read = |key: i64| query(&format!("select * from orders where id = {key}"));
     stage.client_says(client, &[read(one), read(zero), query("SHOW SHARD"), read(one)].concat());
@@ -208,7 +208,7 @@ fn what_is_sent_without_waiting_goes_where_it_would_alone() {
 #[test]
 fn what_is_refused_has_not_happened_and_is_skipped_to_its_sync() {
     let [zero, one] = keys().map(|key| key.to_string());
-    let mut stage = stage(sharded(RoleWish::Primary));
+    let mut stage = stage(sharded(RolePreference::Primary));
     let (client, _) = stage.routed();
     let two = [parse(WRITE), bind(&zero), execute(), bind(&one), execute()].concat();
     stage.client_says(client, &[two, sync(), query("SHOW SHARD")].concat());
@@ -233,7 +233,7 @@ fn what_is_refused_has_not_happened_and_is_skipped_to_its_sync() {
 
 #[test]
 fn a_begin_that_nothing_follows_is_an_idle_transaction() {
-    let mut stage = stage(sharded(RoleWish::Primary));
+    let mut stage = stage(sharded(RolePreference::Primary));
     for pool in stage.core.pools.iter_mut().flatten() {
         let timeouts = &mut Arc::make_mut(&mut pool.spec).timeouts;
         timeouts.idle_transaction = Some(Duration::from_secs(1));
@@ -256,7 +256,7 @@ fn a_begin_that_nothing_follows_is_an_idle_transaction() {
 #[test]
 fn shards_that_share_a_limit_are_asked_in_turn() {
     const ALL: &str = "select * from orders";
-    let mut stage = stage(sharded(RoleWish::Primary));
+    let mut stage = stage(sharded(RolePreference::Primary));
     let clients = [(); 3].map(|()| stage.client_in(HOME, Vec::new()));
     while !stage.io.opened.is_empty() {
         let server = stage.server();
@@ -301,7 +301,7 @@ fn shards_that_share_a_limit_are_asked_in_turn() {
 #[test]
 fn what_a_shards_server_does_to_a_request_is_for_the_log_once() {
     const ALL: &str = "select * from orders";
-    let mut stage = stage(sharded(RoleWish::Primary));
+    let mut stage = stage(sharded(RolePreference::Primary));
     let client = stage.client_in(HOME, Vec::new());
     let greeting = stage.server();
     stage.core.server_closed(greeting, stage.now, &mut stage.io);
@@ -334,7 +334,7 @@ fn what_a_shards_server_does_to_a_request_is_for_the_log_once() {
 
 #[test]
 fn who_uses_no_command_has_no_routing() {
-    let mut stage = stage(Settings { role: RoleWish::Any, ..Settings::default() });
+    let mut stage = stage(Settings { role: RolePreference::Any, ..Settings::default() });
     let client = stage.client_in(HOME, Vec::new());
     stage.server();
     stage.client_gets(client);

@@ -15,8 +15,8 @@ use super::{End, Event, MS, World};
 use crate::{
     Cluster, ClusterMember, ClusterState, MemberPlace, PoolId, PoolSpec, ServerRole, Strategy,
     Time,
-    cluster::{Court, Question, Seen},
-    config::{ClusterPool, ClusterServer, ClusterSettings, EntryRole},
+    cluster::{ClusterTopology, Question, Seen},
+    config::{ClusterPool, ClusterServer, ClusterSettings, ConfiguredRole},
     sim::random::Random,
 };
 
@@ -34,7 +34,7 @@ pub(super) struct Hosts {
     pub(super) home: PoolId,
     pub(super) hosts: Vec<Host>,
     state: Arc<ClusterState>,
-    court: Court,
+    court: ClusterTopology,
     cluster: Arc<Cluster>,
     timeline: u32,
 }
@@ -65,7 +65,7 @@ impl Hosts {
         let count = 2 + random.below(3);
         let entry = |number: u64| ClusterServer {
             endpoint: howdah_connect::Endpoint::in_directory("/tmp", 5000 + number as u16),
-            role: EntryRole::Auto,
+            role: ConfiguredRole::Auto,
             weight: std::num::NonZeroU32::MIN,
         };
         let settings = ClusterSettings {
@@ -77,7 +77,7 @@ impl Hosts {
         let pool = ClusterPool { servers, dbname: None, settings };
         let roles = pool.servers.iter().map(|server| server.role);
         let state = ClusterState::new(roles, Duration::from_millis(500));
-        let court = Court::new(&pool, Arc::clone(&state));
+        let court = ClusterTopology::new(&pool, Arc::clone(&state));
         let host = |number: u64| Host {
             pool: PoolId(home.0 + 1 + number as u32),
             is_alive: true,

@@ -6,12 +6,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use howdah_route::{DefaultShard, RoleWish, Settings};
+use howdah_route::{DefaultShard, RolePreference, Settings};
 use howdah_shard::{Key, KeyType, ShardMap};
 
 use crate::{
     Cluster, ClusterMember, ClusterState, Limit, MemberPlace, Mode, PoolId, PoolSpec, Strategy,
-    config::EntryRole, sim::random::Random,
+    config::ConfiguredRole, sim::random::Random,
 };
 
 /// The shards of a database.
@@ -35,7 +35,7 @@ impl ShardWorld {
         let count = 2 + u32::try_from(random.below(2)).unwrap_or_default();
         let (mut clusters, mut members) = (Vec::new(), Vec::new());
         for shard in 0..count {
-            let state = ClusterState::new([EntryRole::Primary], Duration::from_millis(500));
+            let state = ClusterState::new([ConfiguredRole::Primary], Duration::from_millis(500));
             let member = Arc::clone(&state.members[0]);
             clusters.push(Arc::new(Cluster {
                 members: [ClusterMember {
@@ -58,7 +58,7 @@ impl ShardWorld {
             });
         }
         let routing = Settings {
-            role: RoleWish::Primary,
+            role: RolePreference::Primary,
             shards: count,
             map: ShardMap::hash(count, vec![KeyType::Int]).ok(),
             default_shard: DefaultShard::Refuse,

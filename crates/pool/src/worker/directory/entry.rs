@@ -20,7 +20,7 @@ use super::Key;
 use crate::{
     Limit, Permits, PoolId, PoolSpec,
     auth::{ServerIntent, ServerProtection},
-    config::{Config, HostOrder, PoolSettings, StoredSecret},
+    config::{Config, LoadBalanceHosts, PoolSettings, StoredSecret},
     worker::{StartError, names::Names, tls::key_of, watch::Watched},
 };
 
@@ -137,8 +137,10 @@ impl PoolEntry {
     pub(in crate::worker) fn routes(&self) -> Vec<Route> {
         let hosts = self.endpoints.len();
         let first = match self.settings.host_order {
-            HostOrder::RoundRobin => self.next_host.fetch_add(1, Ordering::Relaxed) % hosts.max(1),
-            HostOrder::First => 0,
+            LoadBalanceHosts::RoundRobin => {
+                self.next_host.fetch_add(1, Ordering::Relaxed) % hosts.max(1)
+            }
+            LoadBalanceHosts::First => 0,
         };
         (0..hosts)
             .map(|host| (host + first) % hosts)

@@ -30,7 +30,7 @@ const REST: Duration = Duration::from_secs(30);
 
 /// What becomes of pools that nobody uses.
 #[derive(Debug, Default)]
-pub(super) struct Vacancies {
+pub(super) struct IdlePoolReaper {
     /// Since when nobody has used a pool, as far as somebody has looked.
     unused_since: HashMap<PoolId, Instant>,
     /// Nobody is led to them any more.
@@ -43,7 +43,7 @@ pub(super) struct Vacancies {
     past: BTreeMap<Option<String>, Tally>,
 }
 
-impl Vacancies {
+impl IdlePoolReaper {
     pub(super) fn is_used(&mut self, pool: PoolId) {
         self.unused_since.remove(&pool);
     }

@@ -7,13 +7,16 @@ use howdah_net::{Received, Stream};
 use super::{Arrival, Progress, READ_BYTES, origin};
 use crate::{
     ClientLogin, Permits, Setting,
-    auth::{Admitted, ClientHandshake, ClientStep, Entropy, Known, Rejection, Replication, Work},
+    auth::{
+        AuthenticatedClient, ClientHandshake, ClientStep, Entropy, Known, Rejection, Replication,
+        Work,
+    },
     config::{CONSOLE_DATABASES, Lookup},
     proxy,
     worker::{
         desk::Visitor,
         directory::Key,
-        front::{Doors, Front},
+        front::{AcceptSettings, Front},
         refusals::{self, Refused},
     },
 };
@@ -22,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::worker) struct ClientEntrance {
     handshake: Box<ClientHandshake>,
-    doors: Arc<Doors>,
+    doors: Arc<AcceptSettings>,
     next: Next,
     /// What of a PROXY header has come, if there has to be one.
     header: Option<Vec<u8>>,
@@ -196,8 +199,15 @@ impl ClientEntrance {
     }
 }
 
-fn admit(admitted: Admitted, owed: Vec<u8>, stream: &mut Stream, front: &Front) -> Progress {
-    let Admitted { user, database, version, replication, mut settings, received, .. } = admitted;
+fn admit(
+    admitted: AuthenticatedClient,
+    owed: Vec<u8>,
+    stream: &mut Stream,
+    front: &Front,
+) -> Progress {
+    let AuthenticatedClient {
+        user, database, version, replication, mut settings, received, ..
+    } = admitted;
     if let Some(template) = &front.directory.config().application_name {
         let is_name = |it: &Setting| it.name.eq_ignore_ascii_case(b"application_name");
         let own = settings.iter().rfind(|it| is_name(it));

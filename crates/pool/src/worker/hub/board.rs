@@ -1,4 +1,4 @@
-//! [`Board`]: who listens to what, and what the server has yet to be told.
+//! [`ChannelTable`]: who listens to what, and what the server has yet to be told.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -8,7 +8,7 @@ use std::{
 use crate::{Channel, ClientId, PoolId, WorkerId};
 
 /// A client, wherever it is.
-pub(super) type Ear = (WorkerId, ClientId);
+pub(super) type ListeningClient = (WorkerId, ClientId);
 
 /// Channels of one query string to the server.
 const BATCH: usize = 256;
@@ -17,16 +17,16 @@ const BATCH: usize = 256;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// What it asked for last is listened to, or cannot be.
-    Answer(Ear, Result<(), String>),
+    Answer(ListeningClient, Result<(), String>),
     /// It may have missed something.
-    Missed(Ear),
+    Missed(ListeningClient),
 }
 
 /// Who listens to what.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct ChannelTable {
     channels: HashMap<Channel, Listeners>,
-    clients: HashMap<Ear, Subscriber>,
+    clients: HashMap<ListeningClient, Subscriber>,
     /// Channels that the server is to be told of, and whether alone: one of a batch was refused.
     due: VecDeque<(Channel, bool)>,
     /// Channels that the server listens to, and nobody else.
@@ -62,7 +62,7 @@ struct Subscriber {
 
 impl Subscriber {
     /// What to tell it, if nothing is missing any more.
-    fn outcomes(&mut self, ear: Ear) -> Vec<Outcome> {
+    fn outcomes(&mut self, ear: ListeningClient) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         if self.missing.is_empty() {
             if std::mem::take(&mut self.waits) {
@@ -76,7 +76,7 @@ impl Subscriber {
     }
 }
 
-impl Board {
+impl ChannelTable {
     pub(super) fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.pinned_homes.is_empty()
     }
@@ -93,7 +93,7 @@ impl Board {
         homes.into_iter().collect()
     }
 
-    /// Has a channel listened to until [`Board::unpin_all`], whether or not a client does.
+    /// Has a channel listened to until [`ChannelTable::unpin_all`], whether or not a client does.
     pub(super) fn pin(&mut self, channel: &Channel) {
         if !self.pins.insert(channel.clone()) {
             return;
@@ -107,7 +107,7 @@ impl Board {
         }
     }
 
-    /// Has the connection made as if clients of these pools listened, until [`Board::unpin_all`].
+    /// Has the connection made as if clients of these pools listened, until [`ChannelTable::unpin_all`].
     pub(super) fn pin_homes(&mut self, homes: Vec<PoolId>) {
         self.pinned_homes.extend(homes);
     }
@@ -155,7 +155,7 @@ impl Board {
     /// A client wants to hear of channels; `again` if it did before, and may have missed something.
     pub(super) fn listen(
         &mut self,
-        ear: Ear,
+        ear: ListeningClient,
         home: PoolId,
         channels: Vec<Channel>,
         again: bool,
@@ -164,13 +164,13 @@ impl Board {
     }
 
     /// A client that has missed nothing goes on hearing of channels.
-    pub(super) fn resume(&mut self, ear: Ear, home: PoolId, channels: Vec<Channel>) {
+    pub(super) fn resume(&mut self, ear: ListeningClient, home: PoolId, channels: Vec<Channel>) {
         self.join(ear, home, channels, false, false);
     }
 
     fn join(
         &mut self,
-        ear: Ear,
+        ear: ListeningClient,
         home: PoolId,
         channels: Vec<Channel>,
         waits: bool,
@@ -202,7 +202,7 @@ impl Board {
     }
 
     /// A client does not want to hear of channels any more; of any if it is `None`.
-    pub(super) fn unlisten(&mut self, ear: Ear, channels: Option<Vec<Channel>>) {
+    pub(super) fn unlisten(&mut self, ear: ListeningClient, channels: Option<Vec<Channel>>) {
         let Some(client) = self.clients.get_mut(&ear) else { return };
         let channels = channels.unwrap_or_else(|| client.channels.iter().cloned().collect());
         for channel in channels {

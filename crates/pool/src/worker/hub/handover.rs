@@ -27,7 +27,7 @@ use std::{
 
 use super::{
     Notification,
-    board::{Board, Ear},
+    board::{ChannelTable, ListeningClient},
 };
 use crate::{Channel, PoolId, worker::takeover::Outgoing};
 
@@ -73,7 +73,7 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    pub(super) fn new(exit: Sender<Outgoing>, marker: Channel, board: &mut Board) -> Self {
+    pub(super) fn new(exit: Sender<Outgoing>, marker: Channel, board: &mut ChannelTable) -> Self {
         board.pin(&marker);
         Self {
             exit,
@@ -87,7 +87,7 @@ impl Departure {
     }
 
     /// Asks the other process to listen to what this one listens to, as far as it was not asked yet.
-    pub(super) fn offer(&mut self, database: &str, board: &mut Board) {
+    pub(super) fn offer(&mut self, database: &str, board: &mut ChannelTable) {
         if !board.hears(&self.marker) {
             return;
         }
@@ -168,12 +168,12 @@ pub(super) struct Inheritance {
     retained: VecDeque<(u64, Arc<Notification>)>,
     retained_bytes: usize,
     /// Clients that were given more by the other process than has come here.
-    ahead: HashMap<Channel, Vec<(Ear, u64)>>,
+    ahead: HashMap<Channel, Vec<(ListeningClient, u64)>>,
     release_at: Option<Instant>,
 }
 
 impl Inheritance {
-    pub(super) fn new(marker: Channel, board: &mut Board) -> Self {
+    pub(super) fn new(marker: Channel, board: &mut ChannelTable) -> Self {
         board.pin(&marker);
         Self {
             marker,
@@ -197,7 +197,7 @@ impl Inheritance {
         round: u32,
         homes: Vec<PoolId>,
         channels: Vec<Channel>,
-        board: &mut Board,
+        board: &mut ChannelTable,
     ) {
         board.pin_homes(homes);
         channels.iter().for_each(|channel| board.pin(channel));
@@ -206,7 +206,7 @@ impl Inheritance {
     }
 
     /// The next round whose channels are all listened to.
-    pub(super) fn take_confirmed(&mut self, board: &Board) -> Option<u32> {
+    pub(super) fn take_confirmed(&mut self, board: &ChannelTable) -> Option<u32> {
         if self.unconfirmed.is_empty() || !board.hears(&self.marker) {
             return None;
         }
@@ -231,7 +231,7 @@ impl Inheritance {
     }
 
     /// Counts a notification and retains it. Gives the clients that have had it already.
-    pub(super) fn receive(&mut self, notification: &Arc<Notification>) -> Vec<Ear> {
+    pub(super) fn receive(&mut self, notification: &Arc<Notification>) -> Vec<ListeningClient> {
         let channel = &notification.channel;
         let Some(position) = self.positions.get_mut(channel) else {
             // Clients that have come before the marker were given what is before it.
@@ -261,10 +261,10 @@ impl Inheritance {
     /// What a client has to be sent that comes with these numbers; `None` if that is not known.
     pub(super) fn resume(
         &mut self,
-        ear: Ear,
+        ear: ListeningClient,
         channels: &[Channel],
         positions: &Positions,
-        board: &Board,
+        board: &ChannelTable,
     ) -> Option<Vec<Arc<Notification>>> {
         let mut last = HashMap::new();
         for channel in channels {
@@ -337,7 +337,7 @@ mod tests {
         notifications.iter().map(|it| it.message[it.message.len() - 2]).collect()
     }
 
-    fn answer_all(board: &mut Board) {
+    fn answer_all(board: &mut ChannelTable) {
         while board.next_query().is_some() {
             board.answered(Ok(()));
         }
@@ -348,7 +348,7 @@ mod tests {
         let ear = (WorkerId(0), ClientId::new(1, 0));
         let (marker, news) = (marker_channel([7; 16]), channel("news"));
         let (exit, sent) = mpsc::channel();
-        let mut old_board = Board::default();
+        let mut old_board = ChannelTable::default();
         old_board.listen(ear, PoolId(0), vec![news.clone()], false);
         let mut old = Departure::new(exit, marker.clone(), &mut old_board);
         old.offer("shop", &mut old_board);
@@ -357,7 +357,7 @@ mod tests {
         old.offer("shop", &mut old_board);
         let Ok(Outgoing::Channels { round, channels, .. }) = sent.try_recv() else { panic!() };
         assert_eq!(channels, std::slice::from_ref(&news));
-        let mut new_board = Board::default();
+        let mut new_board = ChannelTable::default();
         let mut new = Inheritance::new(marker.clone(), &mut new_board);
         new.hold(round, vec![PoolId(0)], channels, &mut new_board);
         assert_eq!(new.take_confirmed(&new_board), None);
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn channels_of_a_connection_made_anew_are_offered_again() {
         let (exit, sent) = mpsc::channel();
-        let mut board = Board::default();
+        let mut board = ChannelTable::default();
         let mut old = Departure::new(exit, marker_channel([1; 16]), &mut board);
         board.listen((WorkerId(0), ClientId::new(1, 0)), PoolId(0), vec![channel("a")], false);
         answer_all(&mut board);

@@ -14,7 +14,7 @@ use crate::{
     ServerId,
     worker::{
         directory::PoolEntry,
-        entrance::{Entrance, Progress, ServerEntrance},
+        entrance::{PendingLogin, Progress, ServerEntrance},
         front::Front,
         resolve,
     },
@@ -83,7 +83,7 @@ impl Line {
         let deadline = Instant::now() + limit;
         let epoch = entry.spec.epoch();
         let name = ServerId::new(0, 0); // Of no core.
-        let mut entrance = Entrance::server(ServerEntrance::new(name, Arc::clone(entry)));
+        let mut entrance = PendingLogin::server(ServerEntrance::new(name, Arc::clone(entry)));
         loop {
             match entrance.advance(front, true) {
                 Progress::Server(_, ready, _) => {

@@ -10,8 +10,8 @@ use std::{
 use howdah_net::Poller;
 
 use super::{
-    Flight, Hub, Notification, Request,
-    board::{Board, Outcome},
+    Flight, ListenMultiplexer, Notification, Request,
+    board::{ChannelTable, Outcome},
     handover::{Departure, Inheritance, marker_channel},
     line::{Line, LineError},
 };
@@ -20,7 +20,7 @@ use crate::{
     worker::{
         directory::PoolEntry,
         front::Front,
-        mail::{Mail, Mailbox},
+        mail::{Mailbox, WorkerMessage},
         takeover,
     },
 };
@@ -48,11 +48,11 @@ const IN_FLIGHT_MAX: usize = 100_000;
 
 /// The thread of a hub.
 pub(super) struct Run<'a> {
-    hub: &'a Hub,
+    hub: &'a ListenMultiplexer,
     front: &'a Front,
     mailboxes: &'a [Arc<Mailbox>],
     poller: Poller,
-    board: Board,
+    board: ChannelTable,
     line: Option<Line>,
     /// When a login may be tried.
     retry_at: Instant,
@@ -69,7 +69,7 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(
-        hub: &'a Hub,
+        hub: &'a ListenMultiplexer,
         front: &'a Front,
         mailboxes: &'a [Arc<Mailbox>],
         poller: Poller,
@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
             front,
             mailboxes,
             poller,
-            board: Board::default(),
+            board: ChannelTable::default(),
             line: None,
             retry_at: Instant::now(),
             pause: RETRY_MIN,
@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
                     }
                 }
                 let (worker, client) = ear;
-                self.send(worker, Mail::Resumed(client));
+                self.send(worker, WorkerMessage::Resumed(client));
             }
             Request::Unlisten { ear, channels } => self.board.unlisten(ear, channels),
             Request::Depart(exit) => match self.front.random_bytes() {
@@ -220,18 +220,18 @@ impl<'a> Run<'a> {
         for notification in retained {
             flight.load(notification, Arc::clone(&clients));
         }
-        self.send(worker, Mail::Notified(flight));
+        self.send(worker, WorkerMessage::Notified(flight));
     }
 
     /// Numbers of before say nothing any more.
     fn forget_marks(&mut self) {
         if let Some(departure) = &mut self.departure {
             departure.lost();
-            self.tell_workers(Mail::ChannelsUnmarked);
+            self.tell_workers(WorkerMessage::ChannelsUnmarked);
         }
     }
 
-    fn tell_workers(&self, mail: impl Fn(Arc<str>) -> Mail) {
+    fn tell_workers(&self, mail: impl Fn(Arc<str>) -> WorkerMessage) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(mail(Arc::clone(&self.database))));
     }
 
@@ -240,7 +240,7 @@ impl<'a> Run<'a> {
         for outcome in outcomes {
             match outcome {
                 Outcome::Answer((worker, client), result) => {
-                    self.send(worker, Mail::Heard { client, result });
+                    self.send(worker, WorkerMessage::Heard { client, result });
                 }
                 Outcome::Missed((worker, client)) => {
                     missed.entry(worker).or_default().push(client);
@@ -248,11 +248,11 @@ impl<'a> Run<'a> {
             }
         }
         for (worker, clients) in missed {
-            self.send(worker, Mail::Missed(clients));
+            self.send(worker, WorkerMessage::Missed(clients));
         }
     }
 
-    fn send(&self, worker: WorkerId, mail: Mail) {
+    fn send(&self, worker: WorkerId, mail: WorkerMessage) {
         if let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) {
             mailbox.send(mail);
         }
@@ -418,7 +418,7 @@ impl<'a> Run<'a> {
                     self.send_flights(&mut flights);
                     let channels: Arc<[_]> = channels.into();
                     self.tell_workers(|database| {
-                        Mail::ChannelsMarked(database, Arc::clone(&channels))
+                        WorkerMessage::ChannelsMarked(database, Arc::clone(&channels))
                     });
                     continue;
                 }
@@ -459,7 +459,7 @@ impl<'a> Run<'a> {
 
     fn send_flights(&self, flights: &mut HashMap<WorkerId, Flight>) {
         for (worker, flight) in flights.drain() {
-            self.send(worker, Mail::Notified(flight));
+            self.send(worker, WorkerMessage::Notified(flight));
         }
     }
 

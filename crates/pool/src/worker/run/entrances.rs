@@ -14,9 +14,9 @@ use crate::{
     worker::{
         control::Control,
         desk,
-        entrance::{Arrival, Entrance, Progress, refuse_unread},
+        entrance::{Arrival, PendingLogin, Progress, refuse_unread},
         helpers::{Errand, Job},
-        mail::Mail,
+        mail::WorkerMessage,
         seats::{Before, Seat},
         startups::{Full, StartupPlace},
     },
@@ -74,7 +74,7 @@ impl Worker {
                 if let Some(victim) = victim {
                     self.make_room(victim);
                 }
-                Entrance::client(stream, startup, entropy, &self.front)
+                PendingLogin::client(stream, startup, entropy, &self.front)
             }
             Err(why) => {
                 self.sockets.seats.remove(seat);
@@ -98,7 +98,7 @@ impl Worker {
     fn make_room(&mut self, victim: StartupPlace) {
         match self.sockets.mailboxes.get(usize::from(victim.worker.0)) {
             Some(mailbox) if victim.worker != self.number => {
-                mailbox.send(Mail::CloseStartup(victim));
+                mailbox.send(WorkerMessage::CloseStartup(victim));
             }
             _ => self.close_startup(victim),
         }
@@ -253,7 +253,7 @@ impl Worker {
 
     pub(super) fn come_back(
         &mut self,
-        mut entrance: Box<Entrance>,
+        mut entrance: Box<PendingLogin>,
         progress: Progress,
         seat: usize,
     ) {

@@ -8,9 +8,9 @@ use crate::{
     worker::{
         control::WorkerReport,
         hub::Positions,
-        mail::{Mail, Settler},
+        mail::{IncomingClient, WorkerMessage},
         seats::{Before, Seat},
-        takeover::{Leaver, Outgoing},
+        takeover::{Outgoing, OutgoingClient},
     },
 };
 
@@ -18,21 +18,21 @@ impl Worker {
     pub(super) fn read_mail(&mut self) {
         for mail in self.mailbox.take() {
             match mail {
-                Mail::Helped { entrance, progress, seat, generation } => {
+                WorkerMessage::Helped { entrance, progress, seat, generation } => {
                     if self.sockets.seats.generation(seat) == generation {
                         self.come_back(entrance, progress, seat);
                     }
                 }
-                Mail::CloseStartup(place) => self.close_startup(place),
-                Mail::Wanted { pool, by } => {
+                WorkerMessage::CloseStartup(place) => self.close_startup(place),
+                WorkerMessage::Wanted { pool, by } => {
                     // Not known here, it may still need the place of one of our idle servers.
                     self.know(pool);
                     if self.core.has_pool(pool) {
                         self.core.server_wanted(pool, by, self.now, &mut self.sockets);
                     }
                 }
-                Mail::KeepMinimum(pool) => self.know(pool),
-                Mail::HandOver(transfer, stream, route) => {
+                WorkerMessage::KeepMinimum(pool) => self.know(pool),
+                WorkerMessage::HandOver(transfer, stream, route) => {
                     let pool = transfer.pool();
                     self.know(pool);
                     let Some(id) = self.core.adopt_server(transfer, self.now) else { continue };
@@ -44,30 +44,30 @@ impl Worker {
                     self.sockets.sit(seat, stream, peer, Before::default());
                     self.core.serve_waiting(pool, self.now, &mut self.sockets);
                 }
-                Mail::Guest(arrival, stream) => {
+                WorkerMessage::Guest(arrival, stream) => {
                     let away = Seat::Away { ready: false, hung_up: false };
                     let seat = self.sockets.seats.insert(away);
                     self.take_in(seat, *arrival, stream, Before::default());
                 }
-                Mail::Cancel(key, from) => self.cancel_own(&key, from),
-                Mail::Report { with_peers, to } => {
+                WorkerMessage::Cancel(key, from) => self.cancel_own(&key, from),
+                WorkerMessage::Report { with_peers, to } => {
                     // Who does not wait for it any more needs none.
                     let _ = to.send(self.report(with_peers));
                 }
-                Mail::Record { tape, done } => {
+                WorkerMessage::Record { tape, done } => {
                     self.core.record(*tape);
                     let _ = done.send(());
                 }
-                Mail::StopRecording => self.core.stop_recording(),
-                Mail::Suspend { until, done } => self.stand_still(until, done),
-                Mail::GoOn => self.go_on(),
-                Mail::Forget { pools, to } => {
+                WorkerMessage::StopRecording => self.core.stop_recording(),
+                WorkerMessage::Suspend { until, done } => self.stand_still(until, done),
+                WorkerMessage::GoOn => self.go_on(),
+                WorkerMessage::Forget { pools, to } => {
                     let _ = to.send(self.core.forget_pools(&pools));
                 }
-                Mail::Heard { client, result } => {
+                WorkerMessage::Heard { client, result } => {
                     self.core.heard(client, result, self.now, &mut self.sockets);
                 }
-                Mail::Notified(flight) => {
+                WorkerMessage::Notified(flight) => {
                     for (found, clients) in &flight.notifications {
                         let (channel, message) = (&found.channel, &found.message);
                         let io = &mut self.sockets;
@@ -77,24 +77,24 @@ impl Worker {
                         }
                     }
                 }
-                Mail::ChannelsMarked(database, channels) => {
+                WorkerMessage::ChannelsMarked(database, channels) => {
                     if let Some(exit) = &mut self.exit {
                         let positions = exit.positions.entry(database).or_default();
                         positions.extend(channels.iter().map(|channel| (channel.clone(), 0)));
                     }
                 }
-                Mail::ChannelsUnmarked(database) => {
+                WorkerMessage::ChannelsUnmarked(database) => {
                     if let Some(exit) = &mut self.exit {
                         exit.positions.remove(&database);
                     }
                 }
-                Mail::Resumed(client) => {
+                WorkerMessage::Resumed(client) => {
                     self.resuming.remove(&client);
                 }
-                Mail::Missed(clients) => {
+                WorkerMessage::Missed(clients) => {
                     self.core.missed(&clients, self.now, &mut self.sockets);
                 }
-                Mail::ClustersTurned => {
+                WorkerMessage::ClustersTurned => {
                     self.core.clusters_turned(self.now, &mut self.sockets);
                     let reads = self.core.take_reads_moved();
                     if reads > 0 {
@@ -104,13 +104,13 @@ impl Worker {
                         );
                     }
                 }
-                Mail::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
-                Mail::Settings(done) => {
+                WorkerMessage::GatesTurned => self.core.gates_turned(self.now, &mut self.sockets),
+                WorkerMessage::Settings(done) => {
                     self.follow_settings();
                     // Who does not wait for it any more need not know.
                     let _ = done.send(());
                 }
-                Mail::Move(to) => {
+                WorkerMessage::Move(to) => {
                     self.go_on_for_good();
                     if self.stage == Stage::Open {
                         self.forget_listeners();
@@ -121,7 +121,7 @@ impl Worker {
                         self.exit = Some(Exit { to, listens_until, positions: HashMap::new() });
                     }
                 }
-                Mail::Stay => {
+                WorkerMessage::Stay => {
                     if self.stage == Stage::Moving {
                         self.stage = Stage::Open;
                         self.core.keep_no_servers(false, self.now, &mut self.sockets);
@@ -131,27 +131,27 @@ impl Worker {
                     }
                     self.exit = None;
                 }
-                Mail::Settle(settler) => self.settle(*settler),
-                Mail::Evict => {
+                WorkerMessage::Settle(settler) => self.settle(*settler),
+                WorkerMessage::Evict => {
                     for entry in self.front.directory.pools() {
                         self.core.kill_pool(entry.id, self.now, &mut self.sockets);
                     }
                 }
-                Mail::CancelForeign(key) => {
+                WorkerMessage::CancelForeign(key) => {
                     self.core.cancel_foreign(&key, self.now, &mut self.sockets);
                 }
-                Mail::CancelAnywhere(key) => self.cancel(key, None),
-                Mail::Kill(pools) => {
+                WorkerMessage::CancelAnywhere(key) => self.cancel(key, None),
+                WorkerMessage::Kill(pools) => {
                     for pool in pools.iter() {
                         self.core.kill_pool(*pool, self.now, &mut self.sockets);
                     }
                 }
-                Mail::KillClient { client, to } => {
+                WorkerMessage::KillClient { client, to } => {
                     let _ = to.send(self.core.kill_client(client, self.now, &mut self.sockets));
                 }
-                Mail::Leave => self.close_doors(Stage::Leaving),
-                Mail::Drain => self.close_doors(Stage::Draining),
-                Mail::Stop => self.stage = Stage::Over,
+                WorkerMessage::Leave => self.close_doors(Stage::Leaving),
+                WorkerMessage::Drain => self.close_doors(Stage::Draining),
+                WorkerMessage::Stop => self.stage = Stage::Over,
             }
         }
     }
@@ -173,7 +173,7 @@ impl Worker {
                 self.sockets.unlisten(client, pool, None);
             }
             let worker = self.number;
-            let leaver = Leaver { worker, pool, migrant, stream, permits, positions };
+            let leaver = OutgoingClient { worker, pool, migrant, stream, permits, positions };
             // Who listens takes back what it cannot pass on, and goes last.
             let _ = exit.to.send(Outgoing::Client(Box::new(leaver)));
         }
@@ -213,8 +213,8 @@ impl Worker {
     }
 
     /// Takes in a client with its state.
-    pub(super) fn settle(&mut self, settler: Settler) {
-        let Settler { pool, migrant, stream, permits, positions } = settler;
+    pub(super) fn settle(&mut self, settler: IncomingClient) {
+        let IncomingClient { pool, migrant, stream, permits, positions } = settler;
         self.know(pool);
         let user = migrant.user.clone();
         let Some(id) = self.core.immigrate(pool, migrant, self.now) else { return };

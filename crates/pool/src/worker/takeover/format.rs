@@ -28,7 +28,7 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
-use howdah_route::{RoleWish, Said};
+use howdah_route::{RolePreference, Said};
 use howdah_wire::{
     auth::scram::ScramKeys,
     startup::{CancelKey, ProtocolVersion},
@@ -36,7 +36,8 @@ use howdah_wire::{
 use zeroize::Zeroizing;
 
 use crate::{
-    Channel, Migrant, MigrantStatement, Setting, config::StoredSecret, worker::hub::Positions,
+    Channel, ClientHandover, MigrantStatement, Setting, config::StoredSecret,
+    worker::hub::Positions,
 };
 
 /// Version of all this. Processes of different versions do not take over from one another.
@@ -200,7 +201,7 @@ pub(super) struct Traveller {
     pub(super) database: String,
     pub(super) user: String,
     pub(super) from: Option<SocketAddr>,
-    pub(super) migrant: Migrant,
+    pub(super) migrant: ClientHandover,
     /// The last notifications that it was given, channel by channel, counted from the marker.
     pub(super) positions: Positions,
 }
@@ -239,7 +240,7 @@ impl Traveller {
         }
         statement(&mut out, &migrant.unnamed);
         for role in [migrant.role, migrant.said.role] {
-            text(&mut out, role.map_or("", RoleWish::as_str).as_bytes());
+            text(&mut out, role.map_or("", RolePreference::as_str).as_bytes());
         }
         switch(&mut out, migrant.said.primary_reads);
         out.extend_from_slice(&migrant.said.shard.unwrap_or(NO_SHARD).to_be_bytes());
@@ -287,7 +288,7 @@ impl Traveller {
         let position =
             |from: &mut Reader<'_>| Some((from.text()?.into(), u64::from_be_bytes(from.array()?)));
         let positions = from.list(position)?;
-        let migrant = Migrant {
+        let migrant = ClientHandover {
             user: None,
             version,
             key,
@@ -422,12 +423,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A role by its word, or none.
-    fn role(&mut self) -> Option<Option<RoleWish>> {
+    fn role(&mut self) -> Option<Option<RolePreference>> {
         let word = self.string()?;
         if word.is_empty() {
             return Some(None);
         }
-        RoleWish::ALL.into_iter().find(|role| role.as_str() == word).map(Some)
+        RolePreference::ALL.into_iter().find(|role| role.as_str() == word).map(Some)
     }
 
     fn key(&mut self) -> Option<CancelKey> {
@@ -449,7 +450,7 @@ impl<'a> Reader<'a> {
 #[test]
 fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
     let of = |text: &[u8], settings| MigrantStatement { text: text.to_vec(), settings };
-    let migrant = Migrant {
+    let migrant = ClientHandover {
         user: None,
         version: ProtocolVersion::V3_2,
         key: CancelKey::new(77, &[7; 32]).unwrap(),
@@ -465,9 +466,9 @@ fn a_client_is_the_same_on_both_sides_and_no_part_of_it_is_one() {
             (b"s2".to_vec(), of(b"select timestamptz 'today'\0\0\0", Some(1))),
         ],
         unnamed: of(b"select 2\0\0\0", Some(0)),
-        role: Some(RoleWish::PreferReplica),
+        role: Some(RolePreference::PreferReplica),
         said: Said {
-            role: Some(RoleWish::Auto),
+            role: Some(RolePreference::Auto),
             primary_reads: Some(false),
             read_your_writes: Some(true),
             shard: Some(3),

@@ -23,21 +23,21 @@ use zeroize::Zeroizing;
 
 use super::{bind, format::*, is_one_of_us, line, unexpected};
 use crate::{
-    Channel, Migrant, Permits, PoolId, WorkerId,
+    Channel, ClientHandover, Permits, PoolId, WorkerId,
     worker::{
         control::Control,
         directory::PoolEntry,
         hub::Positions,
-        mail::{Mail, Settler},
+        mail::{IncomingClient, WorkerMessage},
     },
 };
 
 /// A client that a worker has let go.
 #[derive(Debug)]
-pub(in crate::worker) struct Leaver {
+pub(in crate::worker) struct OutgoingClient {
     pub(in crate::worker) worker: WorkerId,
     pub(in crate::worker) pool: PoolId,
-    pub(in crate::worker) migrant: Migrant,
+    pub(in crate::worker) migrant: ClientHandover,
     pub(in crate::worker) stream: Stream,
     /// Its share of the limits on clients.
     pub(in crate::worker) permits: Permits,
@@ -49,7 +49,7 @@ pub(in crate::worker) struct Leaver {
 #[derive(Debug)]
 pub(in crate::worker) enum Outgoing {
     /// A client.
-    Client(Box<Leaver>),
+    Client(Box<OutgoingClient>),
     /// Channels of a database to listen to, for clients of these pools.
     Channels {
         database: String,
@@ -62,7 +62,7 @@ pub(in crate::worker) enum Outgoing {
 
 /// What the old process has to give.
 #[derive(Debug)]
-pub(in crate::worker) struct Giver {
+pub(in crate::worker) struct HandoverSender {
     pub(in crate::worker) control: Control,
     /// Whether others opened them, so that settings do not name them.
     pub(in crate::worker) are_given: bool,
@@ -81,7 +81,7 @@ const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Waits for a new process until the pooler ends.
-pub(in crate::worker) fn watch(giver: &Giver) {
+pub(in crate::worker) fn watch(giver: &HandoverSender) {
     let front = &giver.control.front;
     let bound = |result: io::Result<_>| {
         result
@@ -123,7 +123,7 @@ pub(in crate::worker) fn watch(giver: &Giver) {
     }
 }
 
-impl Giver {
+impl HandoverSender {
     /// Hands everything over.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Giver {
         line.set_read_timeout(None)?;
         self.control.front.set_taken_over(true);
         let (to, leavers) = mpsc::channel();
-        self.control.tell(|| Mail::Move(to.clone()));
+        self.control.tell(|| WorkerMessage::Move(to.clone()));
         // After the workers know: they count from what the hubs tell them.
         self.control.front.hubs.depart(&to);
         drop(to);
@@ -191,7 +191,7 @@ impl Giver {
             given
         })?;
         tracing::info!("another process has taken over");
-        self.control.tell(|| Mail::Stop);
+        self.control.tell(|| WorkerMessage::Stop);
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl Giver {
                 }
                 CANCEL => {
                     if let Some(key) = decode_key(&frame.body) {
-                        self.control.mailboxes[0].send(Mail::CancelAnywhere(key));
+                        self.control.mailboxes[0].send(WorkerMessage::CancelAnywhere(key));
                     }
                 }
                 _ => break,
@@ -293,7 +293,7 @@ impl Giver {
                     if is_late && !asked_to_leave {
                         asked_to_leave = true;
                         tracing::info!("clients that could not be handed over have had their time");
-                        self.control.tell(|| Mail::Evict);
+                        self.control.tell(|| WorkerMessage::Evict);
                     }
                 }
                 // The workers have ended, by another order.
@@ -313,7 +313,7 @@ impl Giver {
     fn take_back(&self, leavers: &Receiver<Outgoing>, waiting: &Waiting) {
         self.control.front.set_taken_over(false);
         self.control.front.hubs.stay();
-        self.control.tell(|| Mail::Stay);
+        self.control.tell(|| WorkerMessage::Stay);
         let untaken = std::mem::take(&mut *waiting.clients());
         untaken.into_values().for_each(|leaver| self.give_back(leaver));
         // Workers that had not read their letters yet may have let some go meanwhile.
@@ -325,10 +325,11 @@ impl Giver {
     }
 
     /// Serves a client here again. What was notified meanwhile it may have missed, so it is told that.
-    fn give_back(&self, leaver: Leaver) {
-        let Leaver { worker, pool, migrant, stream, permits, .. } = leaver;
-        let settler = Settler { pool, migrant, stream, permits, positions: Vec::new() };
-        self.control.mailboxes[usize::from(worker.0)].send(Mail::Settle(Box::new(settler)));
+    fn give_back(&self, leaver: OutgoingClient) {
+        let OutgoingClient { worker, pool, migrant, stream, permits, .. } = leaver;
+        let settler = IncomingClient { pool, migrant, stream, permits, positions: Vec::new() };
+        self.control.mailboxes[usize::from(worker.0)]
+            .send(WorkerMessage::Settle(Box::new(settler)));
     }
 }
 
@@ -352,12 +353,12 @@ fn send_secrets(
 /// Clients on their way, by their ids.
 #[derive(Debug, Default)]
 struct Waiting {
-    clients: Mutex<HashMap<u64, Leaver>>,
+    clients: Mutex<HashMap<u64, OutgoingClient>>,
     is_broken: AtomicBool,
 }
 
 impl Waiting {
-    fn clients(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Leaver>> {
+    fn clients(&self) -> std::sync::MutexGuard<'_, HashMap<u64, OutgoingClient>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

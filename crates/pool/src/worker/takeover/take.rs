@@ -20,7 +20,7 @@ use crate::{
         control::Control,
         directory::{Key, PoolEntry},
         hub::Request,
-        mail::{Mail, Settler},
+        mail::{IncomingClient, WorkerMessage},
     },
 };
 
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A new process that has been given listeners, and is not ready yet.
 #[derive(Debug)]
-pub(in crate::worker) struct Heir {
+pub(in crate::worker) struct Successor {
     line: UnixStream,
     pub(in crate::worker) listeners: Vec<Listener>,
     /// Whether they are to be used as they are, whatever the settings say.
@@ -37,7 +37,7 @@ pub(in crate::worker) struct Heir {
     gates: Vec<GateState>,
 }
 
-impl Heir {
+impl Successor {
     /// Knocks at the process that serves now.
     ///
     /// # Errors
@@ -221,9 +221,9 @@ impl Taker {
             return;
         };
         migrant.user = entry.other_user(&key.user);
-        let settler = Settler { pool: entry.id, migrant, stream, permits, positions };
+        let settler = IncomingClient { pool: entry.id, migrant, stream, permits, positions };
         let mailboxes = &self.control.mailboxes;
-        mailboxes[number % mailboxes.len()].send(Mail::Settle(Box::new(settler)));
+        mailboxes[number % mailboxes.len()].send(WorkerMessage::Settle(Box::new(settler)));
     }
 }
 
@@ -233,6 +233,6 @@ fn refusal_of_a_process_that_has_hung_up_already_is_read() {
     line::send(&theirs, REFUSED, b"only the same user may take over", None).unwrap();
     // So our hello meets a broken pipe.
     drop(theirs);
-    let error = Heir::ask(ours).unwrap_err();
+    let error = Successor::ask(ours).unwrap_err();
     assert_eq!(error.to_string(), "only the same user may take over");
 }

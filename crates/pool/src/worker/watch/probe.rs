@@ -10,7 +10,7 @@ use crate::{
     cluster::{Seen, end_of_wal},
     worker::{
         directory::PoolEntry,
-        entrance::{Entrance, Progress, ServerEntrance},
+        entrance::{PendingLogin, Progress, ServerEntrance},
         front::Front,
     },
 };
@@ -240,7 +240,7 @@ fn log_in(
     deadline: Instant,
 ) -> Result<Line, ProbeError> {
     let name = ServerId::new(0, 0); // Of no core.
-    let mut entrance = Entrance::server(ServerEntrance::new(name, Arc::clone(entry)));
+    let mut entrance = PendingLogin::server(ServerEntrance::new(name, Arc::clone(entry)));
     loop {
         match entrance.advance(front, true) {
             Progress::Server(_, ready, _) => {

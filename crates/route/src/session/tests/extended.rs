@@ -102,7 +102,7 @@ fn a_statement_keeps_the_constants_of_its_own_text() {
 #[test]
 fn without_a_bind_any_shard_will_do() {
     let mut client =
-        Client::new(Settings { role: RoleWish::Auto, primary_reads: false, ..sharded() });
+        Client::new(Settings { role: RolePreference::Auto, primary_reads: false, ..sharded() });
     let statement = client.parse("delete from orders where id = $1", &[]);
     let route = client.session.unbound(&client.router, &statement).expect("anywhere");
     assert_eq!((route.shards, route.role), (Shards::Any, Primary));

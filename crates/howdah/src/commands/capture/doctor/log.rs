@@ -3,7 +3,7 @@
 use std::{ops::ControlFlow, path::PathBuf, sync::atomic::Ordering};
 
 use howdah_logs::{
-    Facts, Format, ImportError, Lack, Options, ReadFilesError, Reason, Summary, read_files,
+    Facts, Format, GapKind, ImportError, Options, ReadFilesError, Reason, Summary, read_files,
 };
 use howdah_sql::Command;
 use howdah_traffic::{Action, Event, Kind, Parameter, Source, Text};
@@ -178,10 +178,10 @@ fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |finding: Finding| findings.push(finding);
 
-    if let Some(found) = log_statement(facts, seen, lacks(Lack::OnlySlow)) {
+    if let Some(found) = log_statement(facts, seen, lacks(GapKind::OnlySlow)) {
         add(Finding::new(Setting::LogStatement, found));
     }
-    if let Some(count) = lacks(Lack::Sampled) {
+    if let Some(count) = lacks(GapKind::Sampled) {
         let found = format!("{count} signs of a sample");
         add(Finding::new(Setting::MinDurationSample, found.clone()));
         add(Finding::new(Setting::TransactionSampleRate, found));
@@ -196,7 +196,7 @@ fn findings(summary: &Summary, seen: &Seen) -> Vec<Finding> {
         let found = format!("{limit}{} values are cut", facts.truncated_values);
         add(Finding::new(Setting::ParameterMaxLength, found));
     }
-    let unknown = lacks(Lack::ValuesUnknown).unwrap_or(0);
+    let unknown = lacks(GapKind::ValuesUnknown).unwrap_or(0);
     // Of failed statements they are a matter of another setting.
     if unknown > seen.failed_without_values {
         let found = format!("{} executions without values", unknown - seen.failed_without_values);

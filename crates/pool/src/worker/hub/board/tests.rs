@@ -2,7 +2,7 @@ use super::*;
 
 const HOME: PoolId = PoolId(3);
 
-fn ear(number: u32) -> Ear {
+fn ear(number: u32) -> ListeningClient {
     (WorkerId(0), ClientId::new(number, 0))
 }
 
@@ -14,13 +14,13 @@ fn channels(names: &[&str]) -> Vec<Channel> {
     names.iter().map(|name| channel(name)).collect()
 }
 
-fn query(board: &mut Board) -> String {
+fn query(board: &mut ChannelTable) -> String {
     board.next_query().map(|sql| String::from_utf8(sql).unwrap()).unwrap_or_default()
 }
 
 #[test]
 fn a_client_is_answered_when_the_server_listens_to_all_of_it() {
-    let mut board = Board::default();
+    let mut board = ChannelTable::default();
     assert_eq!(board.listen(ear(1), HOME, channels(&["a", "x\"y"]), false), None);
     assert_eq!(query(&mut board), "LISTEN \"a\";LISTEN \"x\"\"y\";");
     assert_eq!(board.listen(ear(2), HOME, channels(&["a"]), false), None, "not answered yet");
@@ -36,7 +36,7 @@ fn a_client_is_answered_when_the_server_listens_to_all_of_it() {
 
 #[test]
 fn the_server_is_told_when_nobody_listens_any_more() {
-    let mut board = Board::default();
+    let mut board = ChannelTable::default();
     for number in 1..3 {
         board.listen(ear(number), HOME, channels(&["a", "b"]), false);
     }
@@ -57,7 +57,7 @@ fn the_server_is_told_when_nobody_listens_any_more() {
 
 #[test]
 fn one_name_that_is_refused_does_not_harm_others() {
-    let mut board = Board::default();
+    let mut board = ChannelTable::default();
     board.listen(ear(1), HOME, channels(&["a"]), false);
     board.listen(ear(2), HOME, channels(&["\u{fffd}"]), false);
     query(&mut board);
@@ -75,7 +75,7 @@ fn one_name_that_is_refused_does_not_harm_others() {
 
 #[test]
 fn after_a_loss_everything_is_asked_for_anew_and_all_are_told() {
-    let mut board = Board::default();
+    let mut board = ChannelTable::default();
     board.listen(ear(1), HOME, channels(&["a", "b"]), false);
     query(&mut board);
     board.answered(Ok(()));
@@ -95,7 +95,7 @@ fn after_a_loss_everything_is_asked_for_anew_and_all_are_told() {
 
 #[test]
 fn a_client_of_another_process_is_told_when_it_is_heard_again() {
-    let mut board = Board::default();
+    let mut board = ChannelTable::default();
     assert_eq!(board.listen(ear(1), HOME, channels(&["a"]), true), None);
     query(&mut board);
     assert_eq!(board.answered(Ok(())), [Outcome::Missed(ear(1))]);
