@@ -124,7 +124,7 @@ pub struct Cluster {
     /// Which of them is taken.
     pub strategy: Strategy,
     /// How long a client waits while none would do.
-    pub failover_wait: Option<Duration>,
+    pub failover_timeout: Option<Duration>,
     /// How long a member that is back gets less than its part.
     pub slow_start: Duration,
     /// Shared by all pools of the same servers.
@@ -152,7 +152,7 @@ pub struct MemberPlace {
     /// What is known of the server.
     pub state: Arc<Member>,
     /// How long a client waits while logins fail.
-    pub failover_wait: Option<Duration>,
+    pub failover_timeout: Option<Duration>,
 }
 
 /// What is known of the servers of a cluster; shared by workers, and by pools of several users.

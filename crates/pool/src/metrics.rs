@@ -95,12 +95,12 @@ const ASSIGNMENTS: Description = Description::counter(
 )
 .labels(POOL);
 const READS_KEPT: Description = Description::counter(
-    "howdah_pool_reads_kept_total",
+    "howdah_pool_reads_redirected_total",
     "Reads that went to the primary because no standby had replayed what their client wrote.",
 )
 .labels(POOL);
 const READS_AWAITED: Description = Description::counter(
-    "howdah_pool_reads_awaited_total",
+    "howdah_pool_reads_waited_total",
     "Times that a client waited for a standby to have replayed what it wrote.",
 )
 .labels(POOL);
@@ -204,7 +204,7 @@ const MIRROR_DROPPED: Description = Description::counter(
 )
 .labels(&["database", "mirror", "reason"]);
 const MIRROR_DISAGREEMENTS: Description = Description::counter(
-    "howdah_pool_mirror_disagreements_total",
+    "howdah_pool_mirror_mismatches_total",
     "Transactions with an error on one side only (mirror, client) or another one on each (both).",
 )
 .labels(&["database", "mirror", "failed"]);

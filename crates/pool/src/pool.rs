@@ -128,10 +128,10 @@ impl Pool {
 
     /// How long a client waits here while nothing can be had: for a member that would do, or for one
     /// that cannot be reached.
-    pub(crate) fn failover_wait(&self) -> Option<Duration> {
+    pub(crate) fn failover_timeout(&self) -> Option<Duration> {
         match (self.spec.clusters.first(), &self.spec.member) {
-            (Some(cluster), _) => cluster.failover_wait,
-            (None, Some(member)) if self.failures > 0 => member.failover_wait,
+            (Some(cluster), _) => cluster.failover_timeout,
+            (None, Some(member)) if self.failures > 0 => member.failover_timeout,
             (None, _) => None,
         }
     }

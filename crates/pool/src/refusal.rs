@@ -67,7 +67,7 @@ pub enum Refusal {
     #[error("the server is not the primary any more: another one of a newer timeline is")]
     Fenced,
     /// Its server answers no checks.
-    #[error("the server does not answer, and has been given up (cluster.cut-after)")]
+    #[error("the server does not answer, and has been given up (cluster.check-failure-timeout)")]
     GivenUp,
     /// A message that has to be held whole is longer than is held for one client.
     #[error("a message of {bytes} bytes is too long for the pooler to look at")]

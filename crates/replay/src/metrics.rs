@@ -83,7 +83,7 @@ const DEPENDENCY_LAG: Description = Description::histogram(
     "How long executions were due while their session's previous statement still ran.",
 );
 const INPUT_LATE: Description = Description::histogram(
-    "howdah_replay_input_late_seconds",
+    "howdah_replay_input_delay_seconds",
     "How long after their due time executions came from their source.",
 );
 

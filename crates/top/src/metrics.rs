@@ -45,9 +45,11 @@ const fn counter(name: &'static str, help: &'static str) -> Description {
 }
 
 const SERVER_UP: Description = gauge("howdah_top_server_up", "Whether the server answers, 0 or 1.");
-const STANDBY: Description = gauge("howdah_top_standby", "Whether it follows a primary, 0 or 1.");
+const STANDBY: Description =
+    gauge("howdah_top_in_recovery", "Whether it follows a primary, 0 or 1.");
 const READING_SECONDS: Description =
-    gauge("howdah_top_reading_seconds", "How long the newest reading took.").unit(Unit::Seconds);
+    gauge("howdah_top_scrape_duration_seconds", "How long the newest reading took.")
+        .unit(Unit::Seconds);
 const SESSIONS: Description =
     Description::gauge("howdah_top_sessions", "Sessions of clients, by what they do.")
         .labels(&["server", "state"]);
@@ -94,10 +96,8 @@ const LAG_SECONDS: Description = gauge(
     "How long a standby, or the slowest one of a primary, is behind.",
 )
 .unit(Unit::Seconds);
-const FROZEN_AGE: Description = gauge(
-    "howdah_top_frozen_age_transactions",
-    "Age of the oldest transaction that is not frozen.",
-);
+const FROZEN_AGE: Description =
+    gauge("howdah_top_xid_age", "Age of the oldest transaction that is not frozen.");
 const ALERTS: Description =
     Description::gauge("howdah_top_alerts", "Alerts that hold, by what they are about.")
         .labels(&["server", "subject"]);

@@ -49,7 +49,7 @@ const PLANNED_PAGES: Description = Description::gauge(
 )
 .labels(&["server"]);
 const DONE_PAGES: Description = Description::gauge(
-    "howdah_warm_done_pages",
+    "howdah_warm_processed_pages",
     "Pages of the newest load that were loaded or given up so far.",
 )
 .labels(&["server"]);
@@ -209,12 +209,12 @@ fn what_is_done_is_shown_while_it_goes_on() {
     progress.advanced(30);
     progress.advanced(20);
     assert_eq!(
-        (shown("howdah_warm_planned_pages"), shown("howdah_warm_done_pages")),
+        (shown("howdah_warm_planned_pages"), shown("howdah_warm_processed_pages")),
         (100.0, 50.0)
     );
     // The server was restarted: all begins anew.
     progress.planned(90);
-    assert_eq!(shown("howdah_warm_done_pages"), 0.0);
+    assert_eq!(shown("howdah_warm_processed_pages"), 0.0);
     numbers.warmed(Duration::from_secs(1), 90, 0.5);
     assert_eq!(shown("howdah_warm_loaded_pages_total"), 90.0);
     assert_eq!(shown("howdah_warm_resident_ratio"), 0.5);

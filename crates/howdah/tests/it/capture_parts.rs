@@ -87,8 +87,8 @@ fn parts_make_the_whole_again() {
 #[test]
 fn a_sample_is_the_same_each_time_and_filters_close() {
     let folder = folder();
-    run(folder.path(), "capture sample all -o one --share 40%");
-    run(folder.path(), "capture sample all -o two --share 40%");
+    run(folder.path(), "capture sample all -o one --sample-rate 40%");
+    run(folder.path(), "capture sample all -o two --sample-rate 40%");
     assert_eq!(hash(folder.path(), "one"), hash(folder.path(), "two"));
     let count = |capture: &str| info(folder.path(), capture)["events"].as_u64().unwrap();
     assert!(count("one") < count("all"));

@@ -376,7 +376,7 @@ fn check_tells_all_that_a_start_would_fail_on() {
         "\nhowdah.toml:7: listen.unix-group: cannot use the group \"nobody-is-here\"",
         "howdah.toml:10: tls.client.certificate: cannot read no.crt: No such file",
         "howdah.toml:11: tls.client.key: ",
-        "howdah.toml:14: tls.server.authorities: ",
+        "howdah.toml:14: tls.server.ca-file: ",
         "howdah.toml:16: capture.path: file is no directory",
     ] {
         assert!(found.contains(part), "{part}\n{found}");

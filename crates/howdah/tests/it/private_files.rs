@@ -74,7 +74,10 @@ fn captures_are_readable_by_their_owner_only() {
     let folder = folder.path();
     fs::write(folder.join("server.log"), LOG).unwrap();
     run_well(folder, &["capture", "import", "server.log", "-o", "captures/monday"]);
-    run_well(folder, &["capture", "sample", "captures/monday", "-o", "sample", "--share", "100%"]);
+    run_well(
+        folder,
+        &["capture", "sample", "captures/monday", "-o", "sample", "--sample-rate", "100%"],
+    );
     run_well(folder, &["capture", "split", "captures/monday", "-o", "parts", "--sessions", "2"]);
     run_well(folder, &["capture", "merge", "captures/monday", "sample", "-o", "both"]);
     let made = [

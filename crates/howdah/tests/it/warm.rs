@@ -320,7 +320,8 @@ fn a_load_that_is_told_to_stop_goes_on_where_it_ended() {
             metrics.lines().find(|line| line.starts_with(&format!("{name}{{server="))).unwrap();
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
-    let (planned, done) = (value("howdah_warm_planned_pages"), value("howdah_warm_done_pages"));
+    let (planned, done) =
+        (value("howdah_warm_planned_pages"), value("howdah_warm_processed_pages"));
     assert!(planned > 500.0 && done < planned, "{done} of {planned}");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     stderr.read_to_string(&mut said).unwrap();

@@ -326,7 +326,7 @@ fn round_trip(major: u32) {
 
     // The other commands take it as any capture.
     for words in [
-        &["capture", "sample", "captures/it", "-o", "half", "--share", "0.5"][..],
+        &["capture", "sample", "captures/it", "-o", "half", "--sample-rate", "0.5"][..],
         &["capture", "cat", "captures/it", "--format", "ndjson"],
         &["compare", "run", "run"],
     ] {

@@ -399,7 +399,7 @@ mod tests {
         let cluster = Cluster {
             members,
             strategy,
-            failover_wait: None,
+            failover_timeout: None,
             slow_start: Duration::from_secs(10),
             state,
         };

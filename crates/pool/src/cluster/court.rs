@@ -14,8 +14,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ClusterTopology {
     state: Arc<ClusterState>,
-    cut_after: Option<Duration>,
-    lag_max: Option<Duration>,
+    check_failure_timeout: Option<Duration>,
+    max_lag: Option<Duration>,
     lag_max_bytes: Option<NonZeroU64>,
     judge: Judge,
     track: Track,
@@ -28,10 +28,14 @@ impl ClusterTopology {
         let roles = cluster.servers.iter().map(|server| server.role);
         Self {
             state,
-            cut_after: settings.cut_after,
-            lag_max: settings.lag_max,
+            check_failure_timeout: settings.check_failure_timeout,
+            max_lag: settings.max_lag,
             lag_max_bytes: settings.lag_max_bytes,
-            judge: Judge::new(roles, settings.primary_return, settings.same_system),
+            judge: Judge::new(
+                roles,
+                settings.primary_rejoin_delay,
+                settings.require_same_system_identifier,
+            ),
             track: Track::default(),
             marks: Marks::default(),
         }
@@ -64,7 +68,7 @@ impl ClusterTopology {
         let behind = self.track.behind(seen.lsn, now).filter(|_| seen.is_in_recovery && is_of_ours);
         let lags = behind.is_some_and(|(bytes, time)| {
             self.lag_max_bytes.is_some_and(|most| bytes > most.get())
-                || self.lag_max.is_some_and(|most| time > most)
+                || self.max_lag.is_some_and(|most| time > most)
         });
         let found = MemberState {
             timeline: seen.timeline,
@@ -89,7 +93,7 @@ impl ClusterTopology {
         self.tell_others(server, &standings);
         let member = &self.state.members[server];
         member.stands(standings[server], self.judge.must_not_be(server));
-        member.check_failed(now, reason, self.cut_after)
+        member.check_failed(now, reason, self.check_failure_timeout)
     }
 
     fn tell_others(&self, server: usize, standings: &[Standing]) {

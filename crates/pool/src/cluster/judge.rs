@@ -82,9 +82,9 @@ pub(crate) struct Judge {
     /// That of the primary, as far as it is known.
     system: Option<i64>,
     /// For how long one that is back is not believed.
-    primary_return: Duration,
+    primary_rejoin_delay: Duration,
     /// Whether a server of another system cannot be the primary.
-    same_system: bool,
+    require_same_system_identifier: bool,
     dispute: Option<Dispute>,
     /// The only primary there is, of an older timeline than one that was known, and since when it has been so.
     lone: Option<(usize, Time)>,
@@ -135,8 +135,8 @@ struct Memory {
 impl Judge {
     pub(crate) fn new(
         roles: impl IntoIterator<Item = ConfiguredRole>,
-        primary_return: Duration,
-        same_system: bool,
+        primary_rejoin_delay: Duration,
+        require_same_system_identifier: bool,
     ) -> Self {
         let roles: Box<[_]> = roles.into_iter().collect();
         let servers = vec![Memory::default(); roles.len()];
@@ -146,8 +146,8 @@ impl Judge {
             timeline: 0,
             trusted: None,
             system: None,
-            primary_return,
-            same_system,
+            primary_rejoin_delay,
+            require_same_system_identifier,
             dispute: None,
             lone: None,
             went_back: None,
@@ -185,7 +185,7 @@ impl Judge {
 
     /// Whether it is, and must not be here.
     pub(crate) fn must_not_be(&self, server: usize) -> bool {
-        self.same_system && self.is_foreign(server)
+        self.require_same_system_identifier && self.is_foreign(server)
     }
 
     /// What servers are said to be.
@@ -264,7 +264,7 @@ impl Judge {
             self.lone = Some((server, now));
             return false;
         }
-        if now.since(since) < self.primary_return {
+        if now.since(since) < self.primary_rejoin_delay {
             return false;
         }
         let before = std::mem::replace(&mut self.timeline, timeline);
@@ -311,7 +311,7 @@ impl Judge {
     }
 
     fn may_be_ours(&self, seen: &Seen) -> bool {
-        !self.same_system || !differ(seen.system, self.system)
+        !self.require_same_system_identifier || !differ(seen.system, self.system)
     }
 
     /// Finds out of which system the primary has to be: while any server is of that of the last, of that. Gives
@@ -326,7 +326,7 @@ impl Judge {
         let any_says = |system| {
             (0..self.servers.len()).any(|at| self.said(at).is_some_and(|seen| says(system, seen)))
         };
-        if !self.same_system || self.system.is_some_and(any_says) {
+        if !self.require_same_system_identifier || self.system.is_some_and(any_says) {
             return true;
         }
         let mut systems: Vec<_> = self.claims().filter_map(|(_, seen)| seen.system).collect();
@@ -369,7 +369,7 @@ impl Judge {
             // It was a standby of ours a moment ago, and began the timeline.
             at != trusted
                 && !claims.contains(trusted)
-                && (!self.same_system || !differ(*system, self.system))
+                && (!self.require_same_system_identifier || !differ(*system, self.system))
         };
         if let Some(at) = claims.iter().copied().find(promoted) {
             return Some(at);
@@ -394,7 +394,8 @@ impl Judge {
                         && !differ(seen.system, its)
                 })
         };
-        self.servers.iter().enumerate().any(streams) || now.since(since) >= self.primary_return
+        self.servers.iter().enumerate().any(streams)
+            || now.since(since) >= self.primary_rejoin_delay
     }
 }
 

@@ -218,18 +218,18 @@ impl Member {
         self.inner().doubts
     }
 
-    /// A check has failed. If none has succeeded for `cut_after`, what runs there is given up. Gives whether the
+    /// A check has failed. If none has succeeded for `check_failure_timeout`, what runs there is given up. Gives whether the
     /// failure was news.
     pub(crate) fn check_failed(
         &self,
         now: Time,
         reason: &str,
-        cut_after: Option<Duration>,
+        check_failure_timeout: Option<Duration>,
     ) -> bool {
         let mut inner = self.inner();
         let is_news = !inner.is_down;
         let since = *inner.silent_since.get_or_insert(now);
-        inner.is_dead = cut_after.is_some_and(|after| now.since(since) >= after);
+        inner.is_dead = check_failure_timeout.is_some_and(|after| now.since(since) >= after);
         inner.fails(now, self.ban, reason);
         self.publish(&inner);
         is_news

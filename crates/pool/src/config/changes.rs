@@ -154,21 +154,21 @@ by_fields! {
         keepalive, keepalive_idle, keepalive_interval, keepalive_count, user_timeout, buffer_bytes,
     }
     Tls => Tls { client, server }
-    TlsLeg => TlsLeg { mode, certificate, key, authorities, min_version, max_version }
+    TlsLeg => TlsLeg { mode, certificate, key, ca_file, min_version, max_version }
     Database => Database {
         hosts, port, dbname, user, secret, allow_cleartext_password, mode, pool_size, min_size, reserve_size, max_servers,
-        max_clients, weight, server_lifetime, query_wait_timeout, host_order, connect_query,
+        max_clients, weight, server_lifetime, query_wait_timeout, load_balance_hosts, connect_query,
         auth_user, auth_dbname, auth_query, parameters, servers, cluster, routing, sharding, shards,
         mirrors,
     }
     Routing => Routing {
-        primary_reads, read_your_writes, hints, hint_names, reading_functions, writing_functions,
+        primary_reads, read_your_writes, hints, hint_names, read_only_functions, writing_functions,
     }
     Hints => Hints { shard, key, role }
-    Sharding => Sharding { key, hash, tables, default, text_order }
+    Sharding => Sharding { key, hash, tables, default, collation }
     ClusterSettings => ClusterSettings {
-        strategy, role, ban, slow_start, cut_after, check_every, check_timeout, check_user, lag_max,
-        lag_max_bytes, same_system, primary_return, failover_wait,
+        strategy, role, ban, slow_start, check_failure_timeout, check_interval, check_timeout, check_user, max_lag,
+        lag_max_bytes, require_same_system_identifier, primary_rejoin_delay, failover_timeout,
     }
     User => User {
         secret, mode, pool_size, reserve_size, max_servers, max_clients, query_timeout,
@@ -273,7 +273,7 @@ fn shown_server(entry: &ServerEntry) -> String {
 }
 
 fn shown_mirror(entry: &MirrorEntry) -> String {
-    let MirrorEntry { host, port, dbname, user, share, pool_size, .. } = entry;
+    let MirrorEntry { host, port, dbname, user, sample_rate, pool_size, .. } = entry;
     let MirrorEntry { secret, client_bytes, buffer_bytes, timeout, .. } = entry;
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
     let word = |name: &str, value: &Option<String>| {
@@ -282,7 +282,7 @@ fn shown_mirror(entry: &MirrorEntry) -> String {
     let (dbname, user) = (word("dbname", dbname), word("user", user));
     let secret = if secret.is_some() { ", a secret" } else { "" };
     format!(
-        "{host}{port} (share {share}{dbname}{user}{secret}, pool-size {pool_size}, client-bytes \
+        "{host}{port} (sample-rate {sample_rate}{dbname}{user}{secret}, pool-size {pool_size}, client-bytes \
          {client_bytes}, buffer-bytes {buffer_bytes}, timeout {timeout:?})"
     )
 }

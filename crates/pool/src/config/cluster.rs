@@ -89,10 +89,10 @@ pub struct ClusterSettings {
     /// For how long a server may answer no check before what runs there is given up; `None`, written 0, is for
     /// ever.
     #[serde(with = "durations::optional")]
-    pub cut_after: Option<Duration>,
+    pub check_failure_timeout: Option<Duration>,
     /// Between two checks of a server.
     #[serde(with = "durations::whole")]
-    pub check_every: Duration,
+    pub check_interval: Duration,
     /// How long a check may take, its login included.
     #[serde(with = "durations::whole")]
     pub check_timeout: Duration,
@@ -100,19 +100,19 @@ pub struct ClusterSettings {
     pub check_user: Option<String>,
     /// A replica that is further behind gets no reads.
     #[serde(with = "durations::optional")]
-    pub lag_max: Option<Duration>,
+    pub max_lag: Option<Duration>,
     /// The same in bytes of WAL; `None`, written 0, is without limit.
     #[serde(with = "toml::limit_bytes")]
     pub lag_max_bytes: Option<NonZeroU64>,
     /// Whether a server whose system identifier is another than the primary's gets nobody: it holds
     /// somebody else's data.
-    pub same_system: bool,
+    pub require_same_system_identifier: bool,
     /// For how long a primary that was away is not written to, unless a standby streams from it.
     #[serde(with = "durations::whole")]
-    pub primary_return: Duration,
+    pub primary_rejoin_delay: Duration,
     /// How long a client waits while no server would do.
     #[serde(with = "durations::optional")]
-    pub failover_wait: Option<Duration>,
+    pub failover_timeout: Option<Duration>,
 }
 
 impl Default for ClusterSettings {
@@ -122,15 +122,15 @@ impl Default for ClusterSettings {
             role: RolePreference::default(),
             ban: Duration::from_secs(60),
             slow_start: Duration::from_secs(10),
-            cut_after: Some(Duration::from_secs(60)),
-            check_every: Duration::from_secs(1),
+            check_failure_timeout: Some(Duration::from_secs(60)),
+            check_interval: Duration::from_secs(1),
             check_timeout: Duration::from_secs(3),
             check_user: None,
-            lag_max: None,
+            max_lag: None,
             lag_max_bytes: None,
-            same_system: true,
-            primary_return: Duration::from_secs(10),
-            failover_wait: Some(Duration::from_secs(30)),
+            require_same_system_identifier: true,
+            primary_rejoin_delay: Duration::from_secs(10),
+            failover_timeout: Some(Duration::from_secs(30)),
         }
     }
 }
@@ -230,7 +230,7 @@ impl Database {
         let unused = !self.is_routed() && *settings != ClusterSettings::default();
         rule(unused, "cluster".to_owned(), "there are no servers to which it could apply");
         for (key, value) in
-            [("check-every", settings.check_every), ("check-timeout", settings.check_timeout)]
+            [("check-interval", settings.check_interval), ("check-timeout", settings.check_timeout)]
         {
             let short = value < Duration::from_millis(10);
             rule(short, format!("cluster.{key}"), "must be at least 10ms");
@@ -262,7 +262,7 @@ mod tests {
             [pool.databases.app.cluster]
             strategy = "least-outstanding"
             role = "replica"
-            lag-max = "5s"
+            max-lag = "5s"
             lag-max-bytes = 1000
         "#;
         let config = Config::read_str(text, Path::new("h.toml")).unwrap().config;
@@ -295,8 +295,8 @@ mod tests {
             ),
             ("cluster = { strategy = 'random' }", "app.cluster", "no servers"),
             (
-                "servers = [{ host = 'a' }]\ncluster = { check-every = 0 }",
-                "app.cluster.check-every",
+                "servers = [{ host = 'a' }]\ncluster = { check-interval = 0 }",
+                "app.cluster.check-interval",
                 "at least 10ms",
             ),
         ] {

@@ -54,7 +54,7 @@ pub struct Database {
     #[serde(with = "toml::given_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
     /// In which order `hosts` are used.
-    pub host_order: LoadBalanceHosts,
+    pub load_balance_hosts: LoadBalanceHosts,
     /// What is run on a new server connection before anybody gets it.
     pub connect_query: Option<String>,
     /// Who looks up secrets of this database's users at servers.
@@ -108,7 +108,7 @@ impl Default for Database {
             weight: None,
             server_lifetime: None,
             query_wait_timeout: None,
-            host_order: LoadBalanceHosts::default(),
+            load_balance_hosts: LoadBalanceHosts::default(),
             connect_query: None,
             auth_user: None,
             auth_dbname: None,

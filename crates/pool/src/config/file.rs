@@ -217,9 +217,9 @@ impl Config {
         let auth = &mut self.auth;
         let files = [&mut auth.file, &mut auth.hba_file, &mut auth.ident_file].into_iter();
         let files = files.chain([&mut client.certificate, &mut client.key]);
-        let files = files.chain([&mut client.authorities, &mut server.certificate]);
+        let files = files.chain([&mut client.ca_file, &mut server.certificate]);
         let files = files.chain([&mut self.capture.path, &mut self.capture.redact_key]);
-        for file in files.chain([&mut server.key, &mut server.authorities]).flatten() {
+        for file in files.chain([&mut server.key, &mut server.ca_file]).flatten() {
             *file = folder.join(&*file);
         }
     }
@@ -333,18 +333,18 @@ impl Config {
         let (mode, leg) = (self.tls.client_mode(), &self.tls.client);
         let bare = mode != SslMode::Disable && leg.certificate.is_none();
         rule(bare, "tls.client", "without certificate and key there is no TLS: give both");
-        let unknown = mode >= SslMode::VerifyCa && leg.authorities.is_none();
-        rule(unknown, "tls.client.authorities", "must name whose certificates clients must have");
+        let unknown = mode >= SslMode::VerifyCa && leg.ca_file.is_none();
+        rule(unknown, "tls.client.ca-file", "must name whose certificates clients must have");
         let cert = self.auth.method == AuthMethod::Cert && mode < SslMode::VerifyCa;
         rule(cert, "auth.type", "cert needs tls.client.mode to be verify-ca or verify-full");
         let hba = self.auth.hba.as_ref();
-        let asked = hba.is_some_and(|hba| hba.wants_certificates()) && leg.authorities.is_none();
-        rule(asked, "auth.hba-file", "asks for certificates: tls.client.authorities says whose");
+        let asked = hba.is_some_and(|hba| hba.wants_certificates()) && leg.ca_file.is_none();
+        rule(asked, "auth.hba-file", "asks for certificates: tls.client.ca-file says whose");
         let missing = self.auth.method == AuthMethod::Hba && self.auth.hba_file.is_none();
         rule(missing, "auth.type", "hba needs auth.hba-file");
         let unknown =
-            self.tls.server_mode() >= SslMode::VerifyCa && self.tls.server.authorities.is_none();
-        rule(unknown, "tls.server.authorities", "must name whose certificates servers must have");
+            self.tls.server_mode() >= SslMode::VerifyCa && self.tls.server.ca_file.is_none();
+        rule(unknown, "tls.server.ca-file", "must name whose certificates servers must have");
     }
 }
 

@@ -28,7 +28,7 @@ pub struct MirrorEntry {
     pub secret: Option<StoredSecret>,
     /// The part of clients whose transactions are run there, from 0 to 1.
     #[serde(default = "all")]
-    pub share: f64,
+    pub sample_rate: f64,
     /// Most server connections per user.
     #[serde(default = "pool_size")]
     pub pool_size: NonZeroU32,
@@ -72,7 +72,7 @@ impl MirrorEntry {
             dbname: None,
             user: None,
             secret: None,
-            share: all(),
+            sample_rate: all(),
             pool_size: pool_size(),
             client_bytes: client_bytes(),
             buffer_bytes: buffer_bytes(),
@@ -155,7 +155,7 @@ impl Database {
             let is_own = entry.endpoint(self.port).is_ok_and(|place| own.contains(&place))
                 && entry.dbname.as_deref().is_none_or(|dbname| dbname == own_name);
             rule(is_own, "host", "it is the database itself: everything would be written twice");
-            rule(!(0.0..=1.0).contains(&entry.share), "share", "must be from 0 to 1");
+            rule(!(0.0..=1.0).contains(&entry.sample_rate), "sample-rate", "must be from 0 to 1");
             rule(entry.client_bytes < 1024, "client-bytes", "must be at least 1024");
             let less = entry.buffer_bytes < entry.client_bytes;
             rule(less, "buffer-bytes", "must be at least as much as client-bytes");
@@ -187,13 +187,16 @@ mod tests {
     #[test]
     fn mirrors_are_read_and_written() {
         let two = "[[pool.databases.app.mirrors]]\nhost = 'new'\n\
-                   [[pool.databases.app.mirrors]]\nhost = 'new:6000'\ndbname = 'x'\nshare = 0.25\n\
+                   [[pool.databases.app.mirrors]]\nhost = 'new:6000'\ndbname = 'x'\nsample-rate = 0.25\n\
                    user = 'me'\nsecret = 'sesame'\ntimeout = '5s'\npool-size = 3\n";
         let config = read(two, "").unwrap();
         let pool = config.pool("app", "her").unwrap();
         let names: Vec<_> = pool.mirrors.iter().map(|mirror| mirror.name.as_str()).collect();
         assert_eq!(names, ["new:5433", "new:6000/x"]);
-        assert_eq!((pool.mirrors[0].entry.share, pool.mirrors[1].entry.share), (1.0, 0.25));
+        assert_eq!(
+            (pool.mirrors[0].entry.sample_rate, pool.mirrors[1].entry.sample_rate),
+            (1.0, 0.25)
+        );
         let again = Config::read_str(&config.to_toml(), Path::new("h.toml")).unwrap().config;
         assert_eq!(again, config, "{}", config.to_toml());
         assert!(!format!("{config:?}").contains("sesame"));
@@ -202,7 +205,7 @@ mod tests {
         let changes = config.changes(&read("", "").unwrap());
         let told: Vec<_> = changes.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].starts_with("databases.app.mirrors: new (share 1"), "{told:?}");
+        assert!(told[0].starts_with("databases.app.mirrors: new (sample-rate 1"), "{told:?}");
         assert!(!told[0].contains("sesame"), "{told:?}");
         let session = "[pool.users.her]\nmode = 'session'\n";
         let config = read(&format!("{two}{session}"), "").unwrap();
@@ -215,8 +218,8 @@ mod tests {
         let one = |more: &str| format!("[[pool.databases.app.mirrors]]\nhost = 'a'\n{more}\n");
         for (mirrors, more, key, why) in [
             (one(""), "mode = 'session'", "app.mirrors", "session mode"),
-            (one("share = 1.5"), "", "mirrors[0].share", "from 0 to 1"),
-            (one("share = nan"), "", "mirrors[0].share", "from 0 to 1"),
+            (one("sample-rate = 1.5"), "", "mirrors[0].sample-rate", "from 0 to 1"),
+            (one("sample-rate = nan"), "", "mirrors[0].sample-rate", "from 0 to 1"),
             (one("client-bytes = 5"), "", "mirrors[0].client-bytes", "at least 1024"),
             (one("buffer-bytes = 5000"), "", "mirrors[0].buffer-bytes", "as much as client-bytes"),
             (one("secret = 'x'"), "", "mirrors[0].secret", "whose"),

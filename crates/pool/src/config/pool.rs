@@ -18,7 +18,7 @@ pub struct PoolSettings {
     /// Where the servers are; not empty.
     pub servers: Vec<Endpoint>,
     /// In which order they are used.
-    pub host_order: LoadBalanceHosts,
+    pub load_balance_hosts: LoadBalanceHosts,
     /// The same servers where each has pools of its own: those of each shard.
     pub clusters: Vec<ClusterPool>,
     /// Where its clients' traffic is run, too.
@@ -90,7 +90,7 @@ impl Config {
                 .allow_cleartext_password
                 .unwrap_or(self.allow_cleartext_password),
             servers: entry.endpoints(self).ok()?,
-            host_order: entry.host_order,
+            load_balance_hosts: entry.load_balance_hosts,
             clusters: entry.clusters().ok()?,
             mode,
             size: cap(own.pool_size.or(entry.pool_size), self.sizes.pool),

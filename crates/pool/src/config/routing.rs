@@ -21,7 +21,7 @@ pub struct Routing {
     /// By which words they are known.
     pub hint_names: Hints,
     /// Functions that only read, beside PostgreSQL's own.
-    pub reading_functions: Vec<String>,
+    pub read_only_functions: Vec<String>,
     /// Functions that need the primary, even PostgreSQL's own.
     pub writing_functions: Vec<String>,
 }
@@ -33,7 +33,7 @@ impl Default for Routing {
             read_your_writes: false,
             hints: false,
             hint_names: Hints::default(),
-            reading_functions: Vec::new(),
+            read_only_functions: Vec::new(),
             writing_functions: Vec::new(),
         }
     }
@@ -71,7 +71,7 @@ pub struct Sharding {
     /// Where requests go that nothing sends somewhere.
     pub default: Place,
     /// In which order text is on every shard.
-    pub text_order: TextOrder,
+    pub collation: TextOrder,
 }
 
 /// Which hash says where a key is.
@@ -201,10 +201,10 @@ impl Database {
             default_shard: self.default_shard()?,
             hints: routing.hints.then_some(HintNames { shard, key, role }),
             functions: Functions {
-                reading: routing.reading_functions.clone(),
+                reading: routing.read_only_functions.clone(),
                 writing: routing.writing_functions.clone(),
             },
-            text_by_byte: self.sharding.text_order == TextOrder::Bytes,
+            text_by_byte: self.sharding.collation == TextOrder::Bytes,
             ..Settings::default()
         };
         settings.check().map_err(|error| {

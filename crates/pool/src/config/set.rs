@@ -115,10 +115,10 @@ impl Config {
             "auth.ident-file" => self.auth.ident_file.as_mut(),
             "tls.client.certificate" => client.certificate.as_mut(),
             "tls.client.key" => client.key.as_mut(),
-            "tls.client.authorities" => client.authorities.as_mut(),
+            "tls.client.ca-file" => client.ca_file.as_mut(),
             "tls.server.certificate" => server.certificate.as_mut(),
             "tls.server.key" => server.key.as_mut(),
-            "tls.server.authorities" => server.authorities.as_mut(),
+            "tls.server.ca-file" => server.ca_file.as_mut(),
             _ => None,
         }
     }

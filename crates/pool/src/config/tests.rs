@@ -116,7 +116,7 @@ fn what_cannot_be_is_told_all_at_once() {
         "h.toml:2: listen: at least one",
         "limits.clients: must be at least 1",
         "auth.type: cert needs tls.client.mode",
-        "tls.server.authorities: must name",
+        "tls.server.ca-file: must name",
         "tls.server: certificate and key belong together",
         "databases.pgbouncer: the name is the console's",
         "databases.pgbouncer: a secret without a user",

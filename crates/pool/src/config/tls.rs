@@ -31,7 +31,7 @@ pub struct TlsLeg {
     /// The certificate's key, in PEM.
     pub key: Option<PathBuf>,
     /// Whom we believe, in PEM.
-    pub authorities: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
     /// Oldest version.
     #[serde(with = "version")]
     pub min_version: TlsVersion,
@@ -46,7 +46,7 @@ impl Default for TlsLeg {
             mode: None,
             certificate: None,
             key: None,
-            authorities: None,
+            ca_file: None,
             min_version: TlsVersion::Tls12,
             max_version: TlsVersion::Tls13,
         }
@@ -71,7 +71,7 @@ impl Tls {
         let leg = &self.server;
         let mut settings = TlsSettings::default();
         settings.mode = self.server_mode();
-        settings.root_certificates = match &leg.authorities {
+        settings.root_certificates = match &leg.ca_file {
             Some(path) => RootCertificates::File(path.clone()),
             None => RootCertificates::None,
         };

@@ -106,7 +106,7 @@ impl Core {
                 }
                 // While an operator lets nobody have a server, nobody waits too long.
                 let limit = timeouts.query_wait.filter(|_| !pool.spec.gate.is_paused());
-                match pool.failover_wait().filter(|_| !pool.spec.gate.is_paused()) {
+                match pool.failover_timeout().filter(|_| !pool.spec.gate.is_paused()) {
                     Some(wait) if limit.is_none_or(|limit| wait < limit) => {
                         let is_behind =
                             client.floors.is_some() && client.role != ServerRole::Primary;

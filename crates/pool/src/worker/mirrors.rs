@@ -30,7 +30,7 @@ pub(super) fn views(
             name: mirror.name,
             endpoint: mirror.endpoint,
             dbname: mirror.entry.dbname,
-            share: mirror.entry.share,
+            share: mirror.entry.sample_rate,
             report: counted.report(),
             counts: Counts::default(),
             queries: 0,

@@ -76,7 +76,7 @@ impl Preflight {
             let files: [(&str, &Option<_>, Check); 3] = [
                 ("certificate", &leg.certificate, tls::check_certificates),
                 ("key", &leg.key, tls::check_private_key),
-                ("authorities", &leg.authorities, tls::check_authorities),
+                ("ca-file", &leg.ca_file, tls::check_authorities),
             ];
             for (name, path, check) in files {
                 if let Some(path) = path.as_deref().filter(|_| is_used)

@@ -46,7 +46,7 @@ pub(super) fn server_config(tls: &Tls) -> Result<Option<ClientTls>, StartError> 
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(leg))
         .map_err(|error| wrong(error.into()))?;
-    let builder = match &leg.authorities {
+    let builder = match &leg.ca_file {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let required = mode >= SslMode::VerifyCa;
@@ -61,11 +61,8 @@ pub(super) fn server_config(tls: &Tls) -> Result<Option<ClientTls>, StartError> 
 /// Which key of `[pool.tls.client]` or `[pool.tls.server]` names the file that is to be mended: `.key`,
 /// or nothing if it is none of them.
 pub(super) fn key_of(leg: &TlsLeg, error: &TlsError) -> &'static str {
-    let files = [
-        (".key", &leg.key),
-        (".certificate", &leg.certificate),
-        (".authorities", &leg.authorities),
-    ];
+    let files =
+        [(".key", &leg.key), (".certificate", &leg.certificate), (".ca-file", &leg.ca_file)];
     let path = error.path();
     let found = files.into_iter().find(|(_, file)| path.is_some() && file.as_deref() == path);
     found.map_or("", |(key, _)| key)

@@ -230,7 +230,7 @@ impl Watched {
             if is_dead && !before.is_dead {
                 tracing::warn!(
                     database, shard = self.shown_shard(), %server,
-                    "a server has answered no check for cluster.cut-after: what runs there is given up"
+                    "a server has answered no check for cluster.check-failure-timeout: what runs there is given up"
                 );
             }
             if is_foreign && !before.is_foreign {
@@ -238,7 +238,7 @@ impl Watched {
                 tracing::warn!(
                     database, shard = self.shown_shard(), %server, system, primarys_system = primarys,
                     "a server is of another system than the primary: nobody is let to it; \
-                     cluster.same-system = false would let them"
+                     cluster.require-same-system-identifier = false would let them"
                 );
             }
             if is_lone && !before.is_lone {
@@ -370,7 +370,7 @@ fn watch(
             );
         }
         let now = front.now();
-        let mut pause = settings.check_every;
+        let mut pause = settings.check_interval;
         match result {
             Ok(seen) => {
                 kept.clone_from(&entry);

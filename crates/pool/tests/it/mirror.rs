@@ -171,7 +171,7 @@ fn where_nothing_is_dropped_tables_are_equal() {
     let (names, row) = (lines.next().unwrap(), lines.next().unwrap());
     let cell = |name: &str| row[names.iter().position(|it| *it == name).unwrap()];
     assert_eq!(cell("port"), scene.mirror.port().to_string());
-    assert_eq!((cell("share"), cell("dropped")), ("1", "0"));
+    assert_eq!((cell("sample_rate"), cell("dropped")), ("1", "0"));
     assert_eq!(cell("xact_count"), report.transactions.to_string());
     let registry = Registry::new();
     let (stop, stopped) = mpsc::channel();
@@ -190,21 +190,21 @@ fn where_nothing_is_dropped_tables_are_equal() {
 
 #[test]
 fn a_share_of_clients_is_mirrored_and_settings_change_it() {
-    let Some(scene) = Scene::set("mirror share", PLAIN, Some("share = 0.5")) else { return };
+    let Some(scene) = Scene::set("mirror share", PLAIN, Some("sample-rate = 0.5")) else { return };
     let mut clients: Vec<_> = (0..40).map(|_| scene.client()).collect();
     let half = scene.report().clients;
     assert!((18..=22).contains(&half), "{half} of 40");
     clients.iter_mut().for_each(|client| drop(client.query("select 1").unwrap()));
     scene.settle();
     assert_eq!(scene.report().transactions, half);
-    scene.reload(PLAIN, Some("share = 1.0"));
+    scene.reload(PLAIN, Some("sample-rate = 1.0"));
     assert_eq!(scene.report().clients, 40);
     scene.reload(PLAIN, None);
     clients.iter_mut().for_each(|client| drop(client.query("select 1").unwrap()));
     assert!(scene.stage.pooler.control().view(false).mirrors.is_empty());
-    scene.reload(PLAIN, Some("share = 0.0"));
+    scene.reload(PLAIN, Some("sample-rate = 0.0"));
     assert_eq!(scene.report().clients, 0);
-    scene.reload(PLAIN, Some("share = 1.0"));
+    scene.reload(PLAIN, Some("sample-rate = 1.0"));
     let before = scene.report().transactions;
     clients.iter_mut().for_each(|client| drop(client.query("select 1").unwrap()));
     scene.settle();

@@ -97,7 +97,7 @@ fn who_wrote_reads_it_while_standbys_do_not_replay_and_others_read_there() {
             assert_eq!(found, (ports[0].clone(), rows), "{round}");
         }
     }
-    assert!(stage.metric("howdah_pool_reads_kept_total") >= 120);
+    assert!(stage.metric("howdah_pool_reads_redirected_total") >= 120);
     // Who wrote nothing reads everywhere, and finds what there is.
     let mut seen = BTreeSet::new();
     for _ in 0..30 {
@@ -120,14 +120,14 @@ fn who_wrote_reads_it_while_standbys_do_not_replay_and_others_read_there() {
     }
     stage.direct(2, "select pg_wal_replay_resume()");
     until_read_at(&mut writer, 7, 2, &ports);
-    let kept = stage.metric("howdah_pool_reads_kept_total");
+    let kept = stage.metric("howdah_pool_reads_redirected_total");
     until_read_at(&mut writer, 7, 2, &ports);
-    assert_eq!(stage.metric("howdah_pool_reads_kept_total"), kept);
+    assert_eq!(stage.metric("howdah_pool_reads_redirected_total"), kept);
 }
 
 #[test]
 fn explicit_roles_wait_or_go_to_the_primary() {
-    let more = "cluster = { failover-wait = \"1s\" }";
+    let more = "cluster = { failover-timeout = \"1s\" }";
     let Some(stage) = Stage::set("own writes by role", &AUTO, more) else { return };
     let mut stage = stage.with_table();
     let ports = stage.ports();
@@ -151,14 +151,14 @@ fn explicit_roles_wait_or_go_to_the_primary() {
     let told = raw.until(b'E').pop().unwrap().1;
     let told = String::from_utf8_lossy(&told).into_owned();
     assert!(told.contains("no standby has replayed in time what this session wrote"), "{told}");
-    let patient = settings(&stage.servers, &AUTO, "cluster = { failover-wait = \"60s\" }");
+    let patient = settings(&stage.servers, &AUTO, "cluster = { failover-timeout = \"60s\" }");
     stage.pooler = pooler_of(&patient);
     let mut waits = client_at(stage.address());
     says(&mut waits, "set read your writes to on");
     says(&mut waits, "set server role to 'primary'");
     write(&mut waits, 2, false);
     says(&mut waits, "set server role to 'replica'");
-    let awaited = "howdah_pool_reads_awaited_total";
+    let awaited = "howdah_pool_reads_waited_total";
     let before = stage.metric(awaited);
     waits.query(&rows_of(2));
     until("it waits", || stage.metric(awaited) > before);
@@ -206,8 +206,8 @@ fn a_standby_is_promoted_and_another_is_late() {
 
 fn promoted(checker: &str) {
     let more = format!(
-        "cluster = {{ role = \"auto\", check-every = \"200ms\", check-user = \"{checker}\", \
-         failover-wait = \"60s\" }}\nrouting = {{ read-your-writes = true }}\n\
+        "cluster = {{ role = \"auto\", check-interval = \"200ms\", check-user = \"{checker}\", \
+         failover-timeout = \"60s\" }}\nrouting = {{ read-your-writes = true }}\n\
          [pool.users.plain]\nsecret = ''"
     );
     let Some(stage) = Stage::set("own writes and failover", &AUTO, &more) else { return };
@@ -315,8 +315,8 @@ fn thousands_of_own_writes_are_found_with_it_and_missed_without() {
 /// The right to read the control file can be taken away, and that to know where WAL is inserted.
 #[test]
 fn who_may_not_ask_how_far_servers_are_reads_at_the_primary() {
-    let more = "cluster = { role = \"auto\", check-every = \"100ms\", check-user = \"plain\", \
-                failover-wait = \"60s\" }\nrouting = { read-your-writes = true }\n\
+    let more = "cluster = { role = \"auto\", check-interval = \"100ms\", check-user = \"plain\", \
+                failover-timeout = \"60s\" }\nrouting = { read-your-writes = true }\n\
                 [pool.users.plain]\nsecret = ''";
     let Some(stage) = Stage::set("own writes without rights", &AUTO, more) else { return };
     let mut stage = stage.with_table();
@@ -365,7 +365,7 @@ fn who_may_not_ask_how_far_servers_are_reads_at_the_primary() {
 /// Nothing at all may be asked: then who is what stands in the settings.
 #[test]
 fn where_no_question_is_answered_own_writes_are_read_at_the_primary() {
-    let more = "cluster = { role = \"auto\", check-every = \"50ms\", check-user = \"plain\" }\n\
+    let more = "cluster = { role = \"auto\", check-interval = \"50ms\", check-user = \"plain\" }\n\
                 routing = { read-your-writes = true }\n[pool.users.plain]\nsecret = ''";
     let Some(stage) = Stage::set("own writes without answers", &NAMED, more) else { return };
     let stage = stage.with_table();

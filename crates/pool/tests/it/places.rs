@@ -137,7 +137,7 @@ fn a_host_that_does_not_answer_is_passed_over() {
         secret = ""
         [pool.databases.postgres]
         hosts = ["{closed}", "127.0.0.1:{}"]
-        host-order = "first"
+        load-balance-hosts = "first"
         "#,
         server.port()
     ));

@@ -204,7 +204,7 @@ fn commands_are_answered_in_the_extended_protocol_and_behind_what_was_asked_befo
 }
 
 const SPLIT: &str = "cluster = { role = \"auto\" }
-    routing = { primary-reads = false, hints = true, reading-functions = [\"looks\"] }";
+    routing = { primary-reads = false, hints = true, read-only-functions = [\"looks\"] }";
 
 #[test]
 fn reads_go_to_standbys_and_everything_else_to_the_primary() {

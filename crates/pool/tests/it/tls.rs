@@ -232,7 +232,7 @@ fn what_comes_before_the_answer_about_tls_is_not_taken_for_what_is_behind_it() {
 fn a_client_is_whom_its_certificate_names() {
     let Some(scene) = Scene::set("cert") else { return };
     let tls = format!(
-        "client = {{ mode = 'verify-full', {OWN}, authorities = 'DIR/root.crt' }}\n\
+        "client = {{ mode = 'verify-full', {OWN}, ca-file = 'DIR/root.crt' }}\n\
          server = {{ mode = 'require', certificate = 'DIR/cert.crt', key = 'DIR/cert.key' }}"
     );
     let pooler = scene.pooler(&tls, "[pool.auth]\ntype = 'cert'\n");
@@ -264,7 +264,7 @@ fn version_1_certificates_are_served_and_taken_from_clients() {
     fs::write(certificates.path("relabelled.key"), key).unwrap();
     let own = "certificate = 'DIR/old.crt', key = 'DIR/relabelled.key'";
     let tls = format!(
-        "client = {{ mode = 'verify-ca', {own}, authorities = 'DIR/root.crt' }}\n\
+        "client = {{ mode = 'verify-ca', {own}, ca-file = 'DIR/root.crt' }}\n\
          server = {{ mode = 'require', certificate = 'DIR/old_cert.crt', key = 'DIR/old_cert.key' }}"
     );
     let pooler = scene.pooler(&tls, "[pool.auth]\ntype = 'cert'\n");
@@ -314,7 +314,7 @@ fn key_of_another_certificate_is_refused_by_name() {
 #[test]
 fn servers_get_the_encryption_that_both_sides_want() {
     let Some(scene) = Scene::set("server tls") else { return };
-    let full = "mode = 'verify-full', authorities = 'DIR/root.crt'";
+    let full = "mode = 'verify-full', ca-file = 'DIR/root.crt'";
     let cases = [
         ("mode = 'disable'", "no_tls", "no_tls f"),
         ("mode = 'disable'", "tls", "no pg_hba.conf entry"),
@@ -324,9 +324,9 @@ fn servers_get_the_encryption_that_both_sides_want() {
         ("mode = 'prefer'", "no_tls", "no_tls f"),
         ("mode = 'require'", "tls", "tls t"),
         ("mode = 'require'", "no_tls", "no pg_hba.conf entry"),
-        ("mode = 'verify-ca', authorities = 'DIR/root.crt'", "tls", "tls t"),
+        ("mode = 'verify-ca', ca-file = 'DIR/root.crt'", "tls", "tls t"),
         (full, "tls", "tls t"),
-        ("mode = 'verify-full', authorities = 'DIR/stranger.crt'", "tls", "ertificate"),
+        ("mode = 'verify-full', ca-file = 'DIR/stranger.crt'", "tls", "ertificate"),
         ("mode = 'require'", "cert", "certificate"),
     ];
     for (server, user, expected) in cases {

@@ -40,7 +40,7 @@ impl Fault {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Type { what: "order", .. } => Some(
-                "Where every shard orders text by its bytes, as by the collation C, sharding.text-order = 'bytes' tells so; or order by a number.",
+                "Where every shard orders text by its bytes, as by the collation C, sharding.collation = 'bytes' tells so; or order by a number.",
             ),
             Self::Value(_) => Some("Dates are read in the ISO style only: SET datestyle TO 'ISO'."),
             Self::Different => Some("Its tables have to have the same columns on every shard."),

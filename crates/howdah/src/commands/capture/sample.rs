@@ -24,8 +24,8 @@ pub(super) struct Args {
     #[arg(long, short, value_name = "CAPTURE")]
     output: PathBuf,
     /// Share of the sessions: 10%, 0.1 or 1/10; without it, all that the other options want
-    #[arg(long, value_name = "SHARE")]
-    share: Option<SampleRate>,
+    #[arg(long, value_name = "RATE")]
+    sample_rate: Option<SampleRate>,
     /// Replace a capture that is there already
     #[arg(long)]
     force: bool,
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, ctx: &Context) -> anyhow::Result<Outcome> {
     let capture = super::open(&args.capture)?;
     let origin = capture.manifest().origin.clone();
     let settings = CaptureSettings { origin: origin.clone(), overwrite: args.force };
-    let sieve = args.select.sieve_of(args.share);
+    let sieve = args.select.sieve_of(args.sample_rate);
     let mut output = Output::capture(&args.output, settings, sieve, args.redact.redactor()?);
     let bar = ctx.progress(Total::Count(capture.manifest().events), "sampling");
     let interrupted = ctx.interrupted();

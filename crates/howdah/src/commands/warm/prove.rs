@@ -84,7 +84,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah warm prove --lab -o proof
-  howdah warm prove --lab --scale 250 --shared-buffers 4GB --seconds 600 --step 5 -o proof
+  howdah warm prove --lab --scale 250 --shared-buffers 4GB --duration 10m --step 5s -o proof
   howdah warm prove postgresql://test1/shop --restart-command 'sudo systemctl restart postgresql'";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

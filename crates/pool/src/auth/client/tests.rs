@@ -35,8 +35,7 @@ fn rules(method: &str, more: &str) -> Arc<ClientRules> {
     Arc::new(ClientRules::new(Arc::new(read.config), [9; 32], ClientKeys::default()))
 }
 
-const TLS: &str =
-    "tls.client = { mode = 'allow', certificate = 'c', key = 'k', authorities = 'a' }";
+const TLS: &str = "tls.client = { mode = 'allow', certificate = 'c', key = 'k', ca-file = 'a' }";
 
 fn client(method: &str) -> ClientHandshake {
     ClientHandshake::new(rules(method, ""), TCP, ENTROPY)

@@ -20,7 +20,7 @@ pub const DATABASE_KEYS: &[(&str, &str)] = &[
     ("datestyle", "parameters"),
     ("dbname", "dbname"),
     ("host", "hosts"),
-    ("load_balance_hosts", "host-order"),
+    ("load_balance_hosts", "load-balance-hosts"),
     ("max_db_client_connections", "max-clients"),
     ("max_db_connections", "max-servers"),
     ("min_pool_size", "min-size"),
@@ -77,7 +77,7 @@ fn database_key(database: &mut Database, key: &str, value: &str) -> Outcome {
             timeout(database.query_wait_timeout.get_or_insert_default(), value)?;
         }
         "load_balance_hosts" => {
-            database.host_order = match value {
+            database.load_balance_hosts = match value {
                 "round-robin" => LoadBalanceHosts::RoundRobin,
                 "disable" => LoadBalanceHosts::First,
                 _ => return Err(format!("{value:?} is neither round-robin nor disable")),

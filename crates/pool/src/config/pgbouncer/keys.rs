@@ -126,8 +126,8 @@ pub const KEYS: &[Key] = &[
         timeout(&mut config.timeouts.client_login, value)
     }),
     nothing("client_tls13_ciphers", CIPHERS),
-    sets("client_tls_ca_file", "tls.client.authorities", |config, value| {
-        config.tls.client.authorities = given(value);
+    sets("client_tls_ca_file", "tls.client.ca-file", |config, value| {
+        config.tls.client.ca_file = given(value);
         Ok(())
     }),
     sets("client_tls_cert_file", "tls.client.certificate", |config, value| {
@@ -289,8 +289,8 @@ pub const KEYS: &[Key] = &[
     }),
     sets("server_round_robin", "round-robin", |config, value| flag(&mut config.round_robin, value)),
     nothing("server_tls13_ciphers", CIPHERS),
-    sets("server_tls_ca_file", "tls.server.authorities", |config, value| {
-        config.tls.server.authorities = given(value);
+    sets("server_tls_ca_file", "tls.server.ca-file", |config, value| {
+        config.tls.server.ca_file = given(value);
         Ok(())
     }),
     sets("server_tls_cert_file", "tls.server.certificate", |config, value| {

@@ -47,7 +47,10 @@ fn what_people_have_reads() {
     assert_eq!(shard.user.as_deref(), Some("sharding_user"));
     assert_eq!(shard.secret, Some(StoredSecret::parse("sharding_user")));
     let shop = &config.databases["shop"];
-    assert_eq!((shop.hosts.len(), shop.port, shop.host_order), (3, 5433, LoadBalanceHosts::First));
+    assert_eq!(
+        (shop.hosts.len(), shop.port, shop.load_balance_hosts),
+        (3, 5433, LoadBalanceHosts::First)
+    );
     assert_eq!((shop.pool_size, shop.min_size, shop.reserve_size), (Some(3), None, Some(1)));
     assert_eq!(shop.connect_query.as_deref(), Some("set a='b'"));
     assert_eq!(shop.parameters["client_encoding"], "UTF8");

@@ -248,10 +248,10 @@ pub(super) const KEYS: &[Row<General>] = &[
     sets(
         "verify_server_certificate",
         "tls.server.mode",
-        "`tls.server.authorities` has to name whose certificates servers must have",
+        "`tls.server.ca-file` has to name whose certificates servers must have",
         |it, value| {
             it.verifies = flag(value)?;
-            let why = "tls.server.authorities has to name the authorities, before this can be used";
+            let why = "tls.server.ca-file has to name the authorities, before this can be used";
             Ok(it.verifies.then(|| why.to_owned()))
         },
     ),

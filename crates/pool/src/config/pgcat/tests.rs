@@ -260,7 +260,7 @@ fn every_key_may_be_there() {
     fs::write(&path, &written).unwrap();
     // But for the authorities, which PgCat has no key for.
     let error = Config::read(&path).unwrap_err().to_string();
-    assert!(error.contains("tls.server.authorities"), "{error}\n{written}");
+    assert!(error.contains("tls.server.ca-file"), "{error}\n{written}");
     assert_eq!(error.lines().count(), 1, "{error}\n{written}");
 }
 

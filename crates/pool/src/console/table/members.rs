@@ -27,8 +27,8 @@ pub(super) const MEMBERS: &[(&str, Kind)] = &[
     ("lag_bytes", Int8),
     ("lag_us", Int8),
     ("shard", Int4),
-    ("reads_kept", Int8),
-    ("system", Int8),
+    ("reads_redirected", Int8),
+    ("system_identifier", Int8),
 ];
 
 pub(super) const BANS: &[(&str, Kind)] = &[

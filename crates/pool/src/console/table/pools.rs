@@ -101,7 +101,7 @@ fn pool_row(view: &View, number: usize, pool: &PoolView) -> Vec<Value> {
         wait.as_secs().into(),
         wait.subsec_micros().into(),
         mode(pool.mode).into(),
-        host_order(&pool.settings),
+        load_balance_hosts(&pool.settings),
     ]
 }
 
@@ -124,11 +124,11 @@ fn mode(mode: Mode) -> &'static str {
 }
 
 /// Of one host, there is no order.
-fn host_order(settings: &PoolSettings) -> Value {
+fn load_balance_hosts(settings: &PoolSettings) -> Value {
     if settings.servers.len() < 2 {
         return Value::Null;
     }
-    match settings.host_order {
+    match settings.load_balance_hosts {
         LoadBalanceHosts::RoundRobin => "round-robin",
         LoadBalanceHosts::First => "disable",
     }
@@ -169,7 +169,7 @@ pub(super) fn databases(view: &View) -> Vec<Vec<Value>> {
             settings.reserve_size.into(),
             settings.timeouts.server_lifetime.as_secs().into(),
             entry.mode.map(crate::config::PoolMode::as_str).into(),
-            host_order(&settings),
+            load_balance_hosts(&settings),
             settings.database_servers.map_or(0, std::num::NonZeroU32::get).into(),
             servers.into(),
             settings.database_clients.map_or(0, std::num::NonZeroU32::get).into(),

@@ -20,18 +20,22 @@ fn stage(roles: &[ConfiguredRole]) -> (Stage, Arc<ClusterState>) {
         state: Arc::clone(state),
         weight: 1,
     };
-    let failover_wait = Some(Duration::from_secs(5));
+    let failover_timeout = Some(Duration::from_secs(5));
     let cluster = Arc::new(Cluster {
         members: (0..).zip(&state.members).map(member).collect(),
         strategy: Strategy::RoundRobin,
-        failover_wait,
+        failover_timeout,
         slow_start: Duration::ZERO,
         state: Arc::clone(&state),
     });
     let spec = PoolSpec::new(1);
     for member in &cluster.members {
-        let place =
-            MemberPlace { home: HOME, shard: 0, state: Arc::clone(&member.state), failover_wait };
+        let place = MemberPlace {
+            home: HOME,
+            shard: 0,
+            state: Arc::clone(&member.state),
+            failover_timeout,
+        };
         let server_limits = [Limit::new(1)].into();
         let spec = PoolSpec { member: Some(place), server_limits, ..spec.clone() };
         stage.core.set_pool(member.pool, Arc::new(spec));

@@ -27,7 +27,7 @@ struct Own {
 fn own(settings: Settings) -> Own {
     let mut stage = Stage::new(PoolSpec::new(1));
     let state = ClusterState::new([ConfiguredRole::Auto; 3], Duration::from_secs(60));
-    let failover_wait = Some(Duration::from_secs(5));
+    let failover_timeout = Some(Duration::from_secs(5));
     let member = |(number, state): (u32, &Arc<crate::Member>)| ClusterMember {
         pool: PoolId(PRIMARY.0 + number),
         state: Arc::clone(state),
@@ -36,13 +36,13 @@ fn own(settings: Settings) -> Own {
     let cluster = Arc::new(Cluster {
         members: (0..).zip(&state.members).map(member).collect(),
         strategy: Strategy::RoundRobin,
-        failover_wait,
+        failover_timeout,
         slow_start: Duration::ZERO,
         state: Arc::clone(&state),
     });
     for member in &cluster.members {
         let state = Arc::clone(&member.state);
-        let place = MemberPlace { home: HOME, shard: 0, state, failover_wait };
+        let place = MemberPlace { home: HOME, shard: 0, state, failover_timeout };
         let server_limits = [Limit::new(1)].into();
         let spec = PoolSpec { member: Some(place), server_limits, ..PoolSpec::new(1) };
         stage.core.set_pool(member.pool, Arc::new(spec));

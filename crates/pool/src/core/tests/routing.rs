@@ -51,7 +51,7 @@ fn stage(settings: Settings) -> Stage {
         };
         for (pool, state) in pools.iter().zip(&state.members) {
             let state = Arc::clone(state);
-            let place = MemberPlace { home: HOME, shard, state, failover_wait: None };
+            let place = MemberPlace { home: HOME, shard, state, failover_timeout: None };
             let server_limits = [Limit::new(1)].into();
             let spec = PoolSpec { member: Some(place), server_limits, ..PoolSpec::new(1) };
             stage.core.set_pool(*pool, Arc::new(spec));
@@ -59,7 +59,7 @@ fn stage(settings: Settings) -> Stage {
         clusters.push(Arc::new(Cluster {
             members: pools.iter().zip(&state.members).map(member).collect(),
             strategy: Strategy::RoundRobin,
-            failover_wait: None,
+            failover_timeout: None,
             slow_start: Duration::ZERO,
             state: Arc::clone(&state),
         }));

@@ -69,8 +69,8 @@ impl Hosts {
             weight: std::num::NonZeroU32::MIN,
         };
         let settings = ClusterSettings {
-            primary_return: Duration::from_nanos(PRIMARY_RETURN),
-            cut_after: Some(Duration::from_nanos(CUT_AFTER)),
+            primary_rejoin_delay: Duration::from_nanos(PRIMARY_RETURN),
+            check_failure_timeout: Some(Duration::from_nanos(CUT_AFTER)),
             ..ClusterSettings::default()
         };
         let servers = (0..count).map(entry).collect();
@@ -107,7 +107,7 @@ impl Hosts {
         let cluster = Arc::new(Cluster {
             members: hosts.iter().zip(&state.members).map(member).collect(),
             strategy: *random.pick(&strategies),
-            failover_wait: None,
+            failover_timeout: None,
             slow_start: Duration::from_millis(300),
             state: Arc::clone(&state),
         });
@@ -123,7 +123,7 @@ impl Hosts {
         let home = PoolSpec { clusters, routing, ..spec.clone() };
         let members = self.cluster.members.iter().map(|member| {
             let state = Arc::clone(&member.state);
-            let place = MemberPlace { home: self.home, shard: 0, state, failover_wait: None };
+            let place = MemberPlace { home: self.home, shard: 0, state, failover_timeout: None };
             let limit = crate::Limit::new(spec.server_limits[0].max());
             PoolSpec { member: Some(place), server_limits: [limit].into(), ..spec.clone() }
         });

@@ -45,11 +45,11 @@ impl ShardWorld {
                 }]
                 .into(),
                 strategy: Strategy::RoundRobin,
-                failover_wait: None,
+                failover_timeout: None,
                 slow_start: Duration::ZERO,
                 state,
             }));
-            let place = MemberPlace { home, shard, state: member, failover_wait: None };
+            let place = MemberPlace { home, shard, state: member, failover_timeout: None };
             let limit = Limit::new(spec.server_limits[0].max());
             members.push(PoolSpec {
                 member: Some(place),

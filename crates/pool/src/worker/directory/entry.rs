@@ -136,7 +136,7 @@ impl PoolEntry {
     /// The ways to a server, in the order they are to be tried for one connection.
     pub(in crate::worker) fn routes(&self) -> Vec<Route> {
         let hosts = self.endpoints.len();
-        let first = match self.settings.host_order {
+        let first = match self.settings.load_balance_hosts {
             LoadBalanceHosts::RoundRobin => {
                 self.next_host.fetch_add(1, Ordering::Relaxed) % hosts.max(1)
             }

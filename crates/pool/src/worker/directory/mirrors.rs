@@ -101,7 +101,7 @@ pub(super) fn targets(
         Some(MirrorTarget {
             pool,
             mirror: Arc::clone(counted),
-            share: mirror.entry.share,
+            share: mirror.entry.sample_rate,
             client_bytes: mirror.entry.client_bytes as usize,
             buffer_bytes: mirror.entry.buffer_bytes as usize,
             timeout: mirror.entry.timeout,

@@ -96,9 +96,9 @@ pub(super) fn place(
         if let Some(Some(entry)) = inner.pools.get(home.index()) {
             spec.greeting = Arc::clone(&entry.spec.greeting);
         }
-        let failover_wait = cluster.settings.failover_wait;
+        let failover_timeout = cluster.settings.failover_timeout;
         let shard = watched.shard;
-        spec.member = Some(MemberPlace { home, shard, state: Arc::clone(state), failover_wait });
+        spec.member = Some(MemberPlace { home, shard, state: Arc::clone(state), failover_timeout });
         // The next that would do is tried meanwhile.
         let longest = &mut spec.timeouts.login_retry_max;
         *longest = (*longest).min(MEMBER_RETRY_MAX);
@@ -123,7 +123,7 @@ pub(super) fn cluster_of(
     Some(Cluster {
         members: members.map(member).collect::<Option<_>>()?,
         strategy: cluster.settings.strategy,
-        failover_wait: cluster.settings.failover_wait,
+        failover_timeout: cluster.settings.failover_timeout,
         slow_start: cluster.settings.slow_start,
         state: Arc::clone(&watched.state),
     })

@@ -134,7 +134,7 @@ fn operators_ban_replicas_and_no_primary() {
 
 #[test]
 fn a_replica_that_is_behind_gets_no_reads() {
-    let more = "cluster = { lag-max-bytes = 100000, check-every = \"50ms\" }";
+    let more = "cluster = { lag-max-bytes = 100000, check-interval = \"50ms\" }";
     let Some(stage) = Stage::set("lag", &AUTO, more) else { return };
     let mut standby = stage.client("standby");
     let ports: Vec<_> = stage.servers.iter().map(|server| server.port().to_string()).collect();
@@ -178,7 +178,7 @@ fn failovers_lose_nothing_that_was_acknowledged() {
 /// started again: whatever was acknowledged is on the new primary, and nothing was written to the old.
 fn failover(seed: u32) {
     let entries = &AUTO[..2];
-    let more = "cluster = { check-every = \"200ms\", failover-wait = \"60s\" }";
+    let more = "cluster = { check-interval = \"200ms\", failover-timeout = \"60s\" }";
     let Some(mut stage) = Stage::set("failover", entries, more) else { return };
     let primary = &stage.servers[0];
     super::direct(primary, "alter system set synchronous_standby_names = '*'");
@@ -269,7 +269,7 @@ fn write(client: usize, address: std::net::SocketAddr, stop: &AtomicBool) -> Vec
 
 #[test]
 fn who_listens_does_so_at_the_new_primary() {
-    let more = "cluster = { check-every = \"200ms\", failover-wait = \"60s\" }";
+    let more = "cluster = { check-interval = \"200ms\", failover-timeout = \"60s\" }";
     let Some(mut stage) = Stage::set("listen failover", &AUTO[..2], more) else { return };
     let mut raw = stage.client("read-write");
     raw.query("listen news");

@@ -44,11 +44,11 @@ fn begun_at(stage: &Stage, attributes: &str, server: usize) -> Raw {
     found.unwrap()
 }
 
-const SOON: &str = "check-every = \"100ms\", check-timeout = \"300ms\", ban = \"1s\"";
+const SOON: &str = "check-interval = \"100ms\", check-timeout = \"300ms\", ban = \"1s\"";
 
 #[test]
 fn what_runs_at_a_standby_that_hangs_is_given_up() {
-    let more = format!("cluster = {{ {SOON}, cut-after = \"1s\" }}");
+    let more = format!("cluster = {{ {SOON}, check-failure-timeout = \"1s\" }}");
     let Some(stage) = Stage::set("hung standby", &NAMED, &more) else { return };
     let (mut hangs, mut idles) = (begun_at(&stage, "standby", 1), begun_at(&stage, "standby", 1));
     let mut other = begun_at(&stage, "standby", 2);
@@ -69,7 +69,9 @@ fn what_runs_at_a_standby_that_hangs_is_given_up() {
 /// Nobody knows whether what was under way was done. It is told so, and nothing is done twice.
 #[test]
 fn a_write_at_a_primary_that_hangs_is_not_repeated() {
-    let more = format!("cluster = {{ {SOON}, cut-after = \"1s\", failover-wait = \"60s\" }}");
+    let more = format!(
+        "cluster = {{ {SOON}, check-failure-timeout = \"1s\", failover-timeout = \"60s\" }}"
+    );
     let Some(stage) = Stage::set("hung primary", &AUTO[..2], &more) else { return };
     let mut first = stage.client("read-write");
     asked(&mut first, "create table kept (number int)");
@@ -103,7 +105,7 @@ fn a_write_at_a_primary_that_hangs_is_not_repeated() {
 /// As before there was such a thing: statements wait for as long as their own limits let them.
 #[test]
 fn a_server_that_hangs_is_waited_for_where_that_is_wished_for() {
-    let more = format!("cluster = {{ {SOON}, cut-after = 0 }}");
+    let more = format!("cluster = {{ {SOON}, check-failure-timeout = 0 }}");
     let Some(stage) = Stage::set("hung and waited for", &NAMED, &more) else { return };
     let mut raw = begun_at(&stage, "standby", 1);
     let frozen = Frozen::new(&stage, 1);
@@ -134,7 +136,7 @@ fn client(stage: &Stage) -> Raw {
 /// Long before the server is given up, reads are answered by others; a write waits for its own server.
 #[test]
 fn reads_at_a_server_that_hangs_are_answered_by_others() {
-    let more = format!("cluster = {{ {SOON}, cut-after = \"1h\", role = \"auto\" }}");
+    let more = format!("cluster = {{ {SOON}, check-failure-timeout = \"1h\", role = \"auto\" }}");
     let Some(stage) = Stage::set("hung reads", &AUTO, &more) else { return };
     let mut writer = client(&stage);
     asked(&mut writer, "create table kept (number int)");

@@ -48,11 +48,11 @@ fn cluster_put_back_to_an_older_timeline_is_written_to_again() {
     let Some(mut stage) = Stage::set("put back", &AUTO, "") else { return };
     let port = |stage: &Stage, server: usize| stage.servers[server].port();
     let address = Address::of(port(&stage, 1));
-    let pooler = |primary_return: &str| {
+    let pooler = |primary_rejoin_delay: &str| {
         pooler_of(&settings_of(&format!(
             "servers = [{{ host = '127.0.0.1', port = {} }}, {{ host = '127.0.0.1', port = {} }}]\n\
-             cluster = {{ check-every = '100ms', primary-return = '{primary_return}', \
-             failover-wait = '1s' }}",
+             cluster = {{ check-interval = '100ms', primary-rejoin-delay = '{primary_rejoin_delay}', \
+             failover-timeout = '1s' }}",
             port(&stage, 0),
             address.port
         )))

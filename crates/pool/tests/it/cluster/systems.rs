@@ -104,7 +104,7 @@ fn a_replica_of_another_system_gets_no_reads_unless_it_may() {
     assert!(systems[0] == systems[1] && systems[0] != systems[2], "{systems:?}");
     // Its own may be away: whose it is stays known.
     direct(&stage.servers[1], "select pg_wal_replay_pause()");
-    stage.reload(&NAMED, "cluster = { same-system = false }");
+    stage.reload(&NAMED, "cluster = { require-same-system-identifier = false }");
     until("it is let to", || stage.places(&mut raw) == [1, 2].into());
     assert_eq!(stage.states(), "primary up, replica up, replica up");
     stage.reload(&NAMED, "");
@@ -115,7 +115,7 @@ fn a_replica_of_another_system_gets_no_reads_unless_it_may() {
 /// One that is promoted begins a timeline that is newer than that of the primary. It is none of its business.
 #[test]
 fn the_primary_of_another_system_is_never_written_to() {
-    let more = "cluster = { check-every = \"50ms\", failover-wait = \"60s\", primary-return = 0 }";
+    let more = "cluster = { check-interval = \"50ms\", failover-timeout = \"60s\", primary-rejoin-delay = 0 }";
     let Some(mut stage) = Stage::set("another primary", &AUTO, more) else { return };
     let mut raw = stage.client("read-write");
     assert_eq!(value(&mut raw, "select system from whose"), "ours");

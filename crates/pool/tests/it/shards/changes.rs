@@ -12,7 +12,7 @@ use crate::{
 #[test]
 fn a_shard_whose_primary_is_lost_goes_on_with_its_standby_and_the_others_meanwhile() {
     let more = format!(
-        "cluster = {{ role = \"auto\", check-every = \"200ms\", failover-wait = \"60s\" }}\n{KEYED}"
+        "cluster = {{ role = \"auto\", check-interval = \"200ms\", failover-timeout = \"60s\" }}\n{KEYED}"
     );
     let Some(mut stage) = Stage::set("shard_failover", 1, &more) else { return };
     let [zero, one] = stage.keys();
