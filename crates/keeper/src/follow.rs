@@ -142,7 +142,7 @@ impl Node {
             (role, Some(before)) if role.is_like(before) => {}
             (Role::Away, _) => {
                 let error = why.as_ref().map(|why| causes(why)).unwrap_or_default();
-                tracing::warn!(server, error, "the server is away");
+                tracing::warn!(server, error, "server unreachable");
             }
             (Role::Primary, Some(Role::Standby(_))) => {
                 tracing::info!(server, "the standby was promoted");

@@ -191,7 +191,7 @@ impl Watch<'_> {
         self.numbers.up.set(1.0);
         match self.away.take() {
             Some((since, _)) => {
-                tracing::info!(after = ?since.elapsed(), "the server lets in again");
+                tracing::info!(after = ?since.elapsed(), "server accepts connections again");
             }
             None => tracing::debug!("the server lets in"),
         }

@@ -286,7 +286,7 @@ impl Io for Sockets {
         if let Some(guest) = self.guest(client).filter(|_| is_told) {
             let (database, user) = guest.names();
             let from = &guest.from;
-            tracing::warn!(database, user, from, %error, "a client is told an error");
+            tracing::warn!(database, user, from, %error, "error sent to client");
         }
     }
 

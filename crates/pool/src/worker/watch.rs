@@ -191,7 +191,7 @@ impl Watched {
         let (mut court, mut told) = (self.court(), self.told());
         if court.unheard(server, reason, now) {
             let (database, server) = (&self.name, &self.cluster.servers[server].endpoint);
-            tracing::warn!(database, shard = self.shown_shard(), %server, reason, "a server does not answer");
+            tracing::warn!(database, shard = self.shown_shard(), %server, reason, "server not responding");
         }
         self.tell_log(&mut court, &mut told);
     }

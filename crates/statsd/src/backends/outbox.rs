@@ -296,7 +296,7 @@ impl<E: SendError> Delivery<E> {
 
 /// Values that are gone.
 #[derive(Debug, thiserror::Error)]
-#[error("{lost} values are lost")]
+#[error("{lost} values dropped")]
 struct Lost {
     lost: u64,
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(delivery, Delivery { first: true, lost: 7, ..KEPT });
         assert!(outbox.is_empty());
         let said = delivery.tell("here:1", &Status::default()).unwrap_err();
-        assert_eq!(chain(&said), "here:1: sending failed: 7 values are lost: away");
+        assert_eq!(chain(&said), "here:1: sending failed: 7 values dropped: away");
     }
 
     #[test]

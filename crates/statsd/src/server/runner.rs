@@ -271,7 +271,7 @@ fn flush(
         Ok(()) => status.set_now("last_flush"),
         Err(error) => {
             status.set_now("last_exception");
-            tracing::error!(backend = backend.name(), error = chain(error), "values are lost");
+            tracing::error!(backend = backend.name(), error = chain(error), "values dropped");
         }
     }
     result.map_err(|error| chain(&error))

@@ -67,7 +67,7 @@ fn influxdb_refusing_one_point_loses_only_that_one() {
     let [(name, why)] = &undelivered[..] else { panic!("{undelivered:?}") };
     assert_eq!(*name, "influx");
     let lost: u64 = why
-        .split(" values are lost")
+        .split(" values dropped")
         .next()
         .and_then(|before| before.rsplit(' ').next()?.parse().ok())
         .unwrap();

@@ -145,7 +145,7 @@ fn a_table_that_was_dropped_is_made_anew_and_one_that_does_not_fit_is_told() {
     client.query("drop table samples; create table samples (id int)").unwrap();
     let error = postgres.flush(&snapshot()).unwrap_err();
     let said = crate::backends::chain(&error);
-    assert!(said.contains("sending failed: 28 values are lost: "), "{said}");
+    assert!(said.contains("sending failed: 28 values dropped: "), "{said}");
     assert!(!error.receiver.contains("password"), "{}", error.receiver);
     assert_eq!(postgres.status().get("lost_values"), Some(28.0));
 }
