@@ -18,10 +18,10 @@ use crate::lexer::{Lexer, Token, TokenKind};
 /// name of one.
 ///
 /// ```
-/// let mut one = howdah_sql::Skeleton::default();
+/// let mut one = howdah_sql::ParameterizedText::default();
 /// one.read(b"select * from t where id = 42 and name = 'O''Hara'");
 /// assert_eq!(one.constants().len(), 2);
-/// let mut other = howdah_sql::Skeleton::default();
+/// let mut other = howdah_sql::ParameterizedText::default();
 /// other.read(b"select * from t /* hot */ where id = 7 and name = ''");
 /// assert_eq!(one.bytes(), other.bytes());
 /// ```

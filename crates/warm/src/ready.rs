@@ -5,13 +5,13 @@
 //! use std::{sync::Arc, time::{Duration, Instant}};
 //!
 //! use howdah_connect::{Environment, Target, Words};
-//! use howdah_warm::{CacheImage, load::Options, ready::{Patience, warm_before}};
+//! use howdah_warm::{CacheImage, load::Options, ready::{ReadyTimeouts, warm_before}};
 //!
 //! let words = Words::from_conninfo("postgresql://warmer@standby2/shop");
 //! let target = Target::resolve(&words, &Environment::from_process())?;
 //! let image = Arc::new(CacheImage::open("/var/lib/howdah/warm/newest.cache")?);
-//! let patience = Patience { until: Instant::now() + Duration::from_secs(20), enough: 0.6 };
-//! let readiness = warm_before(&target, &image, &Options::default(), patience)?;
+//! let timeouts = ReadyTimeouts { until: Instant::now() + Duration::from_secs(20), enough: 0.6 };
+//! let readiness = warm_before(&target, &image, &Options::default(), timeouts)?;
 //! println!("{:.0} % of it is warm: traffic may come", readiness.share() * 100.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -22,13 +22,13 @@ use crate::{reader::Closing, summary::Reason};
 /// Memory is bounded by the longest record, and by what waits to be taken.
 ///
 /// ```
-/// use howdah_logs::{Unwrapper, Wrapping};
+/// use howdah_logs::{EnvelopeReader, Envelope};
 ///
-/// let mut unwrapper = Unwrapper::new(1 << 20, std::time::SystemTime::now());
-/// unwrapper.feed(b"2026-11-20T12:43:19.577Z stderr F 2026-11-20 12:43:19.577 UTC [7] LOG:  x\n");
-/// unwrapper.finish();
-/// assert_eq!(unwrapper.take_inside(), b"2026-11-20 12:43:19.577 UTC [7] LOG:  x\n");
-/// assert_eq!(unwrapper.wrappings(), [Wrapping::Cri]);
+/// let mut reader = EnvelopeReader::new(1 << 20, std::time::SystemTime::now());
+/// reader.feed(b"2026-11-20T12:43:19.577Z stderr F 2026-11-20 12:43:19.577 UTC [7] LOG:  x\n");
+/// reader.finish();
+/// assert_eq!(reader.take_inside(), b"2026-11-20 12:43:19.577 UTC [7] LOG:  x\n");
+/// assert_eq!(reader.wrappings(), [Envelope::Cri]);
 /// ```
 #[derive(Debug)]
 pub struct EnvelopeReader {
