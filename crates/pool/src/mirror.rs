@@ -58,13 +58,13 @@ impl DropReason {
     /// The word that stands for it.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Full => "full",
-            Self::Large => "large",
+            Self::Full => "buffer_full",
+            Self::Large => "too_large",
             Self::Unreachable => "unreachable",
             Self::Timeout => "timeout",
-            Self::Lost => "lost",
+            Self::Lost => "connection_lost",
             Self::Cancelled => "cancelled",
-            Self::Left => "left",
+            Self::Left => "client_gone",
         }
     }
 
