@@ -10,7 +10,7 @@
 //! Programs are put together while we run, because what they read differs from server to server: where
 //! a field lies, in which register an argument is, at which address a variable is mapped. They have some
 //! dozens of instructions each, so nothing but the kernel is needed to build them, and nothing is kept
-//! compiled. `docs/ARCHITECTURE.md` says what this was weighed against.
+//! compiled. `docs/decisions/018-bpf-assembled-at-run-time.md` says what this was weighed against.
 //!
 //! Source: `include/uapi/linux/bpf.h`; `Documentation/bpf/standardization/instruction-set.rst` and
 //! `Documentation/bpf/ringbuf.rst` of the kernel.
