@@ -357,7 +357,7 @@ fn check_tells_all_that_a_start_would_fail_on() {
         "[pool]\nauth.file = 'users'\n[pool.listen]\naddresses = ['127.0.0.1', '192.0.2.1']\n\
          port = {port}\nunix-directories = ['missing', 'file']\nunix-group = 'nobody-is-here'\n\
          [pool.tls.client]\nmode = 'require'\ncertificate = 'no.crt'\nkey = 'no.key'\n\
-         [pool.tls.server]\nmode = 'verify-ca'\nauthorities = 'no-ca.crt'\n\
+         [pool.tls.server]\nmode = 'verify-ca'\nca-file = 'no-ca.crt'\n\
          [pool.capture]\npath = 'file/below'\n[pool.databases.a]\n"
     );
     fs::write(path("users"), "").unwrap();
