@@ -181,7 +181,7 @@ fn where_nothing_is_dropped_tables_are_equal() {
     let text = registry.prometheus();
     for line in [
         format!("howdah_pool_mirror_transactions_total{{{place}}} {}\n", report.transactions),
-        format!("howdah_pool_mirror_dropped_total{{{place},reason=\"full\"}} 0\n"),
+        format!("howdah_pool_mirror_dropped_total{{{place},reason=\"buffer_full\"}} 0\n"),
         format!("howdah_pool_mirror_buffered_bytes{{{place}}} 0\n"),
     ] {
         assert!(text.contains(&line), "{line}{text}");
