@@ -16,7 +16,7 @@ pub(crate) struct ClusterTopology {
     state: Arc<ClusterState>,
     check_failure_timeout: Option<Duration>,
     max_lag: Option<Duration>,
-    lag_max_bytes: Option<NonZeroU64>,
+    max_lag_bytes: Option<NonZeroU64>,
     judge: Judge,
     track: Track,
     marks: Marks,
@@ -30,7 +30,7 @@ impl ClusterTopology {
             state,
             check_failure_timeout: settings.check_failure_timeout,
             max_lag: settings.max_lag,
-            lag_max_bytes: settings.lag_max_bytes,
+            max_lag_bytes: settings.max_lag_bytes,
             judge: Judge::new(
                 roles,
                 settings.primary_rejoin_delay,
@@ -67,7 +67,7 @@ impl ClusterTopology {
         };
         let behind = self.track.behind(seen.lsn, now).filter(|_| seen.is_in_recovery && is_of_ours);
         let lags = behind.is_some_and(|(bytes, time)| {
-            self.lag_max_bytes.is_some_and(|most| bytes > most.get())
+            self.max_lag_bytes.is_some_and(|most| bytes > most.get())
                 || self.max_lag.is_some_and(|most| time > most)
         });
         let found = MemberState {

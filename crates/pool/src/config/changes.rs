@@ -168,7 +168,7 @@ by_fields! {
     Sharding => Sharding { key, hash, tables, default, collation }
     ClusterSettings => ClusterSettings {
         strategy, role, ban, slow_start, check_failure_timeout, check_interval, check_timeout, check_user, max_lag,
-        lag_max_bytes, require_same_system_identifier, primary_rejoin_delay, failover_timeout,
+        max_lag_bytes, require_same_system_identifier, primary_rejoin_delay, failover_timeout,
     }
     User => User {
         secret, mode, pool_size, reserve_size, max_servers, max_clients, query_timeout,

@@ -103,7 +103,7 @@ pub struct ClusterSettings {
     pub max_lag: Option<Duration>,
     /// The same in bytes of WAL; `None`, written 0, is without limit.
     #[serde(with = "toml::limit_bytes")]
-    pub lag_max_bytes: Option<NonZeroU64>,
+    pub max_lag_bytes: Option<NonZeroU64>,
     /// Whether a server whose system identifier is another than the primary's gets nobody: it holds
     /// somebody else's data.
     pub require_same_system_identifier: bool,
@@ -127,7 +127,7 @@ impl Default for ClusterSettings {
             check_timeout: Duration::from_secs(3),
             check_user: None,
             max_lag: None,
-            lag_max_bytes: None,
+            max_lag_bytes: None,
             require_same_system_identifier: true,
             primary_rejoin_delay: Duration::from_secs(10),
             failover_timeout: Some(Duration::from_secs(30)),
@@ -263,7 +263,7 @@ mod tests {
             strategy = "least-outstanding"
             role = "replica"
             max-lag = "5s"
-            lag-max-bytes = 1000
+            max-lag-bytes = 1000
         "#;
         let config = Config::read_str(text, Path::new("h.toml")).unwrap().config;
         let cluster = config.pool("app", "me").unwrap().clusters.remove(0);

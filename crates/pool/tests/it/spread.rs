@@ -123,7 +123,7 @@ fn settings(port: u16, more: &str) -> String {
         "[pool]\nmode = 'transaction'\nworkers = 2\n{more}\n\
          [pool.listen]\naddresses = ['127.0.0.1']\nport = 0\nunix-directories = []\n\
          [pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n\
-         [pool.databases.app.sharding]\nkey = ['bigint']\ntext-order = 'bytes'\n\
+         [pool.databases.app.sharding]\nkey = ['bigint']\ncollation = 'bytes'\n\
          tables = {{ orders = ['id'], items = ['order_id'], countries = [] }}\n{}",
         (0..SHARDS).map(shard).collect::<String>()
     )

@@ -134,7 +134,7 @@ fn operators_ban_replicas_and_no_primary() {
 
 #[test]
 fn a_replica_that_is_behind_gets_no_reads() {
-    let more = "cluster = { lag-max-bytes = 100000, check-interval = \"50ms\" }";
+    let more = "cluster = { max-lag-bytes = 100000, check-interval = \"50ms\" }";
     let Some(stage) = Stage::set("lag", &AUTO, more) else { return };
     let mut standby = stage.client("standby");
     let ports: Vec<_> = stage.servers.iter().map(|server| server.port().to_string()).collect();
