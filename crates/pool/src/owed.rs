@@ -334,6 +334,14 @@ impl OutstandingRequests {
         !self.entries.is_empty() && self.entries.iter().all(is_setting)
     }
 
+    /// Whether nothing of the client's is owed, but what sets its settings or finds out what is in force.
+    pub(crate) fn is_preparation_only(&self) -> bool {
+        let prepares = |entry: &Entry| {
+            matches!(entry.audience, ReplyTarget::Settings | ReplyTarget::ParseSettings)
+        };
+        !self.entries.is_empty() && self.entries.iter().all(prepares)
+    }
+
     /// Nobody waits for what is owed any more: whatever comes is swallowed, up to its end. Gives what was assumed of
     /// it, the latest first.
     pub(crate) fn give_up(&mut self) -> Vec<RollbackAction> {

@@ -8,8 +8,8 @@
 //!
 //! What is taken back is one query string or one batch up to its Sync, outside of a transaction, of which
 //! nothing was answered, behind which its client has sent nothing, and whose texts all only read by PostgreSQL's
-//! grammar. A request that waits for its server to accept settings has not been sent at all, and is taken back
-//! whatever it is. Everything else is left to the end of the connection, and its client is told.
+//! grammar. A request that waits for its server to accept settings, or to say which are in force, has not been sent
+//! at all, and is taken back whatever it is. Everything else is left to the end of the connection, and its client is told.
 
 use howdah_route::{PinScope, Session};
 use howdah_wire::{Frame, Frontend, backend::TransactionStatus};
@@ -120,8 +120,13 @@ impl Core {
         if !is_at_rest || !self.has_other_member(client, server.pool) {
             return false;
         }
-        // The server is to accept settings first, and has seen nothing of the request, whatever that is.
-        let is_unsent = client.syncing == Syncing::Waiting && server.owed.is_settings_only();
+        // The server is to accept settings first, or to say which are in force, and has seen nothing of the
+        // request, whatever that is.
+        let is_unsent = matches!(client.syncing, Syncing::Waiting | Syncing::Behind)
+            && server.owed.is_preparation_only()
+            && server.status == TransactionStatus::Idle
+            && server.woven.is_none()
+            && server.listening.is_none();
         let is_whole = client.syncing == Syncing::No && client.inlet.held.is_empty();
         is_unsent
             || is_alone

@@ -317,6 +317,31 @@ fn read_in_pieces_without_an_answer_is_asked_of_another_member() {
     }
 }
 
+/// What a literal means depends on settings that are asked for first, and the server does not answer that.
+#[test]
+fn batch_whose_settings_are_not_answered_is_asked_of_another_member() {
+    let batch = [
+        message(b'P', b"\0insert into t values (timestamptz '2026-01-02 03:04')\0\0\0"),
+        message(b'B', b"\0\0\0\0\0\0\0\0"),
+        message(b'E', b"\0\0\0\0\0"),
+        message(b'S', b""),
+    ]
+    .concat();
+    let (mut stage, state, _, hung) = at_the_second_after(&batch);
+    let asked = stage.server_gets(hung);
+    assert!(memchr::memmem::find(&asked, b"current_setting").is_some(), "{}", asked.escape_ascii());
+    assert!(memchr::memmem::find(&asked, b"insert into").is_none());
+    silent_second(&mut stage, &state);
+    if !stage.io.opened.is_empty() {
+        stage.logs_in();
+    }
+    let report = stage.core.report(true, stage.now);
+    let is_asked = |it: &crate::ServerReport| {
+        it.id != hung && stage.io.sent.contains_key(&Peer::Server(it.id))
+    };
+    assert!(report.servers.iter().any(is_asked), "another is asked");
+}
+
 /// The same, but the batch is sent once only: before it the client has asked something else.
 fn at_the_second_after(batch: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerId) {
     let (mut stage, state, client, server) = at_the_second(&message(b'Q', b"select 1\0"));
