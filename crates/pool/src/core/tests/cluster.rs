@@ -317,9 +317,9 @@ fn read_in_pieces_without_an_answer_is_asked_of_another_member() {
     }
 }
 
-/// What a literal means depends on settings that are asked for first, and the server does not answer that.
+/// The meaning of a literal depends on settings that the pooler queries first; the hung server does not answer.
 #[test]
-fn batch_whose_settings_are_not_answered_is_asked_of_another_member() {
+fn batch_with_unanswered_settings_query_moves_to_another_member() {
     let batch = [
         message(b'P', b"\0insert into t values (timestamptz '2026-01-02 03:04')\0\0\0"),
         message(b'B', b"\0\0\0\0\0\0\0\0"),
