@@ -213,6 +213,16 @@ fn at_the_second(request: &[u8]) -> (Stage, Arc<ClusterState>, ClientId, ServerI
     panic!("it is never the second's turn");
 }
 
+/// The server that got a request in the place of one that hangs.
+fn reroute_target(stage: &mut Stage, hung: ServerId) -> ServerId {
+    if !stage.io.opened.is_empty() {
+        stage.logs_in();
+    }
+    let report = stage.core.report(true, stage.now);
+    let mut others = report.servers.iter().map(|it| it.id).filter(|id| *id != hung);
+    others.find(|id| stage.io.sent.contains_key(&Peer::Server(*id))).expect("another server got it")
+}
+
 #[test]
 fn read_without_an_answer_is_asked_of_another_member() {
     let read = message(b'Q', b"select 1\0");
@@ -220,16 +230,8 @@ fn read_without_an_answer_is_asked_of_another_member() {
     stage.server_gets(hung);
     silent_second(&mut stage, &state);
     assert_eq!(stage.io.cancels.len(), 1, "what runs there is cancelled");
-    if !stage.io.opened.is_empty() {
-        stage.logs_in();
-    }
-    let (other, _) = {
-        let report = stage.core.report(true, stage.now);
-        let asked =
-            report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
-        asked.map(|it| (it.id, it.pool)).expect("another is asked")
-    };
-    assert_ne!(other, hung);
+    let other = reroute_target(&mut stage, hung);
+    assert!(!stage.io.sent.contains_key(&Peer::Server(hung)));
     assert_eq!(stage.server_gets(other), read);
     // What the first says in the end is for nobody, and it is not used again.
     let late = [message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat();
@@ -251,20 +253,11 @@ fn prepared_read_without_an_answer_is_prepared_and_asked_again() {
         message(b'S', b""),
     ]
     .concat();
-    let (stage_of, state, client, hung) = {
-        let (mut stage, state, client, hung) = at_the_second_after(&batch);
-        stage.server_gets(hung);
-        (stage, state, client, hung)
-    };
-    let mut stage = stage_of;
+    let (mut stage, state, client, hung) = at_the_second_after(&batch);
+    stage.server_gets(hung);
     silent_second(&mut stage, &state);
-    if !stage.io.opened.is_empty() {
-        stage.logs_in();
-    }
-    let report = stage.core.report(true, stage.now);
-    let other = report.servers.iter().find(|it| stage.io.sent.contains_key(&Peer::Server(it.id)));
-    let other = other.map(|it| it.id).expect("another is asked");
-    assert_ne!(other, hung);
+    let other = reroute_target(&mut stage, hung);
+    assert!(!stage.io.sent.contains_key(&Peer::Server(hung)));
     let got = stage.server_gets(other);
     assert!(got.starts_with(b"P") && got.ends_with(&message(b'S', b"")), "{}", got.escape_ascii());
     stage.client_gets(client);
@@ -295,15 +288,7 @@ fn read_in_pieces_without_an_answer_is_asked_of_another_member() {
                 silent_second(&mut stage, &state);
             }
         }
-        if !stage.io.opened.is_empty() {
-            stage.logs_in();
-        }
-        let report = stage.core.report(true, stage.now);
-        let asked = report
-            .servers
-            .iter()
-            .find(|it| it.id != hung && stage.io.sent.contains_key(&Peer::Server(it.id)));
-        let other = asked.map(|it| it.id).expect("another is asked");
+        let other = reroute_target(&mut stage, hung);
         assert_eq!(stage.server_gets(other), pieces.concat(), "after {silent_after}");
         stage.client_gets(client);
         let answer = [
@@ -332,14 +317,7 @@ fn batch_with_unanswered_settings_query_moves_to_another_member() {
     assert!(memchr::memmem::find(&asked, b"current_setting").is_some(), "{}", asked.escape_ascii());
     assert!(memchr::memmem::find(&asked, b"insert into").is_none());
     silent_second(&mut stage, &state);
-    if !stage.io.opened.is_empty() {
-        stage.logs_in();
-    }
-    let report = stage.core.report(true, stage.now);
-    let is_asked = |it: &crate::ServerReport| {
-        it.id != hung && stage.io.sent.contains_key(&Peer::Server(it.id))
-    };
-    assert!(report.servers.iter().any(is_asked), "another is asked");
+    reroute_target(&mut stage, hung);
 }
 
 /// The same, but the batch is sent once only: before it the client has asked something else.
