@@ -42,6 +42,7 @@ mod settings;
 mod standby;
 mod template;
 mod version;
+mod wait;
 
 pub use account::{ACCOUNT_NAME, Account};
 pub use binaries::{Binaries, Origin, client_tool};
@@ -52,6 +53,7 @@ pub use for_tests::or_say_why_not;
 pub use labs::{Lab, LabState, Labs, LabsError, StartedLab};
 pub use search::{FindError, Search, Unfit};
 pub use version::Version;
+pub use wait::{wait_for, wait_until};
 
 /// The majors of PostgreSQL that a cluster can be asked for, and that can be fetched.
 pub const MAJORS: std::ops::RangeInclusive<u32> = 14..=18;
