@@ -164,7 +164,7 @@ impl Search {
             (Some(_), _) => "fetching it failed",
             (None, true) => "what was fetched cannot be used",
             (None, false) if cfg!(feature = "fetch") => "fetching it was not allowed",
-            (None, false) => "this program was built without the means to fetch it",
+            (None, false) => "this build cannot download it (build with --features fetch)",
         };
         let cache = self.cache.binaries();
         FindError::NotFound { major: self.major, looked: Looked(looked), cache, fetch, source }

@@ -1,10 +1,6 @@
 //! [`ConnectQuery`]: what is run on every new server connection, and again after each reset of it.
 
-use howdah_sql::{
-    Command,
-    grammar::{Effect, judge},
-    split_statements,
-};
+use howdah_sql::{Command, split_statements};
 
 /// The `connect-query` of a database.
 ///
@@ -37,12 +33,26 @@ fn is_repeatable(statement: &[u8]) -> bool {
     match Command::of(statement) {
         Command::Set | Command::Show | Command::Empty => true,
         Command::Select | Command::Values | Command::With | Command::Table => {
-            judge(statement).effect == Effect::ReadOnly
+            is_read_only(statement)
         }
         _ => false,
     }
 }
 
+#[cfg(feature = "grammar")]
+fn is_read_only(statement: &[u8]) -> bool {
+    use howdah_sql::grammar::{Effect, judge};
+
+    judge(statement).effect == Effect::ReadOnly
+}
+
+/// Without PostgreSQL's grammar any query may have side effects.
+#[cfg(not(feature = "grammar"))]
+fn is_read_only(_: &[u8]) -> bool {
+    false
+}
+
+#[cfg(feature = "grammar")]
 #[test]
 fn only_settings_and_plain_reads_are_repeatable() {
     for sql in [

@@ -20,13 +20,16 @@ use crate::{
     settings::{DefaultShard, Meaning, Settings},
 };
 
+mod copy;
 mod fan;
+mod plan;
 mod query;
 mod scope;
 mod source;
 mod survey;
 mod write;
 
+pub(crate) use plan::plan;
 use scope::Scope;
 use survey::Survey;
 
@@ -57,7 +60,7 @@ pub(crate) struct NotUnderstood;
 type Understood<T = ()> = Result<T, NotUnderstood>;
 
 /// What one statement reaches.
-pub(crate) struct Found {
+struct Found {
     pub(crate) reach: ShardScope,
     /// It holds for this very text only.
     pub(crate) is_exact: bool,
@@ -66,12 +69,7 @@ pub(crate) struct Found {
 }
 
 /// Which shards one statement reaches.
-pub(crate) fn reach(
-    statement: &Node,
-    sql: &[u8],
-    skeleton: &ParameterizedText,
-    settings: &Settings,
-) -> Found {
+fn reach(statement: &Node, sql: &[u8], skeleton: &ParameterizedText, settings: &Settings) -> Found {
     let unknown =
         |why| Found { reach: ShardScope::Keyless(Err(why)), is_exact: true, reads_catalog: false };
     // Places in the tree are places in the text only then.

@@ -13,7 +13,15 @@ use std::{
 use howdah_sql::ParameterizedText;
 use xxhash_rust::xxh3::xxh3_64;
 
+#[cfg(feature = "grammar")]
+use crate::analysis::plan;
 use crate::{plan::Plan, settings::Settings};
+
+/// The plan of a text in a build without PostgreSQL's grammar, which reads none.
+#[cfg(not(feature = "grammar"))]
+fn plan(_: &[u8], _: &ParameterizedText, _: &Settings) -> Plan {
+    Plan::unreadable(crate::refusal::NoShardKey::NoGrammar)
+}
 
 /// Plans by text, in two generations: when the young one is full, the old one is forgotten.
 #[derive(Debug)]
@@ -68,7 +76,7 @@ impl Cache {
                 return plan;
             }
         }
-        let plan = Arc::new(Plan::read(sql, &self.skeleton, settings));
+        let plan = Arc::new(plan(sql, &self.skeleton, settings));
         if !plan.is_exact && has_constants {
             let skeleton = std::mem::take(&mut self.skeleton);
             self.remember(hash_of_skeleton, skeleton.bytes(), &plan);

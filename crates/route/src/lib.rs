@@ -5,6 +5,9 @@
 //! before a request goes out, and told when a server is linked and let go. [`Router`] holds what a database's
 //! [`Settings`] say, and what has been learnt about its statements.
 //!
+//! Reading statements needs PostgreSQL's grammar, which the feature `grammar` compiles. Without it settings that
+//! depend on what statements say are refused ([`SettingsError::AutoWithoutGrammar`]); the rest works the same.
+//!
 //! What is not understood has no key, and what may write is a write: a wrong shard would be a wrong answer.
 //!
 //! ```
@@ -30,6 +33,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// What statements are read into stays declared in a build that cannot read them.
+#![cfg_attr(not(feature = "grammar"), allow(dead_code))]
+
+#[cfg(feature = "grammar")]
 mod analysis;
 mod cache;
 mod command;

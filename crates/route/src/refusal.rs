@@ -64,6 +64,11 @@ pub enum Refusal {
         /// Whether it is for the rest of the session.
         in_session_mode: bool,
     },
+    /// The role `auto` in a build without PostgreSQL's grammar.
+    #[error(
+        "server role 'auto' is not available: this build cannot read statements (build with --features grammar)"
+    )]
+    NoGrammar,
     /// A command among other statements.
     #[error(
         "commands of the pooler are answered by it, and not in one batch with other statements"
@@ -104,6 +109,9 @@ pub enum NoShardKey {
     /// PostgreSQL's grammar does not take it, or it is too long or too deeply nested.
     #[error("it cannot be read")]
     Unreadable,
+    /// The build is one without PostgreSQL's grammar.
+    #[error("this build cannot read statements (build with --features grammar)")]
+    NoGrammar,
     /// Letters beyond ASCII, or backslashes, that mean something else on the server.
     #[error("its text is in an encoding, or has escapes, that the pooler does not follow")]
     Encoding,
@@ -161,6 +169,7 @@ impl Refusal {
             Self::TooLate { .. } => b"25001",
             Self::CopyRow(_) => b"22P04",
             Self::NotAlone
+            | Self::NoGrammar
             | Self::OtherShard { .. }
             | Self::SeveralShards { .. }
             | Self::Keyless(_) => b"0A000",

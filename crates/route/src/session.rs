@@ -329,6 +329,9 @@ impl Session {
                 let texts: Vec<_> = key.iter().map(String::as_str).collect();
                 self.said.shard = Some(self.shard_of(settings, &texts)?);
             }
+            Command::SetServerRole(Some(RolePreference::Auto)) if !cfg!(feature = "grammar") => {
+                return Err(Refusal::NoGrammar);
+            }
             Command::SetServerRole(wish) => self.said.role = *wish,
             Command::SetPrimaryReads(on) => self.said.primary_reads = *on,
             Command::SetReadYourWrites(on) => self.said.read_your_writes = *on,
@@ -377,7 +380,12 @@ impl Session {
 
     fn hints(&self, router: &Router, sql: &[u8]) -> Result<Hints, Refusal> {
         match &router.settings.hints {
-            Some(names) => Hints::read(sql, names),
+            Some(names) => match Hints::read(sql, names)? {
+                Hints { role: Some(RolePreference::Auto), .. } if !cfg!(feature = "grammar") => {
+                    Err(Refusal::NoGrammar)
+                }
+                hints => Ok(hints),
+            },
             None => Ok(Hints::default()),
         }
     }

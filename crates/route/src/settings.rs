@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use howdah_shard::ShardMap;
-use howdah_sql::grammar;
 
 use crate::{hint::HintNames, role::RolePreference};
 
@@ -78,7 +77,8 @@ pub struct Functions {
 impl Functions {
     /// Whether a function by this name only reads.
     pub(crate) fn only_reads(&self, name: &[&str]) -> bool {
-        !has(&self.writing, name) && (has(&self.reading, name) || grammar::is_harmless(name))
+        !has(&self.writing, name)
+            && (has(&self.reading, name) || howdah_sql::is_side_effect_free(name))
     }
 }
 
@@ -180,6 +180,16 @@ pub enum SettingsError {
         /// The last there is.
         last: u32,
     },
+    /// The role `auto` in a build without PostgreSQL's grammar.
+    #[error(
+        "role 'auto' reads statements, which this build cannot (build with --features grammar)"
+    )]
+    AutoWithoutGrammar,
+    /// Tables with sharding keys in a build without PostgreSQL's grammar.
+    #[error(
+        "sharding keys are found by reading statements, which this build cannot (build with --features grammar)"
+    )]
+    TablesWithoutGrammar,
     /// Tables with keys, and nothing that says where keys are.
     #[error("the table {0:?} has a sharding key, and nothing says which key is on which shard")]
     NoMap(String),
@@ -208,6 +218,14 @@ impl Settings {
     ///
     /// What does not.
     pub fn check(&self) -> Result<(), SettingsError> {
+        if !cfg!(feature = "grammar") {
+            if self.role == RolePreference::Auto {
+                return Err(SettingsError::AutoWithoutGrammar);
+            }
+            if !self.tables.is_empty() {
+                return Err(SettingsError::TablesWithoutGrammar);
+            }
+        }
         let last = self.shards.checked_sub(1).ok_or(SettingsError::NoShards)?;
         if let DefaultShard::One(shard) = self.default_shard
             && shard > last

@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use howdah_sql::grammar::{Effect, Judge, Name, NameKind, NameUse, is_harmless_function};
+use howdah_sql::{
+    grammar::{Effect, Judge, Name, NameKind, NameUse},
+    is_side_effect_free_builtin,
+};
 use howdah_traffic::{Action, Event, SessionId, Text};
 
 use crate::filter::Reason;
@@ -24,7 +27,7 @@ impl Trust {
             Action::Connect | Action::Disconnect | Action::Cancel => None,
             Action::Call { function } => {
                 // The setting that set_config changes is among the arguments.
-                let known = |name: &str| is_harmless_function(name) && name != "set_config";
+                let known = |name: &str| is_side_effect_free_builtin(name) && name != "set_config";
                 (!function.to_str().is_some_and(known)).then_some(Reason::UnknownFunction)
             }
             Action::Parse { statement, sql } => {

@@ -14,7 +14,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use pg_query::protobuf::{Node, ParseResult};
 
-use crate::{Fingerprint, Fingerprinter, Lexer, TokenKind, split_statements};
+use crate::{
+    Fingerprint, Fingerprinter, Lexer, TokenKind, functions::is_side_effect_free, split_statements,
+};
 
 mod read_write;
 mod statement;
@@ -120,14 +122,6 @@ pub fn effect_of_statement(statement: &Node, harmless: SideEffectFree<'_>) -> Ef
     statement::judge_one(statement, &mut Vec::new(), harmless)
 }
 
-/// Whether the name, with its schema or without, is that of a function of PostgreSQL's own that changes nothing.
-pub fn is_harmless(name: &[&str]) -> bool {
-    match *name {
-        [name] | ["pg_catalog", name] => is_harmless_function(name),
-        _ => false,
-    }
-}
-
 /// The tree of a text, if the grammar gives one.
 fn parse(sql: &str) -> Option<ParseResult> {
     // `pg_query` also collects names from the tree, and panics on trees that it does not expect.
@@ -192,24 +186,6 @@ fn has_junk(sql: &[u8]) -> bool {
         let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_' || *byte >= 0x80;
         ends_in_digit && token.text.first().is_some_and(is_letter)
     })
-}
-
-/// Whether a function of this name, in lower case and of `pg_catalog`, changes nothing.
-///
-/// `functions.txt` holds the names whose functions in PostgreSQL 15 and 18 are all stable or immutable
-/// (`select proname from pg_proc where pronamespace = 'pg_catalog'::regnamespace group by 1 having
-/// not bool_or(provolatile = 'v')`), less those that take a transaction id, run SQL or read relations that
-/// they are given by name, those that a standby refuses (`pg_current_wal_lsn` and its kin, `pg_walfile_name`,
-/// those of replication origins) or that know what their session did (`currval`, `lastval`), and with the
-/// volatile ones that only look, sleep, roll dice or change a setting of the session.
-pub fn is_harmless_function(name: &str) -> bool {
-    static NAMES: std::sync::OnceLock<Vec<&'static str>> = std::sync::OnceLock::new();
-    let names = NAMES.get_or_init(|| {
-        let mut names: Vec<_> = include_str!("grammar/functions.txt").lines().collect();
-        names.sort_unstable();
-        names
-    });
-    names.binary_search(&name).is_ok()
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@
 mod cache;
 mod command;
 mod fingerprint;
+mod functions;
 #[cfg(feature = "grammar")]
 pub mod grammar;
 mod lexer;
@@ -30,6 +31,7 @@ mod words;
 pub use cache::{Fingerprinter, Known};
 pub use command::Command;
 pub use fingerprint::{Fingerprint, ParseFingerprintError, fingerprint};
+pub use functions::{is_side_effect_free, is_side_effect_free_builtin};
 pub use lexer::{Lexer, Token, TokenKind};
 pub use normal::{normalize, normalize_into};
 pub use placeholder::placeholder_count;

@@ -211,6 +211,7 @@ impl Database {
             let key = match error {
                 howdah_route::SettingsError::NoSuchShard { .. } => "sharding.default",
                 howdah_route::SettingsError::NoMap(_) => "sharding.key",
+                howdah_route::SettingsError::AutoWithoutGrammar => "cluster.role",
                 _ => "sharding.tables",
             };
             (key.to_owned(), error.to_string())

@@ -116,7 +116,7 @@ impl Survey {
             .filter_map(|part| part["node"]["String"]["sval"].as_str())
             .collect();
         self.calls_unknown |= !settings.functions.only_reads(&parts);
-        self.calls_foreign |= !grammar::is_harmless(&parts);
+        self.calls_foreign |= !howdah_sql::is_side_effect_free(&parts);
         self.functions.extend(parts.last().map(|name| (*name).to_owned()));
         let is_set = |field: &str| {
             !matches!(call[field], serde_json::Value::Null | serde_json::Value::Bool(false))

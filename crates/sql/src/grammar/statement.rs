@@ -9,7 +9,8 @@ use pg_query::{
 };
 
 use super::{
-    Effect, Judgement, Name, NameKind, NameUse, SideEffectFree, is_harmless, tree::effect_of,
+    Effect, Judgement, Name, NameKind, NameUse, SideEffectFree, is_side_effect_free,
+    tree::effect_of,
 };
 
 /// Of all statements of a text.
@@ -17,7 +18,7 @@ pub(super) fn judge_all(tree: &ParseResult) -> Judgement {
     let mut judgement =
         Judgement { effect: Effect::ReadOnly, names: Vec::new(), allows_writes: false };
     for statement in tree.stmts.iter().filter_map(|raw| raw.stmt.as_deref()) {
-        let effect = judge_one(statement, &mut judgement.names, &is_harmless);
+        let effect = judge_one(statement, &mut judgement.names, &is_side_effect_free);
         if judgement.effect == Effect::ReadOnly {
             judgement.effect = effect;
         }

@@ -37,8 +37,8 @@ pub(crate) struct SelectArgs {
     #[arg(long, value_name = "NAME")]
     application: Vec<String>,
     /// Only what is known to change nothing, by PostgreSQL's grammar
-    #[cfg(feature = "grammar")]
     #[arg(long)]
+    #[cfg_attr(not(feature = "grammar"), arg(value_parser = refuse_without_grammar))]
     read_only: bool,
 }
 
@@ -48,16 +48,9 @@ impl SelectArgs {
         self.sieve_of(None)
     }
 
-    /// Whether only what changes nothing is wanted.
-    #[cfg(feature = "grammar")]
+    /// Whether only statements that change nothing are selected.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
-    }
-
-    /// Whether only what changes nothing is wanted: nothing here can tell.
-    #[cfg(not(feature = "grammar"))]
-    pub(crate) fn is_read_only(&self) -> bool {
-        false
     }
 
     /// The same within a sample of sessions.
@@ -73,6 +66,15 @@ impl SelectArgs {
             read_only: self.read_only,
         };
         EventFilter::new(filter, sample)
+    }
+}
+
+/// The value of a flag that this build cannot honour: clap passes "true" where it is given.
+#[cfg(not(feature = "grammar"))]
+fn refuse_without_grammar(value: &str) -> Result<bool, &'static str> {
+    match value {
+        "true" => Err("this build cannot read statements (build with --features grammar)"),
+        _ => Ok(false),
     }
 }
 

@@ -1,0 +1,112 @@
+//! From `COPY table FROM STDIN` to a [`CopyFrom`].
+
+use pg_query::{
+    NodeEnum,
+    protobuf::{CopyStmt, DefElem},
+};
+
+use crate::{
+    copy::{CopyFormat, CopyFrom},
+    refusal::NoShardKey,
+    settings::Table,
+};
+
+impl CopyFrom {
+    /// Reads the statement, which copies from the client to `table`.
+    pub(super) fn read(copy: &CopyStmt, table: &Table) -> Result<Self, NoShardKey> {
+        let name: Box<str> = table.name.as_str().into();
+        let columns: Vec<_> =
+            copy.attlist.iter().filter_map(|node| string(node.node.as_ref())).collect();
+        if columns.is_empty() {
+            return Err(NoShardKey::Columns(name));
+        }
+        let place = |key: &String| columns.iter().position(|column| column == key);
+        let key = table.key.iter().map(place).collect::<Option<_>>();
+        let key = key.ok_or_else(|| NoShardKey::Write(name.clone()))?;
+        let mut said = Said::default();
+        for option in &copy.options {
+            if let Some(NodeEnum::DefElem(option)) = &option.node {
+                said.take(option).ok_or(NoShardKey::Kind)?;
+            }
+        }
+        let format = said.format().ok_or(NoShardKey::Kind)?;
+        Ok(Self { table: name, key, format, header: said.header })
+    }
+}
+
+/// Options as they are said.
+#[derive(Default)]
+struct Said {
+    format: Option<String>,
+    delimiter: Option<u8>,
+    null: Option<String>,
+    quote: Option<u8>,
+    escape: Option<u8>,
+    header: bool,
+}
+
+impl Said {
+    /// One option; none if it is not known what it does to rows.
+    fn take(&mut self, option: &DefElem) -> Option<()> {
+        let arg = option.arg.as_deref().map(|arg| arg.node.as_ref());
+        let word = arg.and_then(string);
+        let byte = || match word.as_deref()?.as_bytes() {
+            [byte] => Some(*byte),
+            _ => None,
+        };
+        match option.defname.as_str() {
+            "format" => self.format = Some(word?),
+            "delimiter" => self.delimiter = Some(byte()?),
+            "null" => self.null = Some(word?),
+            "quote" => self.quote = Some(byte()?),
+            "escape" => self.escape = Some(byte()?),
+            "header" => self.header = is_on(arg)?,
+            "freeze" => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn format(&self) -> Option<CopyFormat> {
+        let null = |default: &str| self.null.as_deref().unwrap_or(default).into();
+        match self.format.as_deref().unwrap_or("text") {
+            "text" => {
+                let delimiter = self.delimiter.unwrap_or(b'\t');
+                Some(CopyFormat::Text { delimiter, null: null("\\N") })
+            }
+            "csv" => {
+                let quote = self.quote.unwrap_or(b'"');
+                Some(CopyFormat::Csv {
+                    delimiter: self.delimiter.unwrap_or(b','),
+                    null: null(""),
+                    quote,
+                    escape: self.escape.unwrap_or(quote),
+                })
+            }
+            "binary" => Some(CopyFormat::Binary),
+            _ => None,
+        }
+    }
+}
+
+fn string(node: Option<&NodeEnum>) -> Option<String> {
+    match node? {
+        NodeEnum::String(word) => Some(word.sval.clone()),
+        _ => None,
+    }
+}
+
+/// A switch, which is on if it is only named. `MATCH` checks a line that is none of a shard's own business.
+fn is_on(arg: Option<Option<&NodeEnum>>) -> Option<bool> {
+    match arg {
+        None => Some(true),
+        Some(Some(NodeEnum::Boolean(value))) => Some(value.boolval),
+        Some(Some(NodeEnum::Integer(value))) => Some(value.ival != 0),
+        Some(Some(NodeEnum::String(word))) => match word.sval.to_ascii_lowercase().as_str() {
+            "true" | "on" | "match" => Some(true),
+            "false" | "off" => Some(false),
+            _ => None,
+        },
+        _ => None,
+    }
+}
