@@ -35,9 +35,11 @@ install: ## Build with optimisation and install into PREFIX (/usr/local): comman
 test: setup lint ## What CI runs: format, clippy, docs, then every test.
 	PROPTEST_RNG_SEED=1 scripts/run-tests
 
-lint: ## Format check, banned words, clippy and rustdoc, each without a warning.
+lint: ## Format check, banned words, licences, the book, clippy and rustdoc, each without a warning.
 	$(CARGO) fmt --all --check
 	scripts/check-words
+	$(CARGO) deny --log-level error check --hide-inclusion-graph licenses bans sources
+	mdbook build docs --dest-dir ../target/book
 	$(CARGO) clippy --workspace --all-targets $(FULL) -- -D warnings
 	$(CARGO) clippy --package howdah -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet $(FULL)
@@ -69,7 +71,6 @@ receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) a
 bench: ## List the benchmarks and how to run each.
 	@cat bench/README.md
 
-doc: ## Build the API documentation, and the book where mdbook is installed.
+doc: setup ## Build the API documentation and the book, in target/doc and target/book.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(FULL)
-	@if command -v mdbook >/dev/null; then mdbook build docs; \
-	else echo "mdbook is not installed (cargo install mdbook); the book's pages are in docs/src"; fi
+	mdbook build docs --dest-dir ../target/book
